@@ -1,4 +1,4 @@
-"""Sources of records: stores, arrays, data frames, and the columns behind them. Knows no jobs and no clusters."""
+"""Sources of records for training: stores, arrays and data frames. Knows no jobs and no clusters."""
 
 from dsinga.base.components import lazy_names
 

@@ -1,4 +1,4 @@
-"""Which library an array or a data frame is of, and the order of its dimensions and points; imports no library."""
+"""Recognises arrays and data frames of other libraries, without importing these, and the order of their dimensions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return the order of a DataArray, of whose samples the labels are left out, or of a data frame; () of others."""
+    """Return the order of dimensions and labels of a DataArray, or of columns of a data frame; () for other objects."""
     if is_frame(value):
         return (("row",), ("column", *map(str, value.columns)))
     if not is_data_array(value):
@@ -63,7 +63,7 @@ def order_of(value: Any) -> ArrayOrder:
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
-    """Return an xarray object or a data frame whose dimensions, and labelled points along them, lie as in training.
+    """Return an xarray object or data frame with its dimensions, labels and columns in the order of training.
 
     Fields of numbered points, such as those of another region, are only turned, and other objects returned as they are.
     Raises UserError for other labels.
@@ -83,7 +83,7 @@ def in_order(value: Any, order: ArrayOrder) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether an object is a data frame of pandas or Dask, and no series."""
+    """Whether an object is a data frame of pandas or Dask, not a series."""
     return is_a(value, "pandas", "DataFrame") or is_dask_frame(value) and value.ndim == 2
 
 
@@ -107,7 +107,7 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 
 
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Return the labels of a data frame's columns of these names. Raises UserError for others."""
+    """Return the columns of a data frame that have these names. Raises UserError for others."""
     columns = {str(label): label for label in frame.columns}
     for name in names:
         if name not in columns:
@@ -124,7 +124,7 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
 
 
 def has_labels(dataset: Any, dim: str) -> bool:
-    """Whether a dimension has a coordinate of single labels."""
+    """Whether a dimension has a coordinate with one label for each point."""
     return dim in dataset.indexes and getattr(dataset.indexes[dim], "nlevels", 1) == 1
 
 
@@ -134,7 +134,7 @@ def point_texts(dataset: Any, dim: str) -> tuple[str, ...]:
 
 
 def point_text(label: Any) -> str:
-    """Return a coordinate as text that tells it from others; numbers with nine digits."""
+    """Return a coordinate as a text that differs for different coordinates, with nine digits for numbers."""
     value = np.asarray(label)[()]
     return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
 
@@ -146,7 +146,7 @@ def _is_same(text: str, label: str) -> bool:
 
 
 def label_text(value: Any) -> str:
-    """Return a coordinate as messages have it: a date without the digits below its minutes, a number in short."""
+    """Return a coordinate as a short text for messages: a date without trailing zeros, a number with six digits."""
     value = np.asarray(value)[()]
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")

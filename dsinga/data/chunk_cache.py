@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 300.0
 
 
 class ChunkCache:
-    """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers.
+    """A least-recently-used cache of at most ``limit`` bytes that decodes each chunk once, even for concurrent readers.
 
     Keys are tuples, the first element of which identifies the contents that the chunk is a part of. A pickle contains
     no chunks: the process that loads it has an empty cache of the same limit.
@@ -40,21 +40,21 @@ class ChunkCache:
 
     @property
     def limit(self) -> int:
-        """Bytes that the cache may keep: more than the default while a source with large blocks is in use."""
+        """The most bytes that the cache keeps, which grows while a source with large blocks is in use."""
         return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
-        """Return the bytes of the chunks of ``content`` that are kept."""
+        """Return the bytes of the cached chunks of ``content``."""
         with self._lock:
             entries = [entry for key, entry in self._entries.items() if key[0] == content and entry.done()]
             return sum(entry.result().nbytes for entry in entries)
 
     def reserve(self, source: Any, block_bytes: int) -> None:
-        """Make room for the blocks of ``block_bytes`` that are mixed in training, as long as ``source`` exists."""
+        """Raise the limit to hold the blocks that training mixes, of ``block_bytes`` each, while ``source`` exists."""
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
 
     def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
-        """Make room for the blocks of a source that reads a part of each record, in place of those of ``whole``.
+        """Raise the limit for a source that reads a part of each record, in place of the limit for ``whole``.
 
         Threads of a process may each read another part, so that the room of all parts adds up.
         """
@@ -63,13 +63,13 @@ class ChunkCache:
             self._reserved_for_parts[part] = MIXED_BLOCKS * block_bytes
 
     def reserve_bytes(self, source: Any, count: int) -> None:
-        """Let the cache keep ``count`` bytes, if it may not keep more otherwise, as long as ``source`` exists."""
+        """Raise the limit to ``count`` bytes, unless it is higher already, while ``source`` exists."""
         if count > self._limit:
             with self._lock:
                 self._reserved[source] = count
 
     def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
-        """Drop the chunks of ``contents`` when ``source``, and every other source with the same contents, is gone."""
+        """Drop the chunks of ``contents`` when ``source`` and all other sources of the same contents are deleted."""
         with self._lock:
             self._sources.update(contents)
         weakref.finalize(source, self._forget, contents).atexit = False
@@ -96,7 +96,7 @@ class ChunkCache:
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
     def drop_first(self, key: tuple[Hashable, ...]) -> None:
-        """Make ``key`` the first to be dropped: it will not be read soon."""
+        """Mark ``key`` as the next to be dropped, because it will not be read soon."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key, last=False)
@@ -131,7 +131,7 @@ class ChunkCache:
             self._evict()
 
     def _evict(self) -> None:
-        """Drop the least recently used chunks until the rest fit; a reader that uses one keeps it alive."""
+        """Drop the least recently used chunks until the rest fit; readers that use a dropped chunk keep it alive."""
         limit = self.limit
         for key in list(self._entries):
             if self._bytes <= limit:

@@ -1,4 +1,4 @@
-"""A column of records: the data, or the labels, of a source, loaded in blocks of rows."""
+"""Defines Column, the data or the labels of a source, which are loaded in blocks of rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Column(ABC):
         """
 
     def in_region(self, ranges: PointRanges) -> Self | None:
-        """Return a copy that reads only the points ``ranges`` of each row; None if all of a row must be read."""
+        """Return a copy that reads only the points ``ranges`` of each row; None if rows can only be read whole."""
         if not self.reads_regions:
             return None
         part = copy.copy(self)
@@ -74,18 +74,18 @@ class Column(ABC):
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The index of the points that are read, in an array of the shape of a row."""
+        """The slices that select the points to read from an array of the shape of a row."""
         return () if self.ranges is None else tuple(starmap(slice, self.ranges))
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
     def why_unsendable(self) -> str:
-        """Return why the column cannot be sent to another process, in words; "" if it can."""
+        """Return the reason why the column cannot be sent to another process; "" if it can be."""
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
-        """Return where in a row a number is, for messages: "column 'age'", "column 3", or "index (0, 2, 5)".
+        """Return the position of a number in a row, for messages: "column 'age'", "column 3", or "index (0, 2, 5)".
 
         Empty for a scalar row.
         """
@@ -96,7 +96,7 @@ class Column(ABC):
         return place_of(tuple(index))
 
     def warn_of_rounding(self, rows: np.ndarray) -> None:
-        """Log once that integers of rows, as they are stored, are rounded where they become float32."""
+        """Log once that stored integers are rounded when they are converted to float32."""
         if self.dtype.kind == "f":
             warn_of_rounding(rows, self.key, self._named)
 
@@ -111,7 +111,7 @@ class Column(ABC):
 
     @property
     def sample_rows(self) -> int:
-        """Rows that a check or a summary loads at once: those of a block."""
+        """The number of rows that a check or a summary loads at once: the rows of a block."""
         return min(self.block, self.length)
 
     @property

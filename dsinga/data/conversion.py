@@ -1,4 +1,4 @@
-"""Converts the numbers of records and labels to the dtypes that all sources have, and finds NaN and infinity."""
+"""Converts records and labels to the dtypes that dsinga computes with, and finds NaN and infinity."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Return records in their dtype by :func:`record_dtype`; raise UserError for a value that float32 cannot have."""
+    """Convert records to their :func:`record_dtype`; raise UserError for a value that float32 cannot represent."""
     return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype), "records")
 
 
 def as_labels(array: np.ndarray) -> np.ndarray:
-    """Return labels as int64 or float32; raise UserError for a value that these dtypes cannot have."""
+    """Convert labels to int64 or float32; raise UserError for a value that cannot be represented."""
     dtype = label_dtype(array.dtype)
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise UserError(f"label {array.max()} does not fit into 64 bits")
@@ -68,13 +68,13 @@ def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of a dtype that is none of numbers, and what to do."""
+    """Return the name of a dtype that is not numeric, and a remedy, for an error message."""
     name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
     return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"
 
 
 class Nonfinite(NamedTuple):
-    """The first number of an array (n, ...) that is not finite: its row, its position there, "NaN" or "infinity"."""
+    """The first NaN or infinity in an array (n, ...): its row, its position in the row, "NaN" or "infinity"."""
 
     row: int
     position: tuple[int, ...]
@@ -101,18 +101,18 @@ def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | No
 
 
 def is_small_and_finite(rows: np.ndarray) -> bool:
-    """Test quickly whether a small array is finite, by a product with itself: True if it is; False is inconclusive."""
+    """Return True if a quick test shows that a small array is finite; False is inconclusive."""
     return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
 
 
 def place_of(index: tuple[int, ...]) -> str:
-    """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
+    """Return the position of a number in a row, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar."""
     if len(index) < 2:
         return "".join(f"column {position}" for position in index)
     return f"index ({', '.join(map(str, index))})"
 
 
 def nonfinite_error(what: str, value: str, record: int, place: str) -> UserError:
-    """Return the error for ``what``, such as "numpy array: 'x'", that has NaN or infinity in ``record``."""
+    """Return the error that ``what``, such as "numpy array: 'x'", has NaN or infinity in ``record``."""
     where = f"record {record}, {place}" if place else f"record {record}"
     return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place")

@@ -1,4 +1,4 @@
-"""Paths and fsspec URLs alike: operations of the stores on files, and looking up the paths that a job names.
+"""File operations of stores on paths and fsspec URLs, and the lookup of paths that a job names.
 
 A path may be that of references: the JSON that kerchunk and VirtualiZarr write, which names the chunks of a zarr store
 in other files. It may come from elsewhere, so nothing in it is rendered or executed, and what it names is read only
@@ -71,7 +71,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def is_references(location: str) -> bool:
-    """Whether a path or URL is that of a JSON file of references to the chunks of a zarr store in other files.
+    """Whether a location is a JSON file of references to zarr chunks in other files.
 
     kerchunk and VirtualiZarr write them; zarr's own metadata, zarr.json, are none.
     """
@@ -79,7 +79,7 @@ def is_references(location: str) -> bool:
 
 
 def _reference_store(location: str) -> Store:
-    """Return the zarr store that references describe. Raises UserError for a file that has none."""
+    """Return the zarr store described by a file of references. Raises UserError for a file that has none."""
     try:
         return FsspecStore(References(location), read_only=True)
     except Exception as error:  # of JSON, of the file, of packages for URLs: any class
@@ -88,7 +88,7 @@ def _reference_store(location: str) -> Store:
 
 
 def _exists(filesystem: Any, path: str) -> bool:
-    """Return whether there is something at ``path``; raise the error of a server that did not answer."""
+    """Return whether something exists at ``path``; raise an error if a server does not answer."""
     if "http" not in filesystem.protocol:
         return bool(filesystem.exists(path))
     try:  # fsspec's own method takes every error of a web server for a missing file
@@ -110,7 +110,7 @@ STORES_OF_A_FOLDER = (
 
 
 def import_command(location: str) -> str:
-    """Return the command that makes the store at ``location``, for messages."""
+    """Return the command that would create the store at ``location``, for messages."""
     folder, name = os.path.split(location)
     folder_hint = f" (for mnist, sentences and other kinds that write several stores: {folder or '.'})"
     return f"dsinga data import KIND SOURCE {location}{folder_hint if name in STORES_OF_A_FOLDER else ''}"
@@ -120,7 +120,7 @@ MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 
 
 class PathNotFound(UserError):
-    """There is no file, folder or store at a path."""
+    """The error that a path has no file, folder or store."""
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
@@ -166,7 +166,7 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
 
 
 def _nearest_file(place: str) -> str:
-    """Return "; did you mean 'NAME'?" where the folder of a missing path has a file whose name is similar, else ""."""
+    """Return "; did you mean 'NAME'?" if the folder of a missing path has a file of a similar name, else ""."""
     folder, name = os.path.split(place)
     while not is_url(place) and not os.path.isdir(folder):  # a folder is missing, too
         folder, name = os.path.split(folder)
@@ -179,7 +179,7 @@ def _nearest_file(place: str) -> str:
 
 
 def _check_group(place: str) -> None:
-    """Raise UserError, with the names of arrays, where the missing ``place`` would be in a zarr group."""
+    """Raise UserError, which lists arrays, if a missing ``place`` would lie inside a zarr group."""
     folder, name = os.path.split(place)
     if has_zarr_metadata(folder):
         try:
@@ -190,7 +190,7 @@ def _check_group(place: str) -> None:
 
 
 def imported_name(location: str) -> str:
-    """Return the path of the store that is imported from ``location``: the same path with the suffix ``.zarr``."""
+    """Return the path of the store made by importing ``location``: the path with the suffix ``.zarr``."""
     stem, suffix = os.path.splitext(location)
     return location if suffix == ".zarr" else f"{stem}.zarr"
 
@@ -203,7 +203,7 @@ NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class References(ReferenceFileSystem):  # type: ignore[misc]
-    """The file system of the chunks that the references in a file lead to.
+    """A file system of zarr chunks that are found by a file of references to other files.
 
     Raises OSError, or ValueError with what is wrong, for a file that has none, or that names what is not to be read.
     """
@@ -227,7 +227,7 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
         return path in self.references
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return the bytes of a reference; raise OSError where there are none, or fewer or more than it says."""
+        """Return the bytes that a reference leads to; raise OSError if they are missing or of another length."""
         part, first, last = self._cat_common(path, start, end)
         if isinstance(part, bytes):
             return part[start:end]
@@ -241,7 +241,7 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
 
 
 class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """The regular files below a folder, and below those that the environment names."""
+    """The regular files below a folder, and below the folders named in an environment variable."""
 
     cachable = False
 
@@ -252,7 +252,7 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         self.folders = tuple(os.path.join(path, "") for path in paths)
 
     def check(self, path: str, real: str) -> None:
-        """Raise ValueError unless a path is below the folders."""
+        """Raise ValueError unless a path is inside the allowed folders."""
         if not real.startswith(self.folders):
             raise ValueError(
                 f"a reference leads to {path}, outside of the folder of the file of references; if that is meant, "
@@ -260,7 +260,7 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
             )
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return bytes of a file."""
+        """Return the bytes, or a range of the bytes, of a file."""
         self.check(path, os.path.realpath(path))
         with open_regular(path, None if end else TABLE_BYTES) as file:
             file.seek(start or 0)
@@ -272,7 +272,7 @@ def _folder(location: str) -> str:
 
 
 def _read(location: str) -> dict[str, Any]:
-    """Return the references in a file, by key: metadata as text, else a list of a URL or path, and perhaps a range."""
+    """Return the references of a file by key: metadata as text, else [URL or path] with an optional range."""
     if "://" in location:
         with fsspec.open(location) as file:
             data = file.read(METADATA_BYTES + 1)
@@ -296,7 +296,7 @@ def _read(location: str) -> dict[str, Any]:
 
 
 def _reference(key: str, value: Any, templates: Mapping[str, str], folder: str) -> Any:
-    """Return a reference with its template filled in, and its path absolute; ValueError says what is wrong with it."""
+    """Return a reference with templates filled in and an absolute path; raise ValueError if it is malformed."""
     if isinstance(value, (str, dict)):
         return value if isinstance(value, str) else json.dumps(value)
     url, *numbers = value if isinstance(value, list) and len(value) in (1, 3) else (None,)

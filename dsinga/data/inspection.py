@@ -1,4 +1,4 @@
-"""Describes a store for ``dsinga data info``, and finds all that is damaged in it for ``dsinga data verify``."""
+"""Describes a store for ``dsinga data info``, and finds damaged records for ``dsinga data verify``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def describe(source: RecordSource) -> dict[str, Any]:
 
 
 def _steps(source: RecordSource) -> dict[str, float]:
-    """Return the longest and the mean length of sequences of codes, and the share of padding; nothing without any."""
+    """Return the longest and mean length of sequences of codes, and the share of padding; nothing without sequences."""
     if source.dtype != np.int32 or len(source.shape) != 1:
         return {}
     lengths = np.concatenate([(part != -1).sum(axis=1) for part in _data_parts(source)])
@@ -95,7 +95,7 @@ def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
 
 
 def _histogram(source: RecordSource) -> dict[int, int] | None:
-    """Return how often each integer label occurs, or None for floats and for too many different labels."""
+    """Return the count of each integer label, or None for floats and for too many different labels."""
     if source.label_dtype != np.int64:
         return None
     counts: dict[int, int] = {}
@@ -144,7 +144,7 @@ def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
 
 
 class Verified(NamedTuple):
-    """What :func:`verify_store` has read: the numbers of records, and of chunks of all arrays, and what was checked.
+    """The result of :func:`verify_store`: the numbers of records and chunks read, and which checks were made.
 
     Chunks that lie side by side count once. ``has_checksums`` is False where
     changed bytes that can be decoded go unnoticed.
@@ -209,13 +209,13 @@ def verify_store(
 
 
 def _reader(column: Column) -> tuple[int, Callable[[int, int], Any]]:
-    """Return the rows of a chunk of ``column``, and the function that reads them."""
+    """Return the number of rows in a chunk of ``column``, and a function that reads rows."""
     if isinstance(column, ZarrColumn):
         return (column.array.shards or column.array.chunks)[0], column.read_rows
     return column.chunk if isinstance(column, StoreColumn) else column.block, column.load
 
 
 def _short(fault: str, location: str) -> str:
-    """Return the message of a fault without the location and the remedy, which are said once."""
+    """Return an error message without the location and the remedy, which the caller prints once."""
     fault = fault.removeprefix(f"{location} is damaged: ").removeprefix(f"{location}: ")
     return re.split(r"; (?:import it|write the array) again", fault)[0]

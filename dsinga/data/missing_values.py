@@ -1,4 +1,4 @@
-"""Values that mean "missing" by the conventions of a format are read as NaN: CF's attributes, and masks of numpy.
+"""Reads missing values as NaN, by the conventions of formats: CF attributes, and masks of numpy.
 
 Libraries such as xarray apply these conventions when they open a file; zarr, and Dask around it, do not.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
-    """Return what has numbers (of numpy, zarr, HDF5, Dask or xarray) with NaN in place of values that mean "missing".
+    """Return an array, of numpy, zarr, HDF5, Dask or xarray, with NaN in place of missing values.
 
     Other objects, and those without such values, are returned as they are; those of zarr as numpy arrays, as are those
     of HDF5 that have any. Numbers in files of xarray, or of Dask, are decoded when they are read. Chunks of zarr, also
@@ -61,7 +61,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
 
 
 def check_decoded(variable: Any, name: str) -> None:
-    """Raise UserError where the numbers of an xarray variable are packed, or integers some of which mean "missing"."""
+    """Raise UserError where an xarray variable has packed numbers, or integers of which some mean "missing"."""
     _named(missing_values, variable, name)
 
 
@@ -76,7 +76,7 @@ def _named(function: Any, value: Any, name: Any) -> Any:
 
 
 def missing_values(array: Any) -> tuple[float, ...]:
-    """Return the numbers that mean "missing" in an array of zarr, or of xarray, by its attributes; NaN is none of them.
+    """Return the numbers that mean "missing" by the attributes of a zarr or xarray array, except NaN.
 
     In zarr's format 2 xarray writes ``_FillValue`` as the fill value of the array.
 
@@ -102,7 +102,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any) -> list[float]:
-    """Return the numbers of an attribute: one, or a list; in format 3 xarray writes the base64 of a float64."""
+    """Return the numbers of an attribute: a number, a list, or in zarr format 3 the base64 of a float64, by xarray."""
     parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
     try:
         return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
@@ -119,7 +119,7 @@ def _from_text(text: str) -> float:
 
 
 def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
-    """Return floats with NaN in place of ``values``; the array itself where it has none of them."""
+    """Return floats with NaN in place of ``values``; the same array if it contains none of them."""
     if not values or numbers.dtype.kind != "f":
         return numbers
     is_missing = np.isin(numbers, np.array(values, numbers.dtype)) if len(values) > 1 else numbers == values[0]
@@ -131,7 +131,7 @@ def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
 
 
 def plain_array(numbers: Any, name: str) -> np.ndarray:
-    """Return numbers that were computed as a numpy array, floats with NaN where a mask hides them.
+    """Return computed numbers as a numpy array, floats with NaN where a mask hides them.
 
     Raises UserError where a mask hides integers.
     """
@@ -146,12 +146,12 @@ def plain_array(numbers: Any, name: str) -> np.ndarray:
 
 
 def values_text(values: tuple[float, ...]) -> str:
-    """Return which numbers mean "missing", for messages."""
+    """Return a text for messages that lists the numbers that mean "missing"."""
     return f"{listed(f'{value:g}' for value in values)} means missing, by its attributes"
 
 
 def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
-    """Return a dask array with NaN in place of masked numbers, and of values that zarr arrays say are missing.
+    """Return a dask array with NaN in place of masked numbers, and of missing values of its zarr arrays.
 
     Where it computes with numbers of such an array they are left as they are, and the log says so.
     """
@@ -185,7 +185,7 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
 
 def _array_of(key: str, layer: Any) -> Any:
-    """Return the array with attributes that a layer of a graph of Dask has, None for any other layer."""
+    """Return the array with attributes held by a layer of a Dask graph; None for another layer."""
     if not key.startswith("original-") or len(layer) != 1:
         return None
     (node,) = layer.values()
@@ -194,12 +194,12 @@ def _array_of(key: str, layer: Any) -> Any:
 
 
 def _is_move(key: str) -> bool:
-    """Whether the arrays of a layer of a graph, by its name, have numbers of other arrays as they are."""
+    """Whether a layer of a Dask graph, by its name, only moves numbers of other arrays unchanged."""
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 
 def decoded_dataset(dataset: Any) -> Any:
-    """Return an xarray Dataset with NaN in place of missing values, as xarray opens files by default."""
+    """Return an xarray Dataset with NaN in place of missing values, as ``xarray.open_dataset`` returns by default."""
     changed = {}
     for name, variable in dataset.variables.items():
         with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded
@@ -210,7 +210,7 @@ def decoded_dataset(dataset: Any) -> Any:
 
 
 def _decoded_variable(variable: Any, name: Any, indexes: Any) -> Any:
-    """Return a variable of xarray with NaN in place of the values that its attributes name; itself without any."""
+    """Return an xarray variable with NaN in place of missing values; the same variable if it has none."""
     if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *_UNPACKED} & variable.attrs.keys():
         return variable
     values = _named(missing_values, variable, name)

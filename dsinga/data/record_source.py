@@ -1,4 +1,4 @@
-"""The interface of everything that gives records by row number, and the reading of rows from blocks."""
+"""Defines RecordSource, the interface of all sources of records, which reads records by row number."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ class RecordSource:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of data and, if records have labels, of these."""
+        """The column of data, and the column of labels if there are labels."""
         return (self._data,) if self._labels is None else (self._data, self._labels)
 
     @property
     def from_files(self) -> bool:
-        """Whether a process must reach files or URLs to read records."""
+        """Whether a process needs access to files or URLs to read the records."""
         return any(column.from_files for column in self.columns)
 
     @property
@@ -115,17 +115,17 @@ class RecordSource:
 
     @property
     def label_bytes(self) -> int:
-        """Bytes of the label of one record in memory, if it is a field; 0 for labels that are few numbers."""
+        """Bytes of one record's label in memory if the label is a field (an array over points), else 0."""
         return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
 
     @property
     def decoded_bytes(self) -> int:
-        """Bytes of all records in memory, as they are decoded, with labels that are fields."""
+        """Bytes of all decoded records in memory, with labels that are fields."""
         return len(self) * (self.record_bytes + self.label_bytes)
 
     @property
     def cache_limit(self) -> int:
-        """Bytes of decoded records that a process keeps, at most, of all sources that share the cache."""
+        """The most bytes of decoded records that a process keeps for all sources that share the cache."""
         return max(LIMIT_BYTES, MIXED_BLOCKS * self._data.block_bytes)
 
     @property
@@ -160,7 +160,7 @@ class RecordSource:
         return self._gather(self._data, rows), self.read_labels(rows)
 
     def draw(self, rows: Any, seed: int, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels as :meth:`read` does: in each epoch the same, unless code of the user makes them.
+        """Return records and labels like :meth:`read`; a user's code may make other records in each epoch.
 
         Args:
             rows: as for :meth:`read`.
@@ -170,14 +170,14 @@ class RecordSource:
         return self.read(rows)
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Do what is to be done when this process has read its records of an epoch: nothing."""
+        """Do nothing; called when this process has read its records of an epoch."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, rows)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
-        """Return a copy that reads only some points of each record, and of each label; the rows stay the same.
+        """Return a copy that reads only some points of each record and of each label, in the same rows.
 
         Where records, or labels, can only be read whole, the copy has whole ones: ``shape`` and ``label_shape`` say so.
 
@@ -197,23 +197,23 @@ class RecordSource:
         return source
 
     def storage(self) -> dict[str, Any]:
-        """Return how the records are stored, for :func:`dsinga.data.describe`; nothing for arrays in memory."""
+        """Return how the records are stored, for :func:`dsinga.data.describe`; empty for arrays in memory."""
         return {}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` that a job keeps, to make records of other data like these."""
+        """Return the fields of a ``store_conf`` that a job keeps to prepare other data in the same way."""
         return {}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the fields of a ``store_conf`` by which a job opens these records; none where it cannot."""
+        """Return the fields of a ``store_conf`` with which a job can open the records; empty if it cannot."""
         return {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
-        """Return these records in the order of those of training, which had these :meth:`job_settings`."""
+        """Return the records in the order of training, whose :meth:`job_settings` are given."""
         return self
 
     def codes(self) -> dict[str, Any]:
-        """Return the number of codes of a text, "codes", and a hash of the words that they stand for, "words"."""
+        """Return the number of different codes of a text, "codes", and a hash of its vocabulary, "words"."""
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
@@ -234,7 +234,7 @@ class RecordSource:
         return (-1, -1) if low is None or high is None else (low, high)
 
     def allowing_nonfinite(self) -> RecordSource:
-        """Return a copy that returns NaN and infinity, for jobs that leave out the batches that have them."""
+        """Return a copy that may return NaN and infinity, for jobs that skip batches with such values."""
         return self._changed(allows_nonfinite=True)
 
     def without_labels(self) -> RecordSource:
@@ -242,7 +242,7 @@ class RecordSource:
         return self._changed(_labels=None, label_shape=(), label_dtype=None)
 
     def _pickled_changes(self) -> dict[str, Any] | None:
-        """Return the state of a pickle that opens the source again: what a copy has changed, or None."""
+        """Return the changes that a copy has made to the source, for a pickle that opens it again; or None."""
         return {**self._changes, "_changes": self._changes} if self._changes else None
 
     def _changed(self, **changes: Any) -> RecordSource:
@@ -290,11 +290,11 @@ class RecordSource:
         return np.require(rows, requirements=["C", "ALIGNED"])
 
     def _may_be_masked(self, column: Column) -> bool:
-        """Whether a column has labels that are fields, whose NaN are masked points."""
+        """Whether a column has labels that are fields, where NaN masks a point."""
         return column is self._labels and len(column.shape) > 1
 
     def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
-        """Raise UserError for the first number of ``rows``, which have these numbers, that is NaN or infinite.
+        """Raise UserError for the first NaN or infinity in the records of ``rows``.
 
         NaN in labels that are fields is for losses to mask or to refuse.
         """
@@ -306,7 +306,7 @@ class RecordSource:
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
-    """Return the bytes of decoded records that a process keeps, at most, in the caches that its sources share.
+    """Return the most bytes of decoded records that a process keeps in the caches that its sources share.
 
     ``shares`` says how much of the points of each source's records the process reads.
     """
@@ -319,7 +319,7 @@ def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
 
 
 class AlgorithmRecords(RecordSource):
-    """Stands for a store at an input layer that is fed by the job's algorithm, such as by experience of an agent.
+    """Replaces the store of an input layer whose records the job's algorithm provides, such as an agent's experience.
 
     Nothing is read for such a layer: the algorithm is called without records of it.
 
@@ -343,7 +343,7 @@ class _NoColumn(Column):
     from_files = False
 
     def load(self, start: int, stop: int) -> NoReturn:
-        """Raise RunError."""
+        """Raise RunError, because there is no data."""
         raise RunError("an algorithm makes these records while it trains; there are none to read")
 
 

@@ -1,4 +1,4 @@
-"""Names records that cannot be sent to other processes: the array, the task of its graph, and the reason.
+"""Checks that records can be sent to other processes, and names the array and the task that cannot be pickled.
 
 Dask's error for a graph with an open file or a lock names the type of the whole graph, after a traceback for each layer
 through which it went.
@@ -22,7 +22,7 @@ _log_of_dask = logging.getLogger("distributed.protocol.pickle")
 
 
 def check_sendable(sources: Iterable[Any]) -> None:
-    """Raise UserError, with the name of the array, unless the columns of ``sources`` can be sent to other processes."""
+    """Raise UserError, naming the array, if a column of ``sources`` cannot be sent to other processes."""
     for source in sources:
         for column in source.columns:
             if why := column.why_unsendable():
@@ -30,7 +30,7 @@ def check_sendable(sources: Iterable[Any]) -> None:
 
 
 def unsendable(what: str, why: str, instead: str = ", or give a numpy array or the path of a store") -> UserError:
-    """Return the error for something, by default records, that cannot be sent."""
+    """Return the error that an object, by default records, cannot be sent to other processes."""
     return UserError(
         f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that use "
         f"them{instead}"
@@ -38,7 +38,7 @@ def unsendable(what: str, why: str, instead: str = ", or give a numpy array or t
 
 
 def why_unsendable(value: Any) -> str:
-    """Return the error, in words, with which Dask fails to pickle ``value``; "" if it does not. Copies no array."""
+    """Return the text of Dask's error if it cannot pickle ``value``; "" if it can. Copies no array."""
     from distributed.protocol.pickle import dumps
 
     with pickling_not_logged():
@@ -50,7 +50,7 @@ def why_unsendable(value: Any) -> str:
 
 
 def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
-    """Return the first task of a graph of Dask that cannot be pickled, and why; "" if all can."""
+    """Return the first task of a Dask graph that cannot be pickled, and the reason; "" if all can."""
     from dask.utils import key_split
 
     for key, task in graph.items():
@@ -61,7 +61,7 @@ def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
-    """Raise UserError in place of Dask's error for a graph that it cannot send, with the name among ``arrays``.
+    """Replace Dask's error for a graph that it cannot send by a UserError that names one of ``arrays``.
 
     Values that are no Dask collections are passed over; those of a tuple are looked at as ``NAME[0]``, ``NAME[1]``.
     """
@@ -97,7 +97,7 @@ def _kind(array: Any) -> str:
 
 @contextlib.contextmanager
 def pickling_not_logged() -> Iterator[None]:
-    """Keep Dask from logging a traceback where this thread fails to pickle something; the error is raised anyway."""
+    """Suppress Dask's log of a pickling error in this thread; the error itself is still raised."""
     thread = threading.get_ident()
 
     def is_of_another_thread(record: logging.LogRecord) -> bool:

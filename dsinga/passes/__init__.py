@@ -1,1 +1,1 @@
-"""The passes over batches: the training step, evaluation and forward passes."""
+"""Runs a net over batches: training steps, evaluations and forward passes."""

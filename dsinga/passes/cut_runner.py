@@ -1,4 +1,4 @@
-"""CutRunner, which runs a net cut for several workers in threads of this process, on whole params and batches."""
+"""Runs a net that is cut for several workers in threads of this process, on whole params and whole batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 
 
 class CutRunner:
-    """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
+    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each worker.
 
     ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
     ``fullc_gather``, and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
@@ -71,7 +71,7 @@ class CutRunner:
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
         values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
     ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
-        """Run ``compute`` for each worker, on its net, its parts of params and its rows; return the cut net, too."""
+        """Run ``compute`` for each worker on its net, params and rows; return the results and the cut net."""
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
@@ -92,7 +92,7 @@ class CutRunner:
             return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
 
     def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        """Return ``net``, which was made for batches of ``rows`` records, cut for the workers."""
+        """Return ``net``, built for batches of ``rows`` records, cut for the workers."""
         if id(net) not in self._cuts:
             if len(self._cuts) >= KEPT_NETS:
                 del self._cuts[next(iter(self._cuts))]
@@ -112,7 +112,7 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
 def join_gradients(
     net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
 ) -> dict[str, np.ndarray | SparseRows]:
-    """Return the gradients of whole params from those that each worker has pushed for its parts.
+    """Return the gradients of whole params, joined from the gradients of each worker's parts.
 
     Those of several workers are added in the order of the workers, as servers do.
     """
@@ -136,7 +136,7 @@ def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | 
 def _join_parts(
     shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
 ) -> np.ndarray | SparseRows:
-    """Return the gradient of a param of this shape from those of its parts, sparse if all of them are."""
+    """Return the gradient of a param of this shape, joined from its parts; sparse if all parts are."""
     if parts[0][0].axis is None:
         return parts[0][1]
     sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]
@@ -155,7 +155,7 @@ def _join_parts(
 
 
 def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer from those of the workers that compute it."""
+    """Return the whole feature of a layer, joined from the parts of its workers."""
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]
@@ -166,7 +166,7 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
 
 
 def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer cut by space."""
+    """Return the whole feature of a layer cut by space, joined from its regions."""
     layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
     rows, shape = len(first), layer.space_shape
     joined = np.empty((rows, *shape[1:]), first.dtype)

@@ -1,4 +1,4 @@
-"""Opens a phase of a job, computes it in threads of this process, and writes the files of its output layers."""
+"""Opens a phase of a job, runs forward passes in threads of this process, and writes the files of output layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def output_layers(net: NeuralNet) -> list[LayerConf]:
 
 
 def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]:
-    """Return the output layers that a training run writes in a phase: in validations those that tests do not write."""
+    """Return the output layers that a training run writes in a phase; a validation skips layers that tests write."""
     layers = [layer.name for layer in output_layers(nets[phase])]
     tested = nets.get(Phase.kTest)
     if phase is Phase.kVal and tested is not None:
@@ -56,7 +56,7 @@ def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]
 def write_outputs(
     net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
 ) -> None:
-    """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
+    """Write the files of a net's output layers for the first ``batches`` batches, or for all records if 0.
 
     ``layers`` are the names of those that are written, by default all. This takes a forward pass for each output layer:
     a job seldom has one, and then no loss.
@@ -69,7 +69,7 @@ def write_outputs(
 
 
 def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
-    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as text, else as a store."""
+    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as CSV, others as a store."""
     conf = layer.store_conf
     assert conf is not None, "checked when the layer was created"
     assert conf.path, "checked when the layer was created"
@@ -80,7 +80,7 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return the forward passes of params in threads of this process, each on a core of its own, or in one on a GPU.
+    """Return a function that runs forward passes in threads of this process: one for each core, or one on a GPU.
 
     The bits are those of a cluster's, whose Dask workers have such threads.
     """

@@ -1,4 +1,4 @@
-"""A job whose stores are open and whose nets are built: the batch reader, the net and the passes of each phase."""
+"""A job with open stores and built nets, which gives the batch reader, net and passes of each phase."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpenedJob(NamedTuple):
     complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
 
     def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the passes over the first ``batches`` batches of a phase; 0 means all records."""
+        """Return the evaluation passes over the first ``batches`` batches of a phase, or over all records if 0."""
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
@@ -65,7 +65,7 @@ def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> lis
 
 
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
-    """Log a sentence where layers normalise by statistics of the rows that are computed at once."""
+    """Log a sentence if layers normalise by statistics of the rows that are computed at once."""
     layers = (node.layer for node in net.nodes)
     names = [layer.name for layer in layers if not getattr(layer, "use_global_stats", True)]
     if names:

@@ -1,4 +1,4 @@
-"""Forward passes: the features of layers and the metrics of batches, in any thread of any process, by a Predictor."""
+"""Defines Predictor, which computes the features of layers and the metrics of batches in any thread or process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
-    """The kernels of one thread, the params as their arrays, and the passes that are captured, if kernels can be."""
+    """The kernels of one thread, its copy of the params, and recorded passes if the kernels can record them."""
 
     ops: Ops
     params: dict[str, Array]
@@ -48,14 +48,14 @@ class ThreadKernels(NamedTuple):
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
-        """Return the kernels of the calling thread with copies of params; the log calls its passes ``what``."""
+        """Return the kernels of the calling thread with copies of params; ``what`` names its passes in the log."""
         ops.enter()
         capture = ops.capture()
         return cls(ops, _load(ops, params), None if capture is None else capture.passes(what))
 
 
 class Predictor:
-    """Computes features and metrics of the batches of one net; callable in any thread of any process.
+    """Computes features and metrics of batches with one net, from any thread of any process.
 
     Each thread that calls it opens kernels, and copies the params to their device once. A pickled copy has the net and
     the params, and opens its kernels anew.
@@ -93,7 +93,7 @@ class Predictor:
         return {**vars(self), "_ops": None, "_by_thread": {}}
 
     def for_net(self, net: NeuralNet) -> Predictor:
-        """Return a predictor of another net whose params are among those of this one, with the same kernels."""
+        """Return a predictor of another net that uses some of the same params, with the same kernels."""
         predictor = object.__new__(Predictor)
         vars(predictor).update(vars(self), net=net)
         return predictor
@@ -128,7 +128,7 @@ class Predictor:
         self, passes: RepeatedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
         params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
     ) -> PassResult | None:  # fmt: skip
-        """Compute a batch by what was captured; None where that cannot be.
+        """Compute a batch by replaying a recorded pass; return None if that is not possible.
 
         Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
         """
@@ -142,7 +142,7 @@ class Predictor:
         return passes.compute(key, self.net, records, ctx, compute, params)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
-        """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches that take bounded memory.
+        """Return the feature (n, ...) of ``layer`` for records (n, ...), computed in batches of bounded memory.
 
         The net has one input layer. Numbers that are not finite are not refused.
         """
@@ -155,7 +155,7 @@ class Predictor:
         return in_batches(compute, len(records), batch_rows(self.net))
 
     def _open(self, processor: Processor) -> ThreadKernels:
-        """Return the kernels of the calling thread, with the predictor's params."""
+        """Return the kernels of the calling thread with the predictor's params."""
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
@@ -187,12 +187,12 @@ class Predictor:
 
 
 def has_codes(net: NeuralNet) -> bool:
-    """Whether layers of a net take codes, which are checked in host memory."""
+    """Whether layers of a net take codes, which must be checked in host memory."""
     return any(node.layer.takes_codes for node in net.nodes)
 
 
 def _state_params(node: Node) -> dict[str, str]:
-    """Return the params of a node that are states of the rows of the batch, by role."""
+    """Return the params of a node that hold a state for each row of the batch, by role."""
     return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
 
 
@@ -202,7 +202,7 @@ def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _to_host(output: Output, ops: Ops) -> Records:
-    """Return a feature in host memory, with its labels, or without where they are not those of its rows."""
+    """Return a feature in host memory, with its labels if they have one entry for each row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
@@ -210,7 +210,7 @@ def _to_host(output: Output, ops: Ops) -> Records:
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Return the results (rows, ...) of ``compute(start, stop)`` for parts of at most ``size`` rows, at least one."""
+    """Return the joined results (rows, ...) of ``compute(start, stop)`` for parts of at most ``size`` rows."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)
@@ -224,17 +224,17 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at a time, so that the features of all layers take FEATURE_BYTES or less."""
+    """Return the number of rows to compute at a time, so that the features of all layers fit in FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 
 def row_bytes(net: NeuralNet) -> int:
-    """Return the bytes of the features of all layers for a row."""
+    """Return the bytes of the features of all layers for one row."""
     return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
 
 
 class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: the net for batches of this size, whole or cut, their reader, their number."""
+    """Consecutive batches of one size: their net, whole or cut, their batch reader, and their number."""
 
     net: Any
     reader: BatchReader
@@ -242,7 +242,7 @@ class EvaluationPass(NamedTuple):
 
 
 def evaluate(passes: Iterable[tuple[NeuralNet, Any, int]], compute: Forward) -> list[Metrics]:
-    """Return the metrics of each batch of some passes: of the net, what is read, and the number of batches."""
+    """Return the metrics of each batch of some passes, given as (net, reader, number of batches)."""
     return [metrics for net, reader, batches in passes for _, metrics in compute(net, reader, (), batches)]
 
 
@@ -250,7 +250,7 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return forward passes without features that one thread computes while another one reads batches ahead.
+    """Return a function that computes the metrics of batches in order, while a thread reads batches ahead.
 
     Args:
         read_function: returns a function that reads the records of a batch of a pass, for a net and a reader.

@@ -1,4 +1,4 @@
-"""Chooses the processor of each worker of a run or Dask worker: CPU cores, or a GPU where the job asks for it."""
+"""Chooses a processor, CPU cores or a GPU, for each worker of a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_device() -> str:
 
 
 def _files() -> list[Path]:
-    """Return the files from which Dask takes its configuration where no environment variable names one."""
+    """Return the configuration files that Dask reads if no environment variable names one."""
     folders = Path("/etc/dask"), Path(sys.prefix) / "etc" / "dask", Path.home() / ".config" / "dask"
     return [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
 
@@ -64,7 +64,7 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
     ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
+    """Return the GPU of each worker of ``groups``, or None for a worker that computes on CPU cores.
 
     GPUs are for workers to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:
     with "gpu" all workers get GPUs, or this raises UserError; with "cpu" none does.
@@ -92,7 +92,7 @@ def choose_devices(
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if some worker computes on CPU cores in kTF32, or in kBF16 beside one that has a GPU."""
+    """Raise JobError if a worker computes on CPU cores in kTF32, or in kBF16 together with workers on GPUs."""
     all_devices = [device for group in devices for device in group]
     if job.precision is Precision.kBF16 and None in all_devices and any(device is not None for device in all_devices):
         raise job.error(
@@ -115,7 +115,7 @@ def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
 
 
 def training_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU of this process that trains a net, None for CPU cores. Raises UserError for a GPU that is missing.
+    """Return the GPU of this process that trains a net, or None. Raises UserError for a GPU that is missing.
 
     Raises JobError for a precision that CPU cores lack.
     """
@@ -132,11 +132,11 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor of forward passes of a net in this process, as :func:`local_processor` does."""
+    """Return the processor for forward passes of a net in this process: a GPU or a CPU core."""
     return local_processor(job, functools.partial(forward_bytes, net))
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
+    """Return the device bytes that params and features of the given number of threads take, if none are released."""
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)

@@ -1,4 +1,4 @@
-"""The iterations of a round: where a graph of the device computes one, the next is begun before it has ended."""
+"""Runs the training steps of a round, and begins the next step before the last one ends if a GPU graph computes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Timing(NamedTuple):
 
 
 class BegunStep(NamedTuple):
-    """An iteration whose records have been read: its step, these, and the seconds of waiting for them."""
+    """A training step whose batch has been read: its number, the batch, the seconds waited for it."""
 
     step: int
     records: dict[str, Records]
@@ -40,7 +40,7 @@ class BegunStep(NamedTuple):
 
 
 class Round:
-    """Runs iterations in their order and reports them. At most two are launched at the same time.
+    """Runs training steps in order and reports each of them. At most two are launched at the same time.
 
     Args:
         begin: reads the records of a step.
@@ -61,7 +61,7 @@ class Round:
         self._reported = 0.0
 
     def run(self, start: int, stop: int, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Run the iterations ``start`` to ``stop`` - 1, or until ``is_over`` after one of them."""
+        """Run the steps ``start`` to ``stop`` - 1, or until ``is_over`` returns true after a step."""
         self._reported = time.perf_counter()
         for step in range(start, stop):
             try:
@@ -84,7 +84,7 @@ class Round:
         self._reported = time.perf_counter()
 
     def _end_running(self) -> bool:
-        """Report the step that runs; return False if it had to be computed again, and the one after it, too."""
+        """Report the running step; return False if it had to be computed again, as must the step after it."""
         running, self._running = self._running, None
         if running is None:
             return True
@@ -101,5 +101,5 @@ class Round:
 def send_ahead(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
 ) -> dict[str, Records]:
-    """Read the records of a step, start copying them to the device, and return them."""
+    """Read the records of a step, start to copy them to the device, and return them."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

@@ -1,4 +1,4 @@
-"""One iteration of a partitioned net in threads of this process, a thread for each worker, without servers.
+"""Runs one iteration of a partitioned net in threads of this process, one thread for each worker, without servers.
 
 A simple reference implementation of partitioned computing: collectives and messages are dictionaries behind one lock. A
 deadlock raises an error at once, which says what each worker waits for.
@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 60.0  # of one wait for another worker
 
 
 class Deadlock(RunError):
-    """All workers wait for arrays that no worker will send."""
+    """The error that all workers wait for arrays that no worker will send."""
 
 
 def run_in_threads(
@@ -96,7 +96,7 @@ class _ThreadGroup:
         self.broken = False
 
     def until(self, worker: int, arrived: Callable[[], bool], what: str) -> None:
-        """Wait, holding the lock, until ``arrived()``; raise Deadlock if that cannot happen any more."""
+        """Wait, holding the lock, until ``arrived()`` is true; raise Deadlock if it cannot become true any more."""
         self.waits[worker] = what, arrived
         self.changed.notify_all()
         while not arrived():
@@ -109,7 +109,7 @@ class _ThreadGroup:
         del self.waits[worker]
 
     def deadlocked(self) -> bool:
-        """Whether all workers that still run wait for something that has not arrived."""
+        """Whether all running workers wait for arrays that have not arrived."""
         return all(worker in self.waits and not self.waits[worker][1]() for worker in self.running)
 
     def finish(self, worker: int, succeeded: bool) -> None:
@@ -132,7 +132,7 @@ class _ThreadGroup:
 
 
 class _ThreadPeers:
-    """The other workers of one worker's group (:class:`dsinga.layers.interface.context.Peers`)."""
+    """Sends arrays to, and receives arrays from, the other workers of a group."""
 
     def __init__(self, group: _ThreadGroup, worker: int):
         self._group, self._worker = group, worker
@@ -148,7 +148,7 @@ class _ThreadPeers:
             group.changed.notify_all()
 
     def receive(self, key: str) -> Any:
-        """Return the array that was sent to this worker under ``key``, waiting for it."""
+        """Wait for the array sent to this worker under ``key``, and return it."""
         group, place = self._group, (self._worker, key)
         with group.changed:
             group.until(self._worker, lambda: place in group.messages, f"the message {key!r}")

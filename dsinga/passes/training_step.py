@@ -1,4 +1,4 @@
-"""One step of training: the gradients of a batch, pushed to what updates params unless numbers are not finite."""
+"""One training step: computes the gradients of a batch and pushes them, unless numbers are not finite."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
 
 
 class Updates(Protocol):
-    """What a step does with its gradients: it applies them to params of this process, or sends them to servers."""
+    """The receiver of a step's gradients: it applies them to params in this process, or sends them to servers."""
 
     def push(self, name: str, gradient: Any) -> None:
-        """Take the gradient of a param, each once in a step."""
+        """Take the gradient of a param; called once for each param in a step."""
 
     def finish(self) -> None:
-        """End the step: all gradients have been pushed."""
+        """End the step after all gradients have been pushed."""
 
     def skip(self) -> None:
-        """End the step without any gradient: no param changes."""
+        """End the step without gradients, so that no param changes."""
 
 
 class KeptGradients(dict[str, Any]):
-    """Updates that only keep the gradients, by the names of params."""
+    """An Updates that only stores the gradients, by the names of params."""
 
     def push(self, name: str, gradient: Any) -> None:
-        """Keep a gradient."""
+        """Store a gradient."""
         self[name] = gradient
 
     def finish(self) -> None:
@@ -58,7 +58,7 @@ class KeptGradients(dict[str, Any]):
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """The steps of one net by one algorithm.
+    """Runs the training steps of one net with one algorithm.
 
     Attributes:
         algorithm: computes gradients and metrics of records.
@@ -102,7 +102,7 @@ class TrainingStep:
     def _fail(
         self, name: str, step: int, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
     ) -> NoReturn:
-        """Raise Diverged, because the gradient of a param is not finite, naming the layer where that began."""
+        """Raise Diverged for a param whose gradient is not finite, naming the layer where that began."""
 
         def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
             computed = compute(*arguments)
@@ -118,7 +118,7 @@ class TrainingStep:
     def _run_or_skip(
         self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
     ) -> Metrics | None:
-        """Push gradients only if they, metrics and records of all workers of the group are finite.
+        """Push gradients only if the gradients, metrics and records of all workers of the group are finite.
 
         All workers take the same decision, by the number of workers with numbers that are not finite.
         """
@@ -151,12 +151,12 @@ class TrainingStep:
 
 
 def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
-    """Return these rows of the records of each input layer, as views."""
+    """Return the given rows of each input layer's records, as views."""
     return {name: part_of(of_layer, rows) for name, of_layer in records.items()}
 
 
 def part_of(records: Records, rows: Rows) -> Records:
-    """Return these rows of records, as views."""
+    """Return the given rows of records, as views."""
     (start, stop, _), (data, labels) = rows, records
     return Records(data[start:stop], None if labels is None else labels[start:stop])
 
@@ -171,10 +171,10 @@ def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
 
 
 def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
-    """Return a gradient in host memory, where sparse rows always are."""
+    """Return a gradient in host memory; sparse rows are always there."""
     return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
 
 
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in the shape of its param; that of sparse rows is right already."""
+    """Return a gradient in the shape of its param; sparse rows have the right shape already."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)

@@ -1,1 +1,1 @@
-"""From sources of records to batches: a job's stores and nets, the order of records, batches, prefetching."""
+"""Reads batches from sources of records: opens a job's stores, orders the records, and prefetches batches."""

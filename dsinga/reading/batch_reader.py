@@ -1,4 +1,4 @@
-"""Reads batches: the records of a phase, their order, and the rows of each worker; and all of them once."""
+"""Reads batches of a phase: the rows of each worker in training, or every record once in evaluations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.reading.sampler import Sampler
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Reads the records of one phase, for any worker of a group.
+    """Reads the batches of one phase, for any worker of a group.
 
     All input layers of a phase read the same row numbers, so that records that belong together (an image and its
     text) stay together.
@@ -49,21 +49,21 @@ class BatchReader:
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of all worker groups together."""
+        """The epochs, counted over the records of all worker groups together."""
         return Epochs(len(self), self.batchsize * self.groups, self.offset)
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all records are numpy arrays of this process."""
+        """Whether all records are numpy arrays in this process."""
         return all(isinstance(column, ArrayColumn) for store in self.stores.values() for column in store.columns)
 
     @property
     def batchsize(self) -> int:
-        """Rows of the global batch."""
+        """The number of rows in the batch of a whole worker group."""
         return self.parts[-1].total * self.micro_batches
 
     def stop(self, earlier_steps: int = 0) -> int | None:
-        """Return the number of the first micro-batch that training does not need, None where it has no end."""
+        """Return the number of the first micro-batch after training, or None if training has no end."""
         return (earlier_steps + self.steps) * self.micro_batches if self.steps else None
 
     @property
@@ -72,7 +72,7 @@ class BatchReader:
         return self.stores
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader for a worker group: this one, unless each group has stores of its own."""
+        """Return the reader for a worker group: this one, unless each group has its own stores."""
         return self
 
     def __len__(self) -> int:
@@ -80,12 +80,12 @@ class BatchReader:
         return min(len(store) for store in self.stores.values())
 
     def micro_batch(self, number: int) -> Rows | None:
-        """Return the rows of a batch's micro-batch of this number, None where a batch is computed at once."""
+        """Return the rows of the micro-batch with this number; None if batches are not divided."""
         size = self.parts[-1].total
         return None if self.micro_batches == 1 else Rows(number * size, (number + 1) * size, self.batchsize)
 
     def rows(self, worker: int, number: int = 0) -> Rows:
-        """Return the rows of a batch that a worker computes in its micro-batch of this number."""
+        """Return the rows that a worker computes in the micro-batch with this number."""
         micro_batch = self.micro_batch(number)
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
@@ -115,7 +115,7 @@ class BatchReader:
         return records
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader that reads, of records and labels, only the points that parts of input layers need.
+        """Return a reader that reads only the points of records and labels that a worker's input layers need.
 
         Augmentations take whole records, and so do sources that cannot read less: ``Layer.take_region`` cuts these.
         """
@@ -127,7 +127,7 @@ class BatchReader:
         return replace(self, stores={**self.stores, **stores})
 
     def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
-        """Return rows of a batch after the augmentations of the input layer."""
+        """Return rows of a batch after the input layer's augmentations."""
         augmentations = self.augmentations[layer]
         before = range(rows.start - augmentations.partners, rows.start)
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
@@ -147,7 +147,7 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return the bytes that a worker with this net reads for a batch, and of the decoded records that it keeps."""
+        """Return the bytes that a worker with this net reads for a batch, and the bytes of records that it keeps."""
         batch, shares = 0, []
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
@@ -158,19 +158,19 @@ class BatchReader:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads for a batch, of records and labels of these bytes."""
+    """Return the bytes that an input layer reads for a batch, for given bytes of a record and of a label."""
     rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
     return rows * _bytes_read(stage.layer, record, label)
 
 
 def _bytes_read(layer: Layer, record: int, label: int) -> int:
-    """Return the bytes of a record and of its label that an input layer needs: of one cut by space its points."""
+    """Return the bytes that an input layer reads of a record and its label: a share if the layer is cut by space."""
     shares = [region.share if region else 1 for region in (layer.region, layer.label_region)]
     return int(record * shares[0] + label * shares[1])
 
 
 def site_job(job: Job, site: int) -> Job:
-    """Return the job that trains on the stores of a site: its ``site_path`` in place of ``path``."""
+    """Return the job that trains on the stores of a site, with its ``site_path`` as ``path``."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(path=layer.store_conf.site_path[site], site_path=[]))
         if layer.store_conf is not None and layer.store_conf.site_path
@@ -181,7 +181,7 @@ def site_job(job: Job, site: int) -> Job:
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
-    """Whether a training run evaluates ``phase`` over all its records, because the job gives no number of batches."""
+    """Whether a training run evaluates ``phase`` over all records, because the job gives no number of batches."""
     steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
     return steps.get(phase) == 0
 
@@ -206,7 +206,7 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
 
 
 def count_batches(readers: Sequence[BatchReader]) -> list[int]:
-    """Return how many batches each of the readers of :func:`readers_of_all_records` reads."""
+    """Return the number of batches of each reader from :func:`readers_of_all_records`."""
     starts = [*(reader.sampler.skip for reader in readers), len(readers[0])]
     return [
         -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
@@ -214,14 +214,14 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
 
 
 def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
-    """Return a reader of batches of ``batchsize`` rows from record ``start`` on, in the order of the store."""
+    """Return a reader with batches of ``batchsize`` rows, in the order of the store from record ``start`` on."""
     infos = {name: replace(info, batchsize=batchsize) for name, info in reader.infos.items()}
     sampler = Sampler(len(reader), batchsize, reader.sampler.seed, reader.sampler.chunk, shuffle=False, skip=start)
     return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize), steps=0)
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:
-    """Return the rows of each worker of a batch of ``total`` rows, in the proportions of ``parts``, each at least 1."""
+    """Return each worker's rows of a batch of ``total`` rows, at least 1, in the proportions of ``parts``."""
     sizes = [part.stop - part.start for part in parts]
     if total > parts[-1].total or max(sizes) - min(sizes) <= 1:
         return tuple(cut_evenly(total, len(parts)))

@@ -1,4 +1,4 @@
-"""Binds records to the input layers of a job, and makes records of batches of numpy arrays."""
+"""Binds records to the input layers of a job, and converts batches of numpy arrays to records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Batch = Any  # an array (B, ...), or several by the names of their input layers
 def bind_records(
     job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = (), trained: Job | None = None
 ) -> Job:
-    """Return the job with input layers that read ``data`` in place of the stores that they name.
+    """Return the job with input layers that read ``data`` instead of the stores that they name.
 
     The other fields of an input layer, such as its batch size, mean and shape of a record, hold as before. A layer that
     belongs to other phases, too, reads what it read before in these.
@@ -69,7 +69,7 @@ def bind_records(
 
 
 def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of the classes and columns of records that are bound to the input layers of training."""
+    """Return the names of classes and columns of the records that the input layers of training read."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     return {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None and conf.records}
 
@@ -77,7 +77,7 @@ def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Return the records of a source; of a Dataset its windows, where the settings of the layer define some.
+    """Open a source and return its records, which are windows of a Dataset if the layer configures windows.
 
     Windows of another Dataset are read in the order of those of training.
     """
@@ -93,7 +93,7 @@ def _open(
 
 
 def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
-    """Return the settings of a layer's records with its windows, or those of training; None for no windows."""
+    """Return a layer's store_conf with its own windows, or the windows of training; None without windows."""
     trained = [conf.store_conf for conf in input_layers(net, Phase.kTrain) if conf.name == layer.name]
     stores = [layer.store_conf, *trained]
     windows = [store.windows for store in stores if store is not None and store.windows is not None]
@@ -101,7 +101,7 @@ def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
-    """Return the data of each phase."""
+    """Return the data as a dict by phase."""
     if not isinstance(data, dict) or data.keys() <= {layer.name for layer in input_layers(net, phase)}:
         return {phase: data}
     names = [layer.name for layer in input_layers(net, phase)]
@@ -114,7 +114,7 @@ def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
 
 
 def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, Any]]:
-    """Return the input layers of ``phase`` that get data, each with its source."""
+    """Return pairs of an input layer of ``phase`` and the source that it reads."""
     layers = {layer.name: layer for layer in input_layers(net, phase)}
     if not layers:
         raise net.error(
@@ -134,7 +134,7 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
 
 
 def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
-    """Return the layer bound to ``records`` in ``phase``, and as it was for its other phases, if it has any."""
+    """Return the layer bound to ``records`` in ``phase``, and the unchanged layer for its other phases, if any."""
     if records is None or not layer.in_phase(phase):
         return [layer]
     if layer.type is LayerType.kCharRNN:
@@ -150,12 +150,12 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
 
 
 def input_layer(name: str) -> LayerConf:
-    """Return an input layer for arrays, such as the features of a layer, actions or targets."""
+    """Return an input layer for arrays, such as features of a layer, actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this number of records in a batch of each input layer that reads a store."""
+    """Return the job with this batch size in each input layer that reads a store."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -166,7 +166,7 @@ def with_batchsize(job: Job, batchsize: int) -> Job:
 
 
 def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
-    """Return the description of arrays for each input layer of a phase, as if they were the records of a store."""
+    """Return the description of arrays for each input layer of a phase, like the description of a store."""
     layers = input_layers(job.neuralnet, phase)
     arrays = by_layer(x, [layer.name for layer in layers], "records")
     labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
@@ -197,7 +197,7 @@ def batch_records(
     first: int = 0,
     allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
-    """Return the records of a batch for the input layers of ``net``, and their number.
+    """Return the records of a batch for the input layers of ``net``, and the number of records.
 
     ``first`` is the number of the first record, for messages. Raises UserError where records do not fit ``infos``, the
     description of each layer's records, or where records or labels have NaN or infinity, unless these are allowed.
@@ -229,7 +229,7 @@ def batch_records(
 
 
 def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
-    """Raise UserError for NaN or infinity, as sources of records do; ``what`` is "x" or "y".
+    """Raise UserError for NaN or infinity in a batch; ``what`` is "x" or "y".
 
     NaN in labels that are fields, (B, C, ...), is for losses to mask or to refuse.
     """
@@ -239,7 +239,7 @@ def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
 
 
 def _converted(x: Any, y: Any) -> Records:
-    """Return records and labels in the dtypes that those of all sources have."""
+    """Return records and labels converted to the dtypes that dsinga computes with."""
     return Records(as_records(as_numpy(x, "x")), None if y is None else as_labels(as_numpy(y, "y")))
 
 
@@ -256,14 +256,14 @@ def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any
 
 
 def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
-    """Return rows ``start`` to ``stop`` - 1 of each array of a batch."""
+    """Return the rows ``start`` to ``stop`` - 1 of each array of a batch."""
     if isinstance(batch, Mapping):
         return {name: array[start:stop] for name, array in batch.items()}
     return batch[start:stop]
 
 
 def has_no_rows(data: Any) -> bool:
-    """Whether data are arrays, in a pair or by the names of layers, of which none has rows; lengths may be unknown."""
+    """Whether all arrays, in a pair or by the names of layers, have 0 rows; lengths may be unknown."""
     if isinstance(data, (dict, tuple)):  # an xarray Dataset is a Mapping, too
         parts = [part for part in (data.values() if isinstance(data, dict) else data) if part is not None]
         return bool(parts) and all(map(has_no_rows, parts))
@@ -273,7 +273,7 @@ def has_no_rows(data: Any) -> bool:
 
 
 def row_of_zeros(data: Any) -> Any:
-    """Return a row of zeros in place of data without rows, for which a net shows the shape of what it computes."""
+    """Return a row of zeros with the shape of data without rows, to find the shape of a net's output."""
     if isinstance(data, Mapping):
         return {name: row_of_zeros(part) for name, part in data.items()}
     if isinstance(data, tuple):

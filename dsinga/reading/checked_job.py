@@ -1,4 +1,4 @@
-"""A job that is checked once, the stores of its input layers, which are opened once, and its nets for workers."""
+"""Checks a job once, opens each store of its input layers once, and builds its nets for workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsinga.reading.sampler import Sampler, SequenceLengths
 
 @dataclass(frozen=True, eq=False)
 class CheckedJob:
-    """A job without faults, and the stores of its input layers, each opened once, when it is first read.
+    """A job without faults, with stores of input layers that are each opened once, when first read.
 
     Attributes:
         job: the job.
@@ -38,7 +38,7 @@ class CheckedJob:
     _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
 
     def with_job(self, job: Job) -> CheckedJob:
-        """Return ``job``, whose input layers are those of this one, with the stores that are open already."""
+        """Return a CheckedJob of ``job``, which has the same input layers, that reuses the open stores."""
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:
@@ -53,7 +53,7 @@ class CheckedJob:
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Return the reader of the batches of a phase, for ``groups`` worker groups of ``workers`` workers each.
+        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers each.
 
         Batches of kTrain are read in the job's ``micro_batches``. Raises UserError (from the store, or naming the
         layer) where a store is missing or unlike the others.
@@ -93,7 +93,7 @@ class CheckedJob:
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
-        """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""
+        """Return the records of an input layer of the job, and the facts that its net needs about them."""
         if id(given) not in self._opened:
             self._opened[id(given)] = (given, *open_layer(layer, self.roots))
         _, store, info = self._opened[id(given)]
@@ -105,7 +105,7 @@ class CheckedJob:
 def check_job(
     job: Job | CheckedJob, roots: Sequence[str] = (), phases: Sequence[Phase] | None = None, needs_paths: bool = True
 ) -> CheckedJob:
-    """Check a job and return it with its stores, none of them open; a job that has been checked is returned as it is.
+    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is returned unchanged.
 
     Arguments are those of :func:`dsinga.job.check`. Raises JobError for the first mistake.
     """
@@ -127,7 +127,7 @@ def _sampler(
     infos: Mapping[str, RecordInfo],
     offset: int,
 ) -> Sampler:
-    """Return the order of the records of a phase, ``offset`` records after its beginning."""
+    """Return the sampler of a phase, which starts ``offset`` records after the beginning."""
     first = layers[0]
     store = stores[first.name]
     for conf in (layer.store_conf for layer in layers):
@@ -151,7 +151,7 @@ def _sampler(
 def _by_length(
     sampler: Sampler, layers: Sequence[LayerConf], stores: Mapping[str, RecordSource], infos: Mapping[str, RecordInfo]
 ) -> Sampler:
-    """Return the sampler with the lengths of the first input layer that asks for batches of similar lengths."""
+    """Return the sampler with sequence lengths, if an input layer asks for batches of similar lengths."""
     for layer in layers:
         if layer.store_conf is not None and layer.store_conf.group_by_length:
             steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
@@ -166,7 +166,7 @@ def _by_length(
 
 
 def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
-    """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
+    """Return the number of rows in each of ``count`` micro-batches. Raises JobError where they would not be equal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
     if uneven:
@@ -179,7 +179,7 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
-    """Return a text that says how to give the arrays of a phase without a store, "" where no phase has arrays."""
+    """Return an error text on how to pass arrays for a phase without a store; "" if no phase has arrays."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
@@ -198,7 +198,7 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
 
 
 def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
-    """Return the rows of each worker of a batch that is computed at once, or of the first of several micro-batches.
+    """Return each worker's rows of a batch, or of its first micro-batch.
 
     They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. With ``few_rows``
     some workers may have none: they compute points, or features, of the others' rows.
@@ -224,7 +224,7 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few
 
 
 def resolve_epochs(checked: CheckedJob) -> CheckedJob:
-    """Convert a job's ``epochs`` to ``train_steps``; return the job itself if it has no ``epochs``.
+    """Convert a job's ``epochs`` to ``train_steps``; return the same job if it has no ``epochs``.
 
     An epoch of N records in batches of B rows, those of all worker groups together, is N/B steps; the last of E epochs
     ends with step ceil(E·N/B), or at another one in a run that goes on with batches of another size. Raises UserError
@@ -247,7 +247,7 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
 
 
 def rows_per_step(job: Job) -> int:
-    """Return the training records that all worker groups of a job together read in a step, 0 where it does not say."""
+    """Return the training records that all worker groups together read in a step; 0 if the job does not say."""
     for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
         conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
@@ -256,7 +256,7 @@ def rows_per_step(job: Job) -> int:
 
 
 def partition_hook(job: Job, name: str) -> Any:
-    """Return a function by which ``partition: auto`` is found; raise JobError where its add-on is missing."""
+    """Return the function that chooses cuts for ``partition: auto``; raise JobError if its add-on is missing."""
     try:
         return lookup("hook", name)
     except UserError as error:
@@ -264,7 +264,7 @@ def partition_hook(job: Job, name: str) -> Any:
 
 
 def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
-    """Return the net of a phase, cut for the workers of a group; its params are cut as those of the training net.
+    """Return the net of a phase, cut for the workers of a group, with params cut as in the training net.
 
     Raises UserError for what is wrong with the job or its stores.
     """
@@ -282,7 +282,7 @@ def cut_nets(
     gather: bool = False,
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> dict[Phase, PartitionedNet]:
-    """Return the nets of all phases, cut for the workers of a group; all have the training net's param parts.
+    """Return the nets of all phases, cut for the workers of a group, with params cut as in the training net.
 
     ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
     and field, where a layer cannot be cut as the job wants it.
@@ -303,7 +303,7 @@ def cut_like(
     rows: Sequence[Rows],
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
-    """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
+    """Return the net of another phase, cut into ``rows`` for each worker, with params cut as in the training net."""
     from dsinga.net import choose_cuts, partition
 
     axes = {part.param: part.axis for part in train.parts.values()}
@@ -317,7 +317,7 @@ def cut_like(
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError where a net has a param that the training net lacks, or has in another shape."""
+    """Raise UserError where a net has a param that the training net lacks or has in another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -329,7 +329,7 @@ def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
 
 
 def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError where codes of a text, labels or columns stand for others than in training.
+    """Raise UserError where codes of texts, labels or columns have another meaning than in training.
 
     Only names that are known in both phases are compared, but for the words of a text.
     """

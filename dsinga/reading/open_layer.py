@@ -1,4 +1,4 @@
-"""Opens the records of an input layer: those bound to it, a store, windows of a Dataset, a source of the user's own."""
+"""Opens the records of an input layer: bound records, a store, windows of a Dataset, or a user's source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.net.layer_classes import layer_class
 
 
 def with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with the store_conf that its class derives from its configuration, or that has its records.
+    """Return the layer with the store_conf that its class derives, or with the one that holds its records.
 
     Where it names stores of sites only, the path is that of the first site.
     """
@@ -36,7 +36,7 @@ def with_store(layer: LayerConf) -> LayerConf:
 
 
 def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
-    """Open the records of an input layer, with its :func:`with_store`; return them with what its net needs to know.
+    """Open the records of an input layer, and return them with the facts that its net needs about them.
 
     Raises UserError (from the store, or naming the layer) where they are missing or are none for this layer.
     """
@@ -64,7 +64,7 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
 
 
 def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, phase: Phase) -> tuple[RecordInfo, Any]:
-    """Return the description of records after the augmentations of an input layer, and these; None where none act.
+    """Return the description of records after an input layer's augmentations, and the augmentations or None.
 
     ``info`` describes its records as stored, ``dtype`` is theirs, ``seed`` the job's. Raises UserError where an
     augmentation does not take these records.
@@ -76,7 +76,7 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
-    """Return the "mean" and the "std" of records that an input layer names files of, None where it names none."""
+    """Return the "mean" and the "std" of records from files that an input layer names; None for each not named."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
     if not any(paths.values()):
         return dict.fromkeys(paths)
@@ -86,7 +86,7 @@ def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
-    """Return the array that is bound to the layer, or open the store of its path, or the source of the user's own."""
+    """Return the array bound to the layer, or open the store at its path or the user's source."""
     if conf.records is not None:
         return conf.records
     if not conf.has_records:
@@ -116,7 +116,7 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
 
 
 def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:
-    """Open the source of the user's own that is registered for the backend."""
+    """Open the user's data source registered for the backend."""
     if not (isinstance(cls, type) and issubclass(cls, DataSource)):
         text = f"layer {layer.name!r}: {conf.backend!r} must be registered with a subclass of dsinga.data.DataSource"
         raise conf.error(f"{text}, not {cls!r}", "backend")

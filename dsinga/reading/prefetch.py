@@ -1,4 +1,4 @@
-"""Prefetching: a thread reads batches ahead, so that each step finds its batch ready."""
+"""Reads batches ahead in a thread, so that each step finds its batch ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END: Any = object()  # an item that wakes the consumer when the queue is closed
 
 
 class Prefetch(Generic[T], Iterator[T]):
-    """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead in order.
+    """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead.
 
     The thread ends with :meth:`close`, after the last step, after an error, or when the iterator is garbage-collected
     (``read`` must not refer to it).
@@ -55,7 +55,7 @@ class Prefetch(Generic[T], Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread and discard the results read ahead; wait for a ``read`` in progress, for at most a second."""
+        """End the thread and discard results read ahead; wait at most a second for a running ``read``."""
         if self._finalizer.alive:
             self._finalizer()
             self._thread.join(timeout=1.0)
@@ -89,7 +89,7 @@ class _Queue(Generic[T]):
             self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Make the consumer raise ``error`` after it has taken the items read before."""
+        """Make the consumer raise ``error`` after it has taken the items read before the error."""
         self._error = error
         self._items.put(_END)
 
@@ -99,7 +99,7 @@ class _Queue(Generic[T]):
         self._discard_items()
 
     def _discard_items(self) -> None:
-        """Discard the items that were read ahead and wake a waiting consumer."""
+        """Discard items read ahead and wake a waiting consumer."""
         with contextlib.suppress(Empty):
             while True:
                 self._items.get_nowait()

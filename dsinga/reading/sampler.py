@@ -1,4 +1,4 @@
-"""The sampler: which rows of a store make up the batch of each step, by chance or by the lengths of sequences."""
+"""Chooses the rows of a store for the batch of each step, by random shuffling or by the lengths of sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIXED_CHUNKS = 8  # the number of chunks whose records are mixed at any time
 
 @dataclass(frozen=True)
 class Sampler:
-    """The order of training records: the rows of each batch, as a pure function of seed and step.
+    """The order of training records, which gives the rows of each batch as a pure function of seed and step.
 
     Every epoch visits every record once; a batch may span the end of an epoch. Records are shuffled in two levels, so
     that reading in this order decodes few chunks: the chunks of an epoch are permuted; the records of each chunk are
@@ -50,7 +50,7 @@ class Sampler:
         assert min(self.length, self.batchsize, self.chunk) > 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the row numbers (stop - start,) int64 of a part of the batch of ``step`` = 0, 1, ...
+        """Return the row numbers (stop - start,) int64 of a part of the batch of ``step``, counted from 0.
 
         By default it is the whole batch. What a part costs does not depend on the size of the batch.
         """
@@ -67,7 +67,7 @@ class Sampler:
         return np.concatenate([np.empty(0, np.int64), *self._rows_by_slot(start, stop)])
 
     def _rows_by_length(self, start: int, stop: int, lengths: SequenceLengths) -> np.ndarray:
-        """Return the rows at these positions where the rows of ``grouped`` batches are exchanged by their lengths."""
+        """Return the rows at these positions after rows are sorted by length within ``grouped`` batches."""
         size = self.grouped * self.batchsize
         parts = [np.empty(0, np.int64)]
         while start < stop:
@@ -81,7 +81,7 @@ class Sampler:
         return np.concatenate(parts)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
-        """Return the rows at positions ``first`` to ``last``, of one epoch: batches of similar lengths, shuffled.
+        """Return the rows at positions ``first`` to ``last`` of one epoch, as shuffled batches of similar lengths.
 
         Sorted by length they are dealt out to the batches, or parts of batches, in a random order. Rows of a batch stay
         in the shuffled order, so that parts of it are alike.
@@ -99,12 +99,12 @@ class Sampler:
         return rows
 
     def epochs(self, step: int, start: int, stop: int) -> np.ndarray:
-        """Return the number of the epoch, from 0, of each row of a part of the batch, (stop - start,) int64."""
+        """Return the epoch number, from 0, of each row in a part of the batch, (stop - start,) int64."""
         first = self.skip + step * self.batchsize
         return np.arange(first + start, first + stop) // self.length
 
     def _rows_by_slot(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Yield the rows at positions ``start`` to ``stop`` of the endless order, an array for each slot."""
+        """Yield the rows at positions ``start`` to ``stop`` of the endless order, one array for each slot."""
         while start < stop:
             epoch, position = divmod(start, self.length)
             order = _epoch_order(self.length, self.chunk, self.seed, epoch)
@@ -118,7 +118,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The order of chunks in one epoch, and the position in the epoch where each slot ends."""
+    """The order of chunks in one epoch, and the end position of each slot, a group of rows of several chunks."""
 
     chunks: np.ndarray
     slot_ends: np.ndarray
@@ -142,7 +142,7 @@ def _epoch_order(length: int, chunk: int, seed: int, epoch: int) -> _EpochOrder:
 
 @lru_cache(maxsize=8)
 def _slot_rows(length: int, chunk: int, seed: int, epoch: int, slot: int) -> np.ndarray:
-    """Return the rows of a slot: share 0 of its own chunk, share 1 of the chunk before it, and so on, cyclically."""
+    """Return the rows of a slot: share 0 of its own chunk, share 1 of the previous chunk, and so on, cyclically."""
     chunks = _epoch_order(length, chunk, seed, epoch).chunks
     shares = min(MIXED_CHUNKS, len(chunks))
     parts = []
@@ -165,7 +165,7 @@ def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray 
 
 
 def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0) -> np.ndarray:
-    """Return a permutation of ``count`` numbers, determined by the other arguments.
+    """Return a random permutation of ``count`` numbers that is determined by the other arguments.
 
     It sorts the raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
     """
@@ -183,7 +183,7 @@ KEPT_ORDERS = 8  # as many as a process reads at a time: a batch may span the en
 
 
 class SequenceLengths:
-    """The lengths of the sequences of a source, read block by block when they are first asked for.
+    """The lengths of the sequences of a source, read block by block on first use.
 
     A record's length is the number of its codes that are not -1; of other records, that of its labels by step.
 
@@ -206,7 +206,7 @@ class SequenceLengths:
         self._orders: dict[Any, np.ndarray] = {}
 
     def kept(self, key: Any, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the rows that ``compute`` returned for ``key``, of which the newest few are kept."""
+        """Return the cached rows for ``key``, or compute and cache them; only the newest few are kept."""
         if (rows := self._orders.get(key)) is None:
             rows = compute()
             self._orders = dict([*self._orders.items()][1 - KEPT_ORDERS :]) | {key: rows}  # other threads read it
@@ -234,7 +234,7 @@ class SequenceLengths:
 
 
 def _are_codes(source: RecordSource) -> bool:
-    """Whether records of one axis are codes, to judge by the first one: arrays of integers are read as float32."""
+    """Whether records of one axis are codes, judged by whether the first record has whole numbers from -1."""
     if source.dtype == np.int32:
         return True
     numbers = source.without_labels().read(np.arange(1))[0]
@@ -242,7 +242,7 @@ def _are_codes(source: RecordSource) -> bool:
 
 
 def padding_share(lengths: Sequence[np.ndarray]) -> float:
-    """Return the share of the steps of batches, each as long as its longest sequence, that come after ends.
+    """Return the share of padding steps in batches that are as long as their longest sequence.
 
     ``lengths`` (n,) are those of the sequences of each batch.
 

@@ -1,4 +1,4 @@
-"""Looks up the TrainOneBatch algorithm of a job: kBP, kBPTT, kCD or a user's; and runs it on micro-batches."""
+"""Finds the training algorithm of a job, kBP, kBPTT, kCD or a user's, and runs it on micro-batches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def accumulate(
     count: int,
     push: Push,
 ) -> Metrics:
-    """Run ``algorithm`` on each of ``count`` micro-batches; push the sums of gradients, and return those of metrics.
+    """Run ``algorithm`` on each of ``count`` micro-batches; push the summed gradients, and return the summed metrics.
 
     A loss divides by the rows of the whole batch (``Context.rows.total``), whatever rows are computed at once: a mean
     of the means of micro-batches would be another number where sequences have different lengths, or rows have weights.

@@ -1,4 +1,4 @@
-"""BLEU, the measure of translations: how many of their sequences of 1 to 4 words are in the reference translations.
+"""BLEU, a measure of translations: the share of sequences of 1 to 4 words that occur in the reference translations.
 
 Papineni, Roukos, Ward and Zhu, BLEU: a Method for Automatic Evaluation of Machine Translation (2002).
 """
@@ -17,7 +17,7 @@ References = str | Sequence[str]
 
 
 class BleuCounts(NamedTuple):
-    """The counts that the BLEU of any number of sentences follows from; ``+`` adds those of other sentences.
+    """The counts from which the BLEU of any number of sentences is computed; ``+`` adds the counts of more sentences.
 
     ``matches[n - 1]`` is how many of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as
     often as there. ``length`` counts the words of the translations, ``reference_length`` those of the references whose
@@ -39,7 +39,7 @@ class BleuCounts(NamedTuple):
 
     @property
     def brevity_penalty(self) -> float:
-        """exp(1 - r / c) for translations of c words that are shorter than their references of r words, else 1."""
+        """The factor exp(1 - r / c) for translations of c words and references of r > c words, else 1."""
         if self.length >= self.reference_length:
             return 1.0
         return math.exp(1 - self.reference_length / self.length) if self.length else 0.0
@@ -54,7 +54,7 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
-    """Return the counts of one translation beside its reference or a list of several; blanks separate words.
+    """Return the counts of one translation compared with its reference, or a list of references; blanks separate words.
 
     Raises UserError for an empty list.
     """
@@ -74,7 +74,7 @@ def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
-    """Return the BLEU of translations beside their references, in [0, 100], without smoothing.
+    """Return the BLEU of translations compared with their references, in [0, 100], without smoothing.
 
     Both have a text, whose words are separated by blanks, for each sentence; a sentence may have a list of several
     references instead. The counts of all sentences are added up before precisions are computed. Raises UserError where

@@ -1,4 +1,4 @@
-"""Back-propagation (kBP, kBPTT): a forward and a backward pass; each gradient is pushed once it is complete.
+"""Back-propagation (kBP, kBPTT): a forward and a backward pass that pushes each gradient when it is complete.
 
 Gradients for params can wait for the next collective, and features can be computed again instead of kept.
 """
@@ -49,7 +49,7 @@ class Recomputation:
         self._freed = [stage.recompute for stage in net.stages]
 
     def free(self, entry: TapeEntry) -> TapeEntry:
-        """Return a new entry of the tape without the features that can be computed again."""
+        """Return the tape entry without the features that can be computed again."""
         stage, params, sources, output, ctx = entry
         stages = self._net.stages
         if stage.edges:
@@ -60,7 +60,7 @@ class Recomputation:
         return TapeEntry(stage, params, sources, output, ctx)
 
     def restore(self, tape: list[TapeEntry]) -> None:
-        """Compute the freed features that the tape's last entry needs, and those below from which they are computed."""
+        """Recompute the freed features that the tape's last entry needs."""
         needed, pending = set[int](), [len(tape) - 1]
         while pending:
             position = pending.pop()
@@ -78,7 +78,7 @@ class Recomputation:
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
     def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
-        """Return the sources of an entry, with the features that it lacked."""
+        """Return the sources of a tape entry, with freed features computed again."""
         stage, _, sources, _, ctx = tape[position]
         sources = list(sources)
         for k, edge in enumerate(stage.edges):
@@ -103,7 +103,7 @@ class Recomputation:
 
 
 class Deferral:
-    """Puts gradients for params off until a collective of the pass waits, and pushes them then.
+    """Delays the gradients of params until the pass waits for a collective, and computes and pushes them then.
 
     Args:
         net: the net.
@@ -115,7 +115,7 @@ class Deferral:
         self._net, self._waiting, self._push = net, waiting, push
 
     def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
-        """Return the gradients for the sources of a layer, and put off those for its params.
+        """Return the gradients for the sources of a layer, and delay the gradients for its params.
 
         None where the layer computes both together, or a param has other uses: below, or above, whose gradients have
         ``begun`` to add up.
@@ -146,14 +146,14 @@ class Deferral:
         return for_sources
 
     def finish(self, left: int = 0) -> None:
-        """Compute and push the gradients that wait, the oldest first, until at most ``left`` do."""
+        """Compute and push delayed gradients, the oldest first, until at most ``left`` are delayed."""
         while len(self._waiting) > left:
             self._waiting.popleft()()
 
 
 @cache
 def defers(cls: type[Layer]) -> bool:
-    """Whether a class of layers has a ``defer_gradient`` that belongs to its ``compute_gradient``."""
+    """Whether a layer class has a ``defer_gradient`` that matches its ``compute_gradient``."""
     owner = next(base for base in cls.__mro__ if "compute_gradient" in vars(base))
     return owner is not Layer and "defer_gradient" in vars(owner)
 
@@ -185,7 +185,7 @@ def bp(
 
 
 def no_loss(phase: str, algorithm: str) -> str:
-    """Return the message about a net without a loss layer."""
+    """Return the error message for a net without a loss layer."""
     return (
         f"the net has no loss layer in phase {phase}: {algorithm} has no gradient to follow; add one, or call "
         "model.compile(...) first, if it is a model of dsinga.nn"
@@ -195,7 +195,7 @@ def no_loss(phase: str, algorithm: str) -> str:
 def back_propagate(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:
-    """Do what :func:`bp` does, computing each layer of ``net`` by itself even where several could be fused."""
+    """Run back-propagation like :func:`bp`, but layer by layer, even where several layers could be fused."""
     if not net.losses and not net.bridged:
         raise UserError(no_loss(net.phase.name or "", "kBP"))
     tape: list[TapeEntry] = []
@@ -266,7 +266,7 @@ def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -
 
 
 def cast_gradients(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return what ``compute_gradient`` returned with each gradient for a source in the dtype of that source."""
+    """Return the gradients of a layer with each source's gradient in the dtype of the source."""
     is_pair = isinstance(computed, tuple) and len(computed) == 2
     if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
         return computed  # check_gradients says what is wrong
@@ -282,7 +282,7 @@ def accumulate_gradients(
     sums: dict[str, Array],
     add: Callable[[Array, Array], Array],
 ) -> None:
-    """Add what one layer computed to the gradients of its sources (by part, where a source hands parts) and params."""
+    """Add the gradients that one layer computed to the gradients of its sources and params."""
     for_sources, for_params = computed
     for i, edge in stage.feeds:
         gradient, node = for_sources[i], edge.node
@@ -308,7 +308,7 @@ def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
-    """Return the array that a part of a batch pushes for a lasting state, so that the parts' arrays add up to it.
+    """Return the array that a part of a batch pushes for a lasting state, so that the sum over parts is the new state.
 
     That is the part's share of the new state, or of the old one where the layer returned none. For a state by rows it
     is the part's rows, and 0 in all others.
@@ -322,7 +322,7 @@ def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx:
 
 
 def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
-    """Return ``part``, a worker's rows of a state by rows, within an array of all rows, 0 in the others."""
+    """Return ``part``, a worker's rows of a state, as an array of all rows with 0 in the other rows."""
     start, stop, _ = ctx.rows
     if stop - start == spec.shape[0]:
         return part
@@ -332,7 +332,7 @@ def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
 
 
 def zero_gradient(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
-    """Return the gradient of a param that no loss depends on."""
+    """Return a zero gradient for a param on which no loss depends."""
     if net.params[name].spec.sparse:
         return no_rows(net.params[name].shape)
     return ctx.ops.xp.zeros(net.params[name].shape, np.float32)

@@ -1,4 +1,4 @@
-"""Contrastive divergence (kCD): trains the restricted Boltzmann machines of a net; other layers are not trained."""
+"""Contrastive divergence (kCD), which trains the restricted Boltzmann machines of a net and no other layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine(NamedTuple):
 
 
 class UnitStatistics(NamedTuple):
-    """Visible units (B, n), and the means of the hidden units given these (B, hdim)."""
+    """Visible units (B, n), and the means of the hidden units given the visible units (B, hdim)."""
 
     visible: Array
     hidden: Array
@@ -38,7 +38,7 @@ class UnitStatistics(NamedTuple):
 
 @register("algorithm", kCD=2)
 class ContrastiveDivergence(Configured):
-    """CD-k: trains each machine by its statistics on the data, less those after ``cd_k`` Gibbs steps from the data.
+    """CD-k: the gradient is the difference of unit statistics between the data and ``cd_k`` Gibbs steps later.
 
     As in SINGA, the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
     these, v' what the last sample of the hidden units reconstructs (not sampled itself) and h' the means given v';
@@ -81,7 +81,7 @@ class ContrastiveDivergence(Configured):
         return report_metrics(net, read_metrics(metrics, ctx.ops))
 
     def train(self, reconstruction: TapeEntry, hidden: TapeEntry | None, push: Push) -> None:
-        """Push the gradients of one machine, and its chains if it is persistent."""
+        """Push the gradients of one machine, and its chain states if it is persistent."""
         layer, ctx = reconstruction.stage.layer, reconstruction.ctx
         assert isinstance(layer, Reconstruction)
         if hidden is None:
@@ -119,7 +119,7 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 
 
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
-    """Push the gradients for biases and weight: the model's statistics less the data's, averaged over the batch.
+    """Push the gradients of biases and weight: statistics of the model minus the data's, averaged over the batch.
 
     One matrix product computes the weight's gradient from both, with the data's hidden units negated.
     """

@@ -1,4 +1,4 @@
-"""Schedules of several parts: a polynomial, cosines that start again, one cycle, and a sequence of other schedules."""
+"""Learning rate schedules in several parts: polynomial, cosine restarts, one cycle, and sequences of schedules."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CosineRestarts(Schedule):
         return float(self.base * (conf.alpha + height * half_cosine(share)))
 
     def _position(self, step: int) -> tuple[int, float]:
-        """Return the period of a step, and the share of it that has passed."""
+        """Return the number of the period that a step is in, and the share of the period that has passed."""
         length = float(self.settings.change_freq)
         if self.settings.t_mul == 1.0:
             return step // self.settings.change_freq, step % self.settings.change_freq / length
@@ -105,11 +105,11 @@ class OneCycle(Schedule):
 
     @property
     def _peak(self) -> float:
-        """The step, perhaps between two, at which the rate is base_lr."""
+        """The step, not always whole, at which the rate is base_lr."""
         return max(self.settings.pct_start * self.settings.change_freq - 1.0, 0.0)
 
     def share(self, step: int) -> float:
-        """Return where the rate stands between its lowest (0), of both ends of the cycle, and base_lr (1)."""
+        """Return the rate of a step as a share: 0 at the lowest rate of both ends, 1 at base_lr."""
         last, peak = self.settings.change_freq - 1, self._peak
         if step <= peak:
             return half_cosine(1.0 - step / peak) if peak else 1.0
@@ -130,7 +130,7 @@ class SequentialSchedule(Schedule):
         boundary: list[Count] = setting([], "the steps at which the second and the further schedules begin")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield a wrong number of boundaries, and boundaries that do not rise."""
+            """Yield an error for a wrong number of boundaries, or for boundaries that do not rise."""
             if not self.schedule or len(self.boundary) != len(self.schedule) - 1:
                 text = f"{len(self.schedule)} schedule and {len(self.boundary)} boundary"
                 yield Fault(f"sequential_conf needs one boundary less than it has schedules; it has {text}")
@@ -152,7 +152,7 @@ class SequentialSchedule(Schedule):
 
 
 def momentum_share(conf: UpdaterConf) -> Rate:
-    """Return, as a function of the step, the share of its way from base to final that an updater's momentum has gone.
+    """Return a function of the step that gives how far an updater's momentum has moved from base to final.
 
     That is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the
     learning rate. Raises JobError for a ``momentum_conf`` that lacks its end, or a learning rate without a cycle.

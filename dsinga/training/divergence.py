@@ -1,4 +1,4 @@
-"""Checks that losses, gradients and params are finite; an error names the step, and the layer where that began."""
+"""Checks that losses, gradients and params are finite, and names the step and the layer of the first failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 
 
 def is_finite_gradient(gradient: Any) -> bool:
-    """Whether a gradient, or each of several, is finite; those on devices, which hosts would wait for, count as such.
+    """Whether a gradient, or each of several, is finite; gradients on a device are not checked and count as finite.
 
     The sum of squares of a finite one may be infinite, but takes a fraction of the time.
     """
@@ -46,7 +46,7 @@ def is_finite_gradient(gradient: Any) -> bool:
 
 
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
-    """Raise Diverged where gradients that a layer has computed are not finite, but the ``gradient`` that it got is."""
+    """Raise Diverged where a layer computes gradients that are not finite from a finite ``gradient``."""
     if is_finite_gradient(computed) or not is_finite_gradient(gradient):
         return
     what = f"the gradient of {'the function of' if _calls_function(layer) else 'layer'} {layer.name!r}"
@@ -55,12 +55,12 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
 
 
 def param_gradient_fault(name: str, step: int) -> str:
-    """Return what is wrong where the gradient of a param is not finite."""
+    """Return the error text for a param whose gradient is not finite."""
     return f"the gradient of param {name!r} is not finite at step {step}; {ADVICE}"
 
 
 def are_finite(records: Mapping[str, Records]) -> bool:
-    """Whether the records of a batch are finite: saturated layers hide infinite records from the loss."""
+    """Whether the records of a batch are finite; the loss may not show it, since saturated layers hide infinity."""
     return is_finite([*records.values()])
 
 
@@ -72,7 +72,7 @@ def check_metrics(metrics: Metrics, step: int) -> None:
 
 
 def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
-    """Raise Diverged, naming the step, the loss and the layer where it began, unless all metrics are finite.
+    """Raise Diverged unless all metrics are finite, naming the step, the loss and the first layer at fault.
 
     ``reports`` are the metrics of the forward pass on ``tape``. The arrays on the tape are read only where a metric is
     not finite. Raises UserError where targets are the cause (:meth:`dsinga.layers.Layer.check_sources`).
@@ -86,7 +86,7 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
 
 
 def check_params_finite(params: Mapping[str, Any], step: int) -> None:
-    """Raise Diverged where a param is not finite: then no batch can have a finite loss, and none may be left out."""
+    """Raise Diverged where a param is not finite, so that every later loss would not be finite either."""
     lost = first_not_finite(params)
     if lost is not None:
         why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
@@ -94,7 +94,7 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
 
 
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
-    """Name the first param or feature of a forward pass that is not finite, and say what to do about it."""
+    """Return a text that names the first param or feature that is not finite, and advises what to do."""
     labels = _label_nodes(tape)
     for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
@@ -111,7 +111,7 @@ def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
 
 
 def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
-    """Return the nodes whose features are labels alone, such as that of a kLabel."""
+    """Return the nodes whose features consist of labels only, such as the node of a kLabel layer."""
     nodes: set[int] = set()
     for stage, *_ in tape:
         if stage.edges and all(edge.labels or edge.node in nodes for edge in stage.edges):
@@ -120,7 +120,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 
 def _feature(layer: Layer, feature: Any) -> str:
-    """Return the cause that the feature of a layer is not finite; that of an input layer has it from the records."""
+    """Return the error text for a layer whose feature is not finite; for an input layer it names the record."""
     if _calls_function(layer):
         return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:
@@ -135,5 +135,5 @@ def _feature(layer: Layer, feature: Any) -> str:
 
 
 def _calls_function(layer: Layer) -> bool:
-    """Whether a layer calls a user's function, and is not itself a user's."""
+    """Whether a built-in layer calls a user's function."""
     return layer.runs_user_code and not is_user_code(layer)

@@ -1,4 +1,4 @@
-"""The forward pass through a net: features computed layer by layer, recorded on a tape for the backward pass."""
+"""The forward pass of a net: computes features layer by layer and records them on a tape for the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report
 
 
 class TapeEntry(NamedTuple):
-    """The inputs and the output of one layer in a forward pass: all that its backward pass needs."""
+    """The inputs and the output of one layer in a forward pass, as the backward pass needs them."""
 
     stage: Stage
     params: list[Array]
@@ -108,14 +108,14 @@ def forward_pass(
 
 
 def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
-    """Return the features of sources in the dtypes that a layer takes: float32 where it takes no bfloat16."""
+    """Return the features of sources in the dtypes that a layer takes: float32 if it cannot take bfloat16."""
     if not ctx.ops.has_bf16_features or layer.bf16 is Bfloat16.kFeatures or layer.is_input:
         return sources
     return [ctx.ops.to_float32(source) for source in sources]
 
 
 def without_features(entry: TapeEntry) -> TapeEntry:
-    """Return the entry of a layer that no gradient reaches, without its large arrays: metrics and state remain."""
+    """Return the tape entry of a layer without gradients, with metrics and state but without its features."""
     output = entry.output
     return TapeEntry(
         entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx
@@ -123,13 +123,13 @@ def without_features(entry: TapeEntry) -> TapeEntry:
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:
-    """Return the feature that an edge carries: a whole one, or one part of it."""
+    """Return the feature that an edge of the graph carries: a whole feature, or one part of it."""
     feature = features[edge.node]
     return feature if edge.part == WHOLE_FEATURE else feature[edge.part]
 
 
 def labels_of(labels: list[Any], edge: Edge) -> Any:
-    """Return the labels that an edge carries: those of one part, where each part has its own."""
+    """Return the labels that an edge of the graph carries; the labels of one part if each part has its own."""
     node_labels = labels[edge.node]
     if not isinstance(node_labels, tuple):
         return node_labels

@@ -1,4 +1,4 @@
-"""Initial values of params (SINGA's ParamGenerator), and checks of given values."""
+"""Computes the initial values of params, by SINGA's methods or a user's, and checks given values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.net import NeuralNet, Param
 
 
 class Initialiser(Configured, ABC):
-    """Base of the initialisers that have settings, which a subclass declares as ``Conf``: ``settings`` are the job's.
+    """Base class of initialisers with settings, which a subclass declares as the class ``Conf``.
 
     They are fields of the message ``init { }`` itself, beside ``user_type``.
     """
@@ -57,7 +57,7 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return a new float32 array of ``shape``, filled as ``conf`` says; ``param`` is its name in error messages.
+    """Return a new float32 array of ``shape`` with initial values by ``conf``; error messages name ``param``.
 
     A user's initialiser is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array,
     or a subclass of :class:`Initialiser`. Raises JobError where the method needs a matrix and ``shape`` has one axis,
@@ -77,14 +77,14 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
 
 
 def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
-    """Return the shape of a param as a matrix, first axis by all others: (num_output, inputs) in most layers."""
+    """Return (rows, columns) of a param as a matrix: the first axis, and the product of the other axes."""
     if len(shape) < 2:
         raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
     return shape[0], math.prod(shape[1:])
 
 
 def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
-    """Multiply ``values`` in place by ``conf.value``, as all random methods do, and by ``factor``."""
+    """Multiply ``values`` in place by ``conf.value``, as in all random methods, and by ``factor``."""
     if conf.value * factor != 1.0:
         values *= np.float32(conf.value * factor)
     return values
@@ -145,13 +145,13 @@ def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generato
 
 
 def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
-    """Raise UserError where none of ``params`` to start from is among the ``known`` params of a net; some may be."""
+    """Raise UserError where none of the ``params`` to start from is among the ``known`` params of a net."""
     if params and known and not any(name in known for name in params):
         raise UserError(f"none of the given params ({listed(params)}) is a param of the net, which has {listed(known)}")
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError where ``params``, for instance of a checkpoint, lacks a param of the net or has another shape."""
+    """Raise UserError where given ``params``, such as a checkpoint's, lack a param of the net or differ in shape."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue

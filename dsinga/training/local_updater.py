@@ -1,4 +1,4 @@
-"""LocalUpdater, which applies gradients to params that this process keeps, in host memory or on a device."""
+"""Defines LocalUpdater, which applies gradients to params in this process, in host memory or on a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Slots = Mapping[str, Mapping[str, np.ndarray]]  # arrays by param and slot
 
 
 class LocalUpdater:
-    """An updater with its state, for params that this process keeps. Used by one thread at a time.
+    """An updater with its state, for params in this process. Used by one thread at a time.
 
     Args:
         updater: the updater of all params.
@@ -71,7 +71,7 @@ class LocalUpdater:
         self.set_rate_factors(state["rate_factors"])
 
     def copy(self, ops: Ops | None = None) -> LocalUpdater:
-        """Return a copy without values, with its state where ``ops`` compute; its steps do not change this updater."""
+        """Return an independent copy with the state, on the processor of ``ops``, but without values of params."""
         copied = LocalUpdater(create_updater(self.updater.conf), self.params, ops)
         copied.steps = self.steps
         copied.set_rate_factors(self._rate_factors)
@@ -79,16 +79,16 @@ class LocalUpdater:
         return copied
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of the schedule at a step, without factors."""
+        """Return the learning rate of the schedule at a step, before the factors of single params."""
         return float(self.updater.rate(step))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors, each from its step on; see :meth:`Updater.set_rate_factors`."""
+        """Multiply the learning rate by factors, each of which holds from its step on."""
         self._rate_factors = dict(factors)
         self.updater.set_rate_factors(factors)
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
-        """Copy the values of all params, and a state with which training goes on; what has none yet begins anew.
+        """Copy the values of all params, and optionally an updater state; params without a state get an initial one.
 
         Raises UserError for the state of another updater.
         """
@@ -100,7 +100,7 @@ class LocalUpdater:
                 self._create_state(name, values[name])
 
     def resume(self, state: Slots) -> None:
-        """Go on with a copy of the state in a checkpoint; raise UserError for that of another updater."""
+        """Continue with a copy of a checkpoint's state; raise UserError for the state of another updater."""
         for name, param in self.params.items():
             if param.trainable:
                 self._updaters[name].check_state(name, state.get(name, {}))
@@ -110,14 +110,14 @@ class LocalUpdater:
         self._set_state(copies)
 
     def _set_state(self, state: Slots) -> None:
-        """Take over a state, whose arrays in host memory belong to this updater from now on."""
+        """Take over a state; its arrays in host memory are no longer the caller's."""
         self.state = {
             name: {slot: self._placed(array.reshape(-1)) for slot, array in slots.items()}
             for name, slots in state.items()
         }
 
     def resume_learnt(self, state: Slots, steps: int) -> None:
-        """Go on after ``steps`` steps with a copy of a state, in which params that had no gradient may be missing.
+        """Continue after ``steps`` steps with a copy of a state, which may lack params that had no gradient.
 
         Raises UserError for the state of another updater.
         """
@@ -160,7 +160,7 @@ class LocalUpdater:
         check_gradient(name, gradient, self._shapes, (), self.steps)
 
     def push(self, name: str, gradient: Gradient) -> None:
-        """Apply the gradient of a param, at the latest in :meth:`finish`; it must not change until then.
+        """Queue the gradient of a param, which is applied in :meth:`finish` or before; it must not change until then.
 
         In host memory a large one is applied at once, while it is in the caches, unless all are clipped together. Small
         ones are applied together, as are all on a device. A param that is not trained is replaced.
@@ -174,7 +174,7 @@ class LocalUpdater:
 
     @property
     def squares(self) -> dict[str, float]:
-        """The sums of squares of the gradients that wait for :meth:`finish`, by the names of params."""
+        """The sums of squares of queued gradients, by the names of params."""
         return {
             name: sum_of_squares(values_of(gradient))
             for name, gradient in self._waiting.items()
@@ -182,7 +182,7 @@ class LocalUpdater:
         }
 
     def finish(self, factor: float | None = None, max_norm: float = 0.0) -> None:
-        """Apply the gradients that wait, times ``factor``, and count the step.
+        """Apply the queued gradients, times ``factor``, and count the step.
 
         Without a factor their norm together is bounded, by ``max_norm`` above 0 and by ``clip_global_norm``.
         """
@@ -212,7 +212,7 @@ class LocalUpdater:
         self.steps += 1
 
     def discard(self) -> None:
-        """Forget the gradients that wait."""
+        """Drop the queued gradients."""
         self._waiting = {}
 
     def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
@@ -237,7 +237,7 @@ class LocalUpdater:
         self.update(self.steps, name, 0, flat)
 
     def _finish_on_device(self, ops: Ops, factor: float) -> None:
-        """Apply the gradients that wait by one launch, or one for each norm to which gradients are clipped alone."""
+        """Apply the queued gradients by one launch, or one launch for each value of ``clip_norm``."""
         gradients, self._waiting = self._waiting, {}
         updates = [self._create_update(name, gradient, factor) for name, gradient in gradients.items()]
         if ops.is_recording:
@@ -261,7 +261,7 @@ class LocalUpdater:
         return updater.conf.clip_norm, update
 
     def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
-        """Return the factor that bounds the norm of the gradients that wait, which ``gradients`` are, partly joined."""
+        """Return the factor that clips the norm of the queued ``gradients``."""
         factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
         if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
@@ -274,12 +274,12 @@ class LocalUpdater:
         return self._joined[key]
 
     def _create_state(self, name: str, value: np.ndarray) -> None:
-        """Create the initial state of a param of this value, which is in host memory."""
+        """Create the initial updater state of a param from its value in host memory."""
         slots = self._updaters[name].initial_state(value.reshape(-1))
         self.state[name] = {slot: self._placed(array) for slot, array in slots.items()}
 
     def _placed(self, array: np.ndarray) -> Array:
-        """Return an array where values and state are; in host memory it is the same one."""
+        """Return an array copied to the device; in host memory the same array."""
         return array if self._ops is None else self._ops.asarray(array)
 
     def _copy(self, array: Array) -> np.ndarray:
@@ -287,7 +287,7 @@ class LocalUpdater:
         return array.copy() if self._ops is None else np.array(self._ops.to_numpy(array))
 
     def _moved(self, name: str, gradient: Gradient) -> Gradient:
-        """Return a gradient where values and state are."""
+        """Return a gradient moved to the device or the host memory where values and state are."""
         if self._ops is None:
             return gradient
         is_sparse = isinstance(gradient, SparseRows)
@@ -335,7 +335,7 @@ LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an updat
 
 
 class JoinedParams:
-    """Several small params that an updater changes as one array, in the time of one of them, and their state.
+    """Several small params that an updater changes together as one array, and their state.
 
     The formulas are elementwise, so that each param gets the bits that it would get alone.
 
@@ -352,7 +352,7 @@ class JoinedParams:
         self._views = [{slot: array[part] for slot, array in self._state.items()} for part in self._slices]
 
     def join(self, arrays: Mapping[str, Any]) -> np.ndarray:
-        """Return the arrays of these params, such as their gradients, as a new one."""
+        """Return one new array that joins an array of each param, such as its gradient."""
         return np.concatenate([arrays[name].reshape(-1) for name in self._names])
 
     def update(
@@ -378,7 +378,7 @@ class JoinedParams:
 
 
 def joinable(updater: Updater, param: Param) -> bool:
-    """Whether a param may be changed as a part of a larger array, and is small enough to gain by it."""
+    """Whether a param may be updated as part of a larger array, and is small enough to gain from it."""
     return (
         param.trainable
         and param.size <= LARGEST

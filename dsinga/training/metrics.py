@@ -1,4 +1,4 @@
-"""Names of metrics: each layer's name for a metric, with the layer in front where several layers report it."""
+"""Merges the metrics of a net's layers, and puts the layer's name before a metric that several layers report."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
-    """Return the metrics of layers as Python numbers; those on a device are copied to the host together."""
+    """Return the metrics of layers as Python numbers; numbers on a device are copied to the host together."""
     unread = UnreadMetrics(reports)
     return unread.with_numbers(ops.read(unread.arrays)) if unread.arrays else unread.reports
 
 
 class UnreadMetrics:
-    """The metrics of the layers of a pass, some of whose numbers are still on a device.
+    """The metrics of the layers in a pass, of which some numbers are still on a device.
 
     Attributes:
         reports: the metrics of each layer, by its name.
@@ -55,7 +55,7 @@ class UnreadMetrics:
         self.arrays = [self.reports[k][1][name][index] for k, name, index in self._places]
 
     def with_numbers(self, numbers: Sequence[float]) -> Reports:
-        """Return the reports with ``numbers`` in place of the arrays, in their order."""
+        """Return the metrics of each layer with ``numbers`` in place of the arrays on the device."""
         reports = list(self.reports)
         for (k, name, index), number in zip(self._places, numbers, strict=True):
             layer, metrics = reports[k]
@@ -65,7 +65,7 @@ class UnreadMetrics:
 
 
 def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]], ctx: Context) -> Metrics:
-    """Keep the metrics of a recorded pass in ``ctx.unread`` for the host to read after each pass; return none."""
+    """Register the metrics of a recorded pass in ``ctx.unread``, to be read after each replay; return no metrics."""
     assert ctx.unread is not None
     unread = UnreadMetrics(reports)
     if any(isinstance(total, MetricState) for _, metrics in unread.reports for total, _ in metrics.values()):
@@ -98,7 +98,7 @@ def merge_metrics(reports: Reports) -> Metrics:
 
 
 def _join_copies(reports: Reports) -> Reports:
-    """Add up the metrics of the copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
+    """Sum the metrics of the copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
         if not metrics:  # most layers have none
@@ -111,12 +111,12 @@ def _join_copies(reports: Reports) -> Reports:
 
 
 def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """Add the mean of ``second`` to that of ``first``; return it as (sum, count) with the count of ``first``."""
+    """Return the sum of the means ``first`` and ``second`` as (sum, count) with the count of ``first``."""
     return first[0] + (second[0] * first[1] / second[1] if second[1] else 0.0), first[1]
 
 
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
-    """Merge the metrics of the layers of ``net``, as :func:`merge_metrics` does on a single worker.
+    """Merge the metrics of the layers of ``net`` under the names that a single worker reports.
 
     A worker of several does not know the metrics of layers on other workers: it calls all of its own
     ``<layer>/<metric>``, and :func:`name_metrics` names the sums over workers.
@@ -127,7 +127,7 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
 
 
 def declared_metrics(net: NeuralNet) -> list[str]:
-    """Return the names, as a single worker reports them, of all metrics that the layers of ``net`` declare.
+    """Return the names, as a single worker reports them, of all metrics that layers of ``net`` declare.
 
     A layer of the user's may report others besides.
     """
@@ -137,7 +137,7 @@ def declared_metrics(net: NeuralNet) -> list[str]:
 
 
 def name_metrics(net: NeuralNet, sums: Metrics) -> Metrics:
-    """Rename the sums of metrics over the workers of ``net`` as a single worker would name them."""
+    """Rename metrics summed over the workers of ``net`` to the names that a single worker reports."""
     by_layer: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in net.positions}
     for key, value in sums.items():
         layers = [key[:end] for end, letter in enumerate(key) if letter == "/" and key[:end] in by_layer]

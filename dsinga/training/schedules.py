@@ -1,4 +1,4 @@
-"""Schedules: the learning rate of each step (SINGA's LRGenerator), and the decay of averages of params."""
+"""Learning rate schedules (SINGA's LRGenerator), and the decay of running averages of params."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def schedule(conf: LRGenConf) -> Rate:
 
 
 def _checked(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a user's schedule, which raises JobError for a rate that is not finite or, without a floor, below 0."""
+    """Return a user's schedule with a check that raises JobError for a rate that is not finite or below 0."""
     least = 0.0 if conf.minimum_lr is None else -math.inf
 
     return lambda step: _number(rate(step), f"schedule {conf.type_name!r}", step, conf, least)
 
 
 def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.0) -> float:
-    """Return the rate that a user's code gives; raise JobError for one that is not finite, or below ``least``."""
+    """Return the rate given by a user's code; raise JobError if it is not finite or below ``least``."""
     with contextlib.suppress(TypeError, ValueError):  # a number of JAX or PyTorch, too
         number = float(value)
         if math.isfinite(number) and number >= least:
@@ -57,18 +57,18 @@ def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.
 
 
 def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return base_lr before start_step, and then ``rate``, but no less than minimum_lr (cxxnet's UpdaterParam)."""
+    """Return base_lr before start_step, then ``rate``, never below minimum_lr (cxxnet's UpdaterParam)."""
     start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
     return lambda step: base if step < start else max(rate(step), least)
 
 
 def half_cosine(share: float) -> float:
-    """Return half a cosine from 1 to 0 at this share of its way: (1 + cos(pi·share)) / 2."""
+    """Return (1 + cos(pi·share)) / 2, which falls from 1 to 0."""
     return (1.0 + math.cos(math.pi * share)) / 2.0
 
 
 def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
-    """Return a line from warmup_lr to the first rate of ``rate`` in warmup_steps, and then ``rate`` from its step 0 on.
+    """Return a linear warmup from warmup_lr to the first rate in warmup_steps, followed by ``rate`` from its step 0.
 
     At step t of the warm-up of n steps it is warmup_lr + (rate(0) - warmup_lr)·t / n.
     """
@@ -77,7 +77,7 @@ def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
 
 
 class Schedule(Configured, ABC):
-    """A learning rate as a function of the step, counted from 0: ``conf`` is the message, ``base`` its base_lr.
+    """Base class of schedules: the learning rate as a function of the step, from 0, with configuration ``conf``.
 
     A subclass may declare settings as ``Conf``; those of the job are then in ``settings``.
     """
@@ -217,7 +217,7 @@ class FixedStep(Schedule):
         step_lr: list[NonNegative] = required("the rates, as many as step has")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield different numbers of ``step`` and ``step_lr``, and steps that do not rise."""
+            """Yield an error for different numbers of ``step`` and ``step_lr``, or for steps that do not rise."""
             if not self.step or len(self.step) != len(self.step_lr):
                 counts = f"{len(self.step)} step and {len(self.step_lr)} step_lr"
                 yield Fault(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")
@@ -253,7 +253,7 @@ class Cosine(Schedule):
 
 
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
-    """Return the decay d with which the update of ``step``, counted from 0, goes into averages; None where it does not.
+    """Return the decay d with which the update of ``step``, from 0, enters the averages of params; None if it does not.
 
     The exponential moving average a of a param w becomes d·a + (1 - d)·w. It is part of the updater's state, in the
     slot ``EMA_SLOT``: it is exact however a net is cut and wherever params are updated, and checkpoints have it.

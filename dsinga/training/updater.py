@@ -1,4 +1,4 @@
-"""Updater, the base class of all updaters, which change params by gradients: clipping, weight decay, learning rate.
+"""Defines Updater, the base class of optimizers: clipping, weight decay, learning rate and averages of params.
 
 The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
 ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
@@ -37,7 +37,7 @@ PARAM_SETTINGS = (
 
 
 def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf:
-    """Return the updater as it is for the params that ``settings`` match; raise JobError where these contradict."""
+    """Return the updater configuration for params that ``settings`` match; raise JobError for a contradiction."""
     if settings.base_lr is not None and settings.learning_rate is not None:
         raise settings.error("gives base_lr and learning_rate: put base_lr into learning_rate", "base_lr")
     changes = {name: value for name in PARAM_SETTINGS if (value := getattr(settings, name)) is not None}
@@ -55,7 +55,7 @@ def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf
 
 
 def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
-    """Raise JobError for a pattern that matches none of these params, with the names that are nearest to it."""
+    """Raise JobError for a pattern that matches none of the given params, and suggest similar names."""
     patterns: list[tuple[Message, str, int, str]] = [(each, "match", 0, each.match) for each in conf.param_settings]
     cls = resolve(conf)
     if cls.Conf is not None and cls.pattern_settings:
@@ -69,7 +69,7 @@ def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
 
 
 def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
-    """Return a line for each of the updater's param_settings: the params for which it holds, and what it sets."""
+    """Return a line for each entry of the updater's param_settings: the matching params and the settings."""
     left, described = list(params), []
     for settings in conf.param_settings:
         matched = [param for param in left if fnmatchcase(param, settings.match)]
@@ -85,7 +85,7 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
-    """Return the updater that the job names; raise JobError where its configuration is missing or wrong.
+    """Return the updater that the job configures; raise JobError if the configuration is missing or wrong.
 
     A user's updater is a subclass of Updater, registered as ``@register("updater", "name")``. It updates three numbers
     here, so that a fault in it shows before training.
@@ -98,7 +98,7 @@ def create_updater(conf: UpdaterConf) -> Updater:
 
 
 def _create(conf: UpdaterConf) -> Updater:
-    """Return the updater without those of its param_settings."""
+    """Return the updater without its param_settings."""
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
     if (conf.clip_norm or conf.clip_global_norm) and conf.nan_to_zero:
@@ -135,24 +135,24 @@ IGNORE_MOMENTUM = ("kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax")  # 
 
 
 def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
-    """Return the factor that holds at ``step``, of (from which step on, factor) in rising order; 1 before the first."""
+    """Return the factor at ``step`` from a rising table of (first step, factor); 1 before the first."""
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
 
 
 @dataclass(frozen=True)
 class DelayedSchedule:
-    """A schedule that begins so many steps later: those that an earlier run has done."""
+    """A schedule that counts its steps after the ``steps`` of an earlier run."""
 
     schedule: Callable[[int], float]
     steps: int
 
     def __call__(self, step: int) -> float:
-        """Return the rate of the schedule at ``step``, counted from the end of the earlier run."""
+        """Return the schedule's rate at ``step``, counted from the end of the earlier run."""
         return self.schedule(step + self.steps)
 
 
 class Updater(Configured, ABC):
-    """Changes params by gradients, element by element; has no state itself, so that threads can share it.
+    """Changes params by their gradients, element by element; has no state, so that threads can share it.
 
     With ``whole`` it changes whole params: servers do not cut these into slices, and :meth:`change` gets arrays of the
     param's shape.
@@ -191,17 +191,17 @@ class Updater(Configured, ABC):
             variant.set_rate_factors(factors)
 
     def of(self, param: str, shape: tuple[int, ...] = ()) -> Updater:
-        """Return the updater of a param, given by its whole name: that of the first pattern which matches, or this."""
+        """Return the updater for a param, given by its whole name: of the first pattern that matches, or this one."""
         matching = (variant for pattern, variant in self.variants if fnmatchcase(param, pattern))
         return next(matching, self).for_param(param, shape)
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return the updater of a param of this shape: this one, unless it leaves some params to another."""
+        """Return the updater for a param of this shape: this one, unless another one updates some params."""
         return self
 
     @property
     def needs_whole_params(self) -> bool:
-        """Whether the update of some params needs their whole gradient, so that servers must not cut them."""
+        """Whether some updates need a param's whole gradient, so that params must not be cut among servers."""
         return self.conf.clips_norms or any(each.whole for each in (self, *(variant for _, variant in self.variants)))
 
     def momentum_at(self, step: int) -> float:
@@ -211,7 +211,7 @@ class Updater(Configured, ABC):
         return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
+        """Return the learning rate at ``step``: the schedule's rate times the rate factor of the step."""
         rate = float(self.rate(step))  # a numpy float64 of a user's schedule would make blocks float64
         return rate * factor_at(self._rate_factors, step)
 
@@ -221,21 +221,21 @@ class Updater(Configured, ABC):
 
     @property
     def has_state(self) -> bool:
-        """Whether the update of any param depends on arrays that are kept between updates."""
+        """Whether the updater keeps arrays between the updates of any param."""
         return any(updater.state_slots for updater in (self, *(variant for _, variant in self.variants)))
 
     @property
     def state_slots(self) -> tuple[str, ...]:
-        """The names of all state arrays: ``slots``, and the average of the param where the job asks for it."""
+        """The names of all state arrays: ``slots``, and the average of the param if the job asks for it."""
         return (*self.slots, EMA_SLOT) if self.conf.ema_conf else self.slots
 
     def initial_state(self, value: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the initial state of a param of this value, (size,): zeros, and the average, which is the value."""
+        """Return the initial state for a param's value (size,): zeros, and the value as its average."""
         state = self.create_state(value.size)
         return state | {EMA_SLOT: np.array(value, np.float32)} if self.conf.ema_conf else state
 
     def check_state(self, param: str, state: Collection[str]) -> None:
-        """Raise UserError if the slots of a param in a checkpoint are not those of this updater."""
+        """Raise UserError if a checkpoint's state of a param does not belong to this kind of updater."""
         expected = self.initial_state(np.zeros(1, np.float32)).keys()
         if set(state) != expected:
             raise UserError(
@@ -276,7 +276,7 @@ class Updater(Configured, ABC):
         wd_scale: float = 1.0,
         shape: tuple[int, ...] = (),
     ) -> Update:
-        """Return the formula of :meth:`update` with its arrays: ``Ops.update`` applies those of many params at once.
+        """Return the update with its arrays as a formula, so that ``Ops.update`` can apply many at once.
 
         The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
         bounds the norm of all gradients, the caller has scaled this one.
@@ -293,17 +293,17 @@ class Updater(Configured, ABC):
         return Update(formula, value, gradient, slots, formula_at=formulas)
 
     def change_at(self, step: int) -> Change:
-        """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
+        """Return the function that changes a block at ``step``: by default :meth:`change`."""
         return self.change
 
     def averages_at(self, step: int) -> bool:
-        """Whether params go into their averages at ``step``."""
+        """Whether the params of ``step`` enter their averages."""
         return decay_at(self.conf.ema_conf, step + self.conf.earlier_steps) is not None
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Apply the weight decay and ``change``, whose other arguments these are."""
+        """Apply the weight decay and then ``change`` to a block."""
         if decay and self.decoupled:
             w -= np.multiply(w, lr * decay, out=s)
         elif decay:
@@ -324,7 +324,7 @@ def _names(names: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Formulas:
-    """The formulas of an updater for a param with these factors, one for each step."""
+    """The update formulas of a param, one for each step, with the updater and the param's scales of rate and decay."""
 
     updater: Updater
     lr_scale: float
@@ -341,7 +341,7 @@ class Formulas:
 
 @dataclass(frozen=True)
 class Formula:
-    """An updater at one step, as a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
+    """An updater's formula at one step, a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
 
     updater: Updater
     change: Change
@@ -352,7 +352,7 @@ class Formula:
 
     @property
     def numbers(self) -> tuple[Any, ...] | None:
-        """What tells the formulas of one updater apart; None where its change depends on the step: all differ."""
+        """A key that is equal for equal formulas of one updater; None if the formula depends on the step."""
         if self.change != self.updater.change:
             return None
         return self.lr, self.decay, self.shape, self.ema_decay

@@ -1,4 +1,4 @@
-"""LAMB and Muon, whose formulas need whole params: a norm of them, or the matrix."""
+"""The updaters LAMB and Muon, which need whole params: their norms, or the whole matrix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lamb(Updater):
     whole = True
 
     def change_at(self, step: int) -> Change:
-        """Return a function that only changes the moments, and leaves the direction of step ``step`` + 1 in ``t``."""
+        """Return a function that updates the moments and leaves the direction of update ``step`` + 1 in ``t``."""
         return functools.partial(self._direct, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -45,7 +45,7 @@ class Lamb(Updater):
         self._direct(1, lr, w, g, slots, t, s)
 
     def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Leave the step of Adam with bias correction in ``t``, for a rate of 1."""
+        """Set ``t`` to the step of Adam with bias correction at a learning rate of 1."""
         set_corrected_step(count, 1.0, self.settings, self.conf.delta, g, slots, t, s)
 
     def decay_and_change(
@@ -91,12 +91,12 @@ class Muon(Updater):
         self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
 
     def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
-        """Return this updater for a matrix, and that of AdamW for other params and those of ``adamw_match``."""
+        """Return this updater for a matrix, and AdamW for other params and names that match ``adamw_match``."""
         matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
         return self._adamw if matches or len(shape) != 2 else self
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rates of matrices and of other params, as :meth:`Updater.set_rate_factors` does."""
+        """Multiply the learning rates of matrices and of other params by factors, each from its step on."""
         super().set_rate_factors(factors)
         self._adamw.set_rate_factors(factors)
 
@@ -105,7 +105,7 @@ class Muon(Updater):
         return functools.partial(self._change, step + 1)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change a matrix, or a vector as a matrix of one row, by the first update."""
+        """Change a matrix, or a vector as a one-row matrix, by the first update."""
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -123,7 +123,7 @@ class Muon(Updater):
 
 
 def orthogonal(matrix: Array, delta: float) -> Array:
-    """Return about the nearest matrix with orthonormal rows or columns: its singular values are about 0.7 to 1.2.
+    """Return approximately the nearest matrix with orthonormal rows or columns (singular values 0.7 to 1.2).
 
     It is x of five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ, which begin with matrix / (‖matrix‖ + delta).
     """

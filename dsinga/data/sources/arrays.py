@@ -1,4 +1,4 @@
-"""Opens arrays in memory as records, and checks columns of arrays; the interface of kinds of objects with records."""
+"""Opens arrays in memory as records, and defines Kind, the interface of all kinds of objects with records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Options:
 
 
 class DataAndLabels(NamedTuple):
-    """The records of a source as a column, beside labels of any kind, not yet a column.
+    """The records of a source as a column, and its labels in any form.
 
     Attributes:
         location: a path, a URL, or a description such as "numpy array".
@@ -51,12 +51,12 @@ class DataAndLabels(NamedTuple):
 
 
 def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of an array (n, ...), or of what numpy converts to one."""
+    """Return the records of an array (n, ...), or of an object that numpy converts to an array."""
     return DataAndLabels("numpy array", ArrayColumn(as_numpy(x, "x"), "x"), y)
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels (n, ...); strings are coded by their place among the classes."""
+    """Return the column of labels (n, ...), where strings become their index among the classes."""
     y = as_numpy(y, name, is_label=True)
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
@@ -64,7 +64,7 @@ def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 class Kind(NamedTuple):
-    """A kind of objects that have records or labels, declared beside the functions that open them.
+    """A kind of objects that have records or labels, with the functions that open them.
 
     A function that returns the kind of an object, or None for others, is registered under the names of their types:
     ``@register("records", "pandas.DataFrame")``, the package and the class, whatever module of the package defines it.
@@ -84,7 +84,7 @@ class Kind(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Return whether ``value`` is an array of any library, or a list: what numpy converts to an array."""
+    """Return whether ``value`` is an array of any library, or a list, so that numpy can convert it to an array."""
     return hasattr(value, "__array__") or isinstance(value, list)
 
 
@@ -115,7 +115,7 @@ class ArrayColumn(Column):
         super().__init__(name, len(array), array.shape[1:], dtype, block)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``: a view of the array if that has the right dtype, else a copy."""
+        """Return the rows ``start`` to ``stop``: a view of the array if the dtype is right, else a copy."""
         return convert(self.array[(slice(start, stop), *self.index)], self, self.labels)
 
     def why_unsendable(self) -> str:
@@ -138,7 +138,7 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
 
 
 def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
-    """Return an array, or what numpy converts to one, as a numpy array, with NaN in place of missing values.
+    """Convert an array, or an array-like object, to a numpy array, with NaN in place of missing values.
 
     Raises UserError as :func:`.missing_values.with_nan` does, and for what does not convert.
     """
@@ -158,7 +158,7 @@ def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
-    """Return the place of each label among ``classes``, int64; raise UserError for one that is not among them.
+    """Return the index of each label in ``classes``, int64; raise UserError for a label that is not in it.
 
     Without ``classes`` strings are refused: those of the training and the test records could get different codes.
     """
@@ -179,7 +179,7 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
 
 
 def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
-    """Return a view of rows that cast safely to the dtype of their column, else a copy in that dtype."""
+    """Return rows as a view if they cast safely to the dtype of their column, else a copy in that dtype."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
     column.warn_of_rounding(rows)
@@ -190,7 +190,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
 
 
 def check_block(column: Column, remedy: str) -> None:
-    """Raise UserError if a block of a column has more bytes than reading can keep ten of in memory."""
+    """Raise UserError if a block of a column is so large that ten blocks do not fit in memory."""
     if column.block_bytes > MAX_BLOCK_BYTES:
         raise UserError(
             f"{column.name!r} has chunks of {column.block_bytes >> 20} MiB, and reading keeps up to ten in memory; at "

@@ -1,4 +1,4 @@
-"""Records that a user's code makes anew in each epoch, batch by batch, as Keras's PyDataset (before: Sequence) does."""
+"""Reads records that a user's code generates anew in each epoch, batch by batch, like Keras's PyDataset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Yield a function that seeds the generators of this process by whole numbers; they go on afterwards as before.
+    """Yield a function that seeds the random generators of this process; restore their states afterwards.
 
     These are the generators of ``random``, of ``numpy.random`` and, where it is imported, that of torch for CPUs. All
     threads share them, so that one at a time draws.
@@ -60,7 +60,7 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def _seed(*numbers: int) -> None:
-    """Seed the generators of this process by whole numbers, in their order."""
+    """Seed the random generators of this process with a sequence of whole numbers."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")
     random.seed(seed)
@@ -71,7 +71,7 @@ def _seed(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def naming_errors(what: str) -> Iterator[None]:
-    """Raise UserError, which names ``what`` was read, from any error of a user's code, also one that ends a program."""
+    """Raise UserError, which names ``what`` was read, in place of any error of a user's code, even SystemExit."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -83,7 +83,7 @@ def naming_errors(what: str) -> Iterator[None]:
 
 
 class DrawnColumn(Column):
-    """The records, labels or weights of batches that a user's code makes; ``part`` is their place in a batch."""
+    """The records, labels or weights in the batches of a user's code; ``part`` is the index in the batch tuple."""
 
     from_files = False
 
@@ -95,7 +95,7 @@ class DrawnColumn(Column):
         self.batches, self.part = batches, part
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop`` as they are in the first epoch."""
+        """Return the rows ``start`` to ``stop`` of the first epoch."""
         return self.batches.read(np.arange(start, stop), 0, np.zeros(stop - start, np.int64))[self.part]
 
     def converted(self, rows: np.ndarray, what: str) -> np.ndarray:
@@ -114,7 +114,7 @@ class DrawnColumn(Column):
 
 
 class DrawnRecords(RecordSource):
-    """Records, with labels, that a user's code makes anew in each epoch, both in one call.
+    """Records with labels that a user's code generates anew in each epoch.
 
     Attributes:
         batches: what makes them, a :class:`Batches`.
@@ -129,13 +129,13 @@ class DrawnRecords(RecordSource):
         self.batches, self.keeps_order, self.has_weights = batches, keeps_order, len(batches.columns) == 3
 
     def split_weights(self) -> tuple[RecordSource, RecordSource]:
-        """Return these records, and their weights as records of their own."""
+        """Return the records without weights, and the weights as separate records."""
         column = self.batches.columns[2]
         changes = {"_data": column, "_labels": None, "label_shape": (), "label_dtype": None, "has_weights": False}
         return self._changed(has_weights=False), self._changed(**changes, shape=column.shape, dtype=column.dtype)
 
     def draw(self, rows: Any, seed: int, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels as :meth:`read` does, as they are in the epochs (n,) of a run with this seed."""
+        """Return the records and labels of ``rows`` in the given epochs (n,) of a run with this seed."""
         rows = np.asarray(rows, np.int64)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} are not all in the {len(self)} records")
@@ -146,25 +146,25 @@ class DrawnRecords(RecordSource):
         return parts[self._data.part], None if self._labels is None else parts[1]
 
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return records and labels as they are in the first epoch."""
+        """Return the records and labels of ``rows`` in the first epoch."""
         return self.draw(rows, 0, np.zeros(len(rows), np.int64))
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
-        """Return the labels of ``rows`` as they are in the first epoch, or None if the source has none."""
+        """Return the labels of ``rows`` in the first epoch, or None if the source has none."""
         return self.read(rows)[1]
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Tell what makes the records that an epoch has been read."""
+        """Tell the batches that an epoch has been read."""
         if self._data.part == 0:  # once for records and weights
             self.batches.end_epoch(epoch, seed)
 
     def label_range(self) -> None:
-        """Return None: labels are checked as they are read, since to make all of them may take long."""
+        """Return None, because generating all labels may take long; they are checked as they are read."""
         return
 
 
 class Batches:
-    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, of equal length but for the last one.
+    """The batches x, (x, y) or (x, y, sample_weight) of a sequence, all of equal length except the last one.
 
     Each is made once an epoch, by a call that finds the generators of random numbers seeded; the newest are kept.
     Raises UserError where the sequence is empty, or a batch is no array and no such tuple.
@@ -193,21 +193,21 @@ class Batches:
                 say_once(f"{name[1:]}={setting} of {type(sequence).__name__} is not used: a thread reads batches ahead")
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         return f"batch {number} of the sequence {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
-        """Return a batch, by the user's code."""
+        """Return a batch made by the user's code."""
         return self.sequence[number]
 
     def _forget(self) -> None:
-        """Begin as a process does that has read nothing."""
+        """Reset the cached batches and the epoch counters."""
         self._lock = threading.RLock()  # the user's code need not be ready for threads
         self._kept: OrderedDict[tuple[int, int, int], Parts] = OrderedDict()
         self._begun = self._ended = 0  # epochs
 
     def read(self, rows: np.ndarray, seed: int, epochs: np.ndarray) -> Parts:
-        """Return the parts (n, ...) of records, in the dtypes of the columns, as they are in the epochs (n,) of a run.
+        """Return the parts (n, ...) of records in the given epochs (n,) of a run, in the dtypes of the columns.
 
         Raises UserError for what the user's code raises, and for batches unlike the first one.
         """
@@ -220,14 +220,14 @@ class Batches:
         return parts
 
     def end_epoch(self, epoch: int, seed: int) -> None:
-        """Call ``on_epoch_end`` of the sequence, once for each epoch."""
+        """Call ``on_epoch_end`` of the user's sequence, once an epoch."""
         with self._lock:
             while self._ended <= epoch:
                 self._call("on_epoch_end", self._ended, seed)
                 self._ended += 1
 
     def _call(self, name: str, epoch: int, seed: int) -> None:
-        """Call a method of the sequence, which may shuffle its records: so in the same way in each process."""
+        """Call a method of the sequence with seeded random generators, so that it shuffles alike in each process."""
         if hasattr(self.sequence, name):
             with drawing() as seed_by, naming_errors(f"what {name} of {type(self.sequence).__name__} changes"):
                 seed_by(seed, epoch, name)
@@ -280,12 +280,12 @@ def batch_parts(batch: Any, what: str) -> Parts:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether ``value`` is a sequence of batches: it has the methods of Keras's class, whatever its module."""
+    """Whether ``value`` has the methods of Keras's PyDataset, from any module."""
     names = ("__getitem__", "__len__", "on_epoch_end")
     return not is_of(value, "torch", "Dataset") and all(hasattr(type(value), name) for name in names)
 
 
 @cache
 def say_once(text: str) -> None:
-    """Log a warning, unless this process has done so before."""
+    """Log a warning once in this process."""
     _log.warning("%s", text)

@@ -1,4 +1,4 @@
-"""Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
+"""Columns of records that are dask arrays, whose blocks are computed in the process and thread that reads them.
 
 Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, it is
 loaded.
@@ -39,7 +39,7 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of a dask array (n, ...), which are computed when they are read."""
+    """Return the records of a dask array (n, ...), computed when they are read."""
     return DataAndLabels("dask array", DaskColumn(with_nan(x, "x"), "x"), y)
 
 
@@ -64,7 +64,7 @@ def dask_kind(value: Any) -> Kind:
 
 
 def in_chunks(array: Any) -> Any:
-    """Return a zarr array of more than 128 MiB as a dask array, which reads it by chunks; anything else as it is."""
+    """Return a zarr array of more than 128 MiB as a dask array, which reads it by chunks; other objects unchanged."""
     if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
         return array
     import dask.array as da
@@ -116,7 +116,7 @@ class DaskColumn(Column):
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Take chunks that a cluster keeps through the Dask client that ``client`` returns; it is called if needed."""
+        """Use the Dask client that ``client`` returns to fetch chunks kept by a cluster; called only if needed."""
         self._graph.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
@@ -140,7 +140,7 @@ class DaskColumn(Column):
         return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def why_unsendable(self) -> str:
-        """Return why the array cannot be sent to another process, with the task at fault; "" if it can."""
+        """Return the reason and the task why the array cannot be sent to another process; "" if it can be."""
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
@@ -157,7 +157,7 @@ class DaskColumn(Column):
         return self._run([number])[0]
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Compute chunks, all in one run, so that tasks that several of them need run once."""
+        """Compute several chunks in one run, so that tasks they share run once."""
         try:
             chunks = self._graph.compute([self._graph.keys[number] for number in numbers])
         except UserError:
@@ -171,7 +171,7 @@ class DaskColumn(Column):
         return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
-        """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array promises."""
+        """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array declares."""
         rows = plain_array(chunk, self.name)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)
@@ -184,7 +184,7 @@ class DaskColumn(Column):
 
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
-    """Return the array that a graph does nothing with but cut it into chunks, None where it does more."""
+    """Return the array that a Dask graph only cuts into chunks; None if the graph does anything else."""
     from dask._task_spec import DataNode, Task
     from dask.array.core import getter
 
@@ -205,7 +205,7 @@ def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Seque
 
 
 def check_chunks(array: Any, name: str) -> None:
-    """Raise UserError for a dask array with chunks of unknown sizes, or with chunks that cut records."""
+    """Raise UserError for a dask array with chunks of unknown sizes or chunks that cut a record."""
     if any(np.isnan(size) for sizes in array.chunks for size in sizes):
         raise UserError(
             f"the dask array {name!r} has chunks of unknown sizes; call {name}.compute_chunk_sizes() first, or "
@@ -220,7 +220,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 
 def compute(*collections: Any) -> tuple[Any, ...]:
-    """Compute dask collections on the cluster that keeps their data, if any, else as Dask is set up here."""
+    """Compute dask collections on the cluster that keeps their data, or else by Dask's current scheduler."""
     futures = [future for collection in collections for future in cluster_futures(collection)]
     if futures:
         client = futures[0].client
@@ -231,7 +231,7 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 class DaskGraph:
-    """The tasks of a dask array, after Dask has optimised them.
+    """The optimised tasks of a dask array.
 
     The tasks that are needed run in the calling thread, one after another, without a scheduler: so a worker that reads
     waits for no thread of the cluster. Values that a cluster keeps (of a persisted array) are fetched from its Dask
@@ -265,7 +265,7 @@ class DaskGraph:
         return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Take values that a cluster keeps through the Dask client that ``client`` returns; it is called if needed."""
+        """Use the Dask client that ``client`` returns to fetch values kept by a cluster; called only if needed."""
         if missing := [key for key, future in self._futures.items() if future is None]:
             import distributed
 
@@ -273,7 +273,7 @@ class DaskGraph:
             self._futures |= {key: future(key, here, state="memory") for key in missing}
 
     def compute(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of ``keys``, all computed in one run, so that tasks that several of them need run once."""
+        """Return the values of ``keys``, computed in one run, so that tasks they share run once."""
         from dask.core import get
 
         graph, cluster_keys = self._needed(keys)
@@ -284,7 +284,7 @@ class DaskGraph:
         return [values[key] for key in keys]
 
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
-        """Return the part of the graph that computes ``keys``, and the keys that it takes from the cluster."""
+        """Return the part of the graph that computes ``keys``, and the keys to fetch from the cluster."""
         graph: dict[Any, Any] = {}
         cluster_keys: list[Any] = []
         stack = list(keys)
@@ -300,7 +300,7 @@ class DaskGraph:
         return graph, cluster_keys
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return the values that the cluster keeps, by key."""
+        """Return values kept by the cluster, by key."""
         if not keys:
             return {}
         futures = [self._futures[key] for key in keys]
@@ -309,7 +309,7 @@ class DaskGraph:
 
 
 class DaskRegions:
-    """Reads regions of a dask array: of the chunks that a region touches, each is computed or fetched."""
+    """Reads regions of a dask array, and computes or fetches only the chunks that a region overlaps."""
 
     def __init__(self, array: Any, name: str):
         self.graph, self.name, self._dtype = DaskGraph(array, name), name, array.dtype
@@ -317,7 +317,7 @@ class DaskRegions:
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
-        """Return the numbers of a region, a slice with a start and a stop along each axis."""
+        """Return the numbers of a region, which is a slice with a start and a stop for each axis."""
         parts = list(product(*map(axis_parts, region, self._begins)))
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
@@ -330,7 +330,7 @@ class DaskRegions:
 
 
 def _finished_futures(array: Any, name: str) -> list[Any]:
-    """Return the futures in the graph of an array when they are done.
+    """Wait for the futures in the graph of an array and return them.
 
     A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
     """
@@ -349,7 +349,7 @@ def _finished_futures(array: Any, name: str) -> list[Any]:
 
 
 def cluster_futures(collection: Any) -> list[Any]:
-    """Return the futures in the graph of a collection: the chunks that a cluster keeps."""
+    """Return the futures in the graph of a collection, which stand for chunks kept by a cluster."""
     if "distributed" not in sys.modules:  # nobody has made one
         return []
     from distributed.client import futures_of

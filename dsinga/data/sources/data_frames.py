@@ -1,4 +1,4 @@
-"""Records and labels from data frames of pandas and Dask: feature columns, and a column of labels.
+"""Opens data frames of pandas and Dask: feature columns as records, and a column of labels.
 
 pandas is not imported here: whoever has a data frame has imported it.
 """
@@ -21,7 +21,7 @@ from dsinga.data.sources.dask_arrays import DaskColumn, compute
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the feature columns of a data frame, or a series, as records, and the column of labels or ``y``.
+    """Return the feature columns of a data frame or series as records, and its label column or ``y`` as labels.
 
     Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
     bool, int32 if all are int32, else float32; a missing value is NaN, which is refused when it is read. The length and
@@ -48,7 +48,7 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
-    """Return the names of the feature columns; by default all but that of the labels."""
+    """Return the names of the feature columns, by default all columns except the labels."""
     known = [str(name) for name in frame.columns]
     if len(set(known)) < len(known):
         name = next(name for name in known if known.count(name) > 1)
@@ -64,7 +64,7 @@ def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | Non
 
 
 def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
-    """Return the dtype of the records of these columns; raise UserError for one without numbers."""
+    """Return the common dtype of these columns; raise UserError for a column that is not numeric."""
     dtypes = []
     for name in features:
         dtype = getattr(frame.dtypes[name], "numpy_dtype", frame.dtypes[name])  # pandas' nullable dtypes
@@ -101,7 +101,7 @@ def _warn_of_rounding(series: Any) -> None:
 
 
 def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the features of a Dask data frame as a dask array, and its labels as pandas has them or as they are."""
+    """Return the features of a Dask data frame as a dask array, and its labels."""
     lengths = features.map_partitions(len, meta=("length", "i8"))
     lazy = is_dask_frame(labels)
     counts, *computed = compute(lengths, *([labels] if lazy else []))
@@ -112,7 +112,7 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels of a series or data frame, and the names of their classes, if these are known.
+    """Return the label column of a series or data frame, and the names of the classes if they are known.
 
     Those of a categorical series are its categories, where the options name none. Labels that Dask computes are
     computed at once. Raises UserError where a label is missing.

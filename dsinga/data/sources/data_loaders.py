@@ -1,4 +1,4 @@
-"""Records of libraries: datasets and DataLoaders, read by number; streams and generators, read once, into memory."""
+"""Reads datasets of libraries, such as PyTorch's, by number; reads streams and generators once, into memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class ItemBatches(Batches):
-    """The records of a dataset, x, (x, y), (x, y, sample_weight) or a dict, as batches of one record.
+    """The records of a dataset (x, (x, y), (x, y, sample_weight) or a dict) as batches of one record each.
 
     Records that a library has in arrays, where no code of the user changes them, are in batches of 256.
     """
@@ -53,13 +53,13 @@ class ItemBatches(Batches):
         super().__init__(dataset, -(-len(self.numbers) // self.step), BLOCK)
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         numbers = self.numbers[number * self.step : (number + 1) * self.step]
         last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
         return f"record {numbers[0]}{last} of the {type(self.sequence).__name__}"
 
     def make(self, number: int, seed: int, epoch: int) -> Parts:
-        """Return the parts of records, (n, ...)."""
+        """Return the parts of the records of a batch, (n, ...)."""
         numbers = list(self.numbers[number * self.step : (number + 1) * self.step])
         if self.in_tensors:
             return tuple(np.asarray(tensor)[numbers] for tensor in self.sequence.tensors)
@@ -84,7 +84,7 @@ def columns(batch: Mapping[str, Any], owner: str, data: str | None = None, label
 
 
 class ByNumber(NamedTuple):
-    """Records that are read by number.
+    """A dataset whose records can be read by number, and how to read it.
 
     Attributes:
         dataset: what has them.
@@ -100,14 +100,14 @@ class ByNumber(NamedTuple):
 
 
 class LoaderBatches(Batches):
-    """The batches of a DataLoader as it makes them: by its sampler, and by the function that joins records."""
+    """The batches of a DataLoader, made with its own sampler and collate function."""
 
     def __init__(self, loader: Any, names: Sequence[str | None]):
         self.names, self._order = names, ((-1, -1), [[0]])
         super().__init__(loader, len(loader.batch_sampler))
 
     def named(self, number: int) -> str:
-        """Return what messages call a batch."""
+        """Return the name of a batch for messages."""
         return f"batch {number} of the DataLoader"
 
     def make(self, number: int, seed: int, epoch: int) -> Any:
@@ -125,7 +125,7 @@ class LoaderBatches(Batches):
 
 
 def by_number(source: Any) -> ByNumber | None:
-    """Return the dataset whose records are read by number, that of a DataLoader, too; None for what has no such ones.
+    """Return the dataset, or the dataset of a DataLoader, if its records can be read by number; else None.
 
     What a type is counts before what attributes it has.
     """
@@ -140,12 +140,12 @@ def by_number(source: Any) -> ByNumber | None:
 
 
 def is_stream(source: Any) -> bool:
-    """Whether a source is a library's dataset of single records that can only be iterated."""
+    """Whether a source is a library's dataset of records that can only be iterated."""
     return is_of(source, "torch", "IterableDataset") or is_of(source, "datasets", "IterableDataset")
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Return the records of a DataLoader; None where they can only be iterated, or are batches already."""
+    """Return the records of a DataLoader; None if they can only be iterated, or come in batches already."""
     batches, joins = loader.batch_sampler, loader.collate_fn
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
     if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
@@ -169,7 +169,7 @@ def _of_loader(loader: Any) -> ByNumber | None:
 
 
 def _is_exactly(value: Any, name: str) -> bool:
-    """Whether ``value`` is of torch's class of this name, and of no subclass of a user's."""
+    """Whether ``value`` is an instance of the PyTorch class of this name, not of a subclass."""
     return type(value).__name__ == name and _is_torchs(type(value))
 
 
@@ -178,7 +178,7 @@ def _is_torchs(value: Any) -> bool:
 
 
 def size_of_batches(loader: Any) -> int | None:
-    """Return how many rows a batch of a DataLoader has, or of another object with a ``batch_size``; None for others."""
+    """Return the batch size of a DataLoader, or of another object with a ``batch_size``; else None."""
     size, batches = getattr(loader, "batch_size", None), getattr(loader, "batch_sampler", None)
     if size is None and batches is not None:
         with drawing():
@@ -188,14 +188,14 @@ def size_of_batches(loader: Any) -> int | None:
 
 @register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
 def drawn_kind(value: Any) -> Kind | None:
-    """Return the kind of a sequence of batches, or of a dataset whose records are read by number; None of others."""
+    """Return the kind of a sequence of batches, or of a dataset read by number; None for other objects."""
     if is_sequence(value):
         return Kind("a sequence of batches", drawn_records)
     return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
 
 
 def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
-    """Return the records of a sequence of batches, or of a dataset, with the columns and classes that are given."""
+    """Return the records of a sequence of batches or of a dataset, with the given columns and classes."""
     if y is not None:
         raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
     records = by_number(source)
@@ -222,12 +222,12 @@ def is_iterable(source: Any) -> bool:
 
 
 def _draws_again(source: Any) -> bool:
-    """Whether a source may have other records when it is iterated again: a DataLoader, or a stream of a library."""
+    """Whether a source, such as a DataLoader or a stream, may give other records when it is iterated again."""
     return is_of(source, "torch", "DataLoader") or is_stream(source)
 
 
 def _batches_of(source: Any, size: int) -> Iterator[Any]:
-    """Yield the batches of an iterable; of a stream of records ``size`` of these at a time."""
+    """Yield the batches of an iterable; a stream of records is grouped into batches of ``size``."""
     records = iter(source)
     if not is_stream(source):
         yield from records
@@ -243,7 +243,7 @@ def _batches_of(source: Any, size: int) -> Iterator[Any]:
 def read_batches(
     source: Iterable[Any], count: int | None = None, size: int = 32, seed: int = 0, silent_seconds: float = 3.0
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Return the batches of an iterable as arrays of all records in their order, and the rows of the first batch.
+    """Read all batches of an iterable; return arrays of all records, and the number of rows of the first batch.
 
     The arrays are (x, y), (x, y, weights) or (x,), as those of each batch.
 

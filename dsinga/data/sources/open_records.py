@@ -1,4 +1,4 @@
-"""Opening records from whatever a person has: a path or URL, arrays, data frames, a source of the user's own.
+"""Opens records from any supported object: a path or URL, arrays, data frames, or a user's own source.
 
 The components "records" are the table of what can be opened, besides paths and arrays: the kinds of objects, by the
 names of their types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). Where a net was trained
@@ -25,7 +25,7 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Options, is_array
 
 
 class DataSource(ABC):
-    """Base of a source of the user's own: it opens records that a job names by ``backend`` in a ``store_conf``.
+    """Base class of a user's data source, which a job names by ``backend`` in a ``store_conf``.
 
     A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
     workers get the records that it opens.
@@ -56,7 +56,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return the records, as :func:`open_records` takes them: arrays, a pair (x, y), or a RecordSource."""
+        """Return the records, in any form that :func:`open_records` takes: arrays, a pair (x, y), or a RecordSource."""
 
 
 @public
@@ -70,7 +70,7 @@ def open_records(
     classes: Sequence[str] | None = None,
     roots: Sequence[str] = (),
 ) -> RecordSource:
-    """Return the source of records that ``source`` is or has.
+    """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
     Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
     gives the same bits as from a store with the same records; docs/arrays.md says which chunks are too large for that.
@@ -113,7 +113,7 @@ def open_records(
 
 
 def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
-    """Return the source of records that are objects, such as arrays, with their labels or None."""
+    """Return the RecordSource of records and labels (or None) that are objects such as arrays."""
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)
@@ -133,7 +133,7 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 
 
 def _kind_of(value: Any) -> Kind | None:
-    """Return the kind of an object that has records or labels; None if it has none."""
+    """Return the kind of an object that has records or labels; None for an unknown object."""
     if is_path(value):
         from dsinga.data.sources.paths import PATHS  # which arrays do not need
 
@@ -150,7 +150,7 @@ def _kind_of(value: Any) -> Kind | None:
 
 
 def _pair(source: Any) -> tuple[Any, Any]:
-    """Return x and y of a pair, or the source and None."""
+    """Return x and y of a pair, or (source, None)."""
     if not isinstance(source, tuple):
         return source, None
     if len(source) != 2:
@@ -159,7 +159,7 @@ def _pair(source: Any) -> tuple[Any, Any]:
 
 
 def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
-    """Raise UserError for an option that has no meaning for this kind of source."""
+    """Raise UserError for an option that does not apply to this kind of source."""
     for name in ("data", "label", "columns", "dim", "classes"):
         if getattr(options, name) is not None and name not in known:
             raise UserError(
@@ -168,7 +168,7 @@ def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
 
 
 def _refusal(x: Any) -> UserError:
-    """Return the error for records of another type, with the remedy for types that people often have."""
+    """Return the error for an object of an unsupported type, with a remedy for common types."""
     kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
     if type(x).__module__.startswith("zarr."):
         remedy = 'give its path, or its arrays: (group["x"], group["y"])'
@@ -185,7 +185,7 @@ def _refusal(x: Any) -> UserError:
 
 
 class RecordNames(NamedTuple):
-    """What the numbers of records stand for; empty where it is not known.
+    """The names of classes, columns and dimensions of records; empty where they are not known.
 
     Attributes:
         classes: the names of the labels 0, 1, ...
@@ -204,12 +204,12 @@ class RecordNames(NamedTuple):
         return cls(tuple(map(str, getattr(source, "classes", ()) or ())), *orders[:2])
 
     def or_else(self, other: RecordNames) -> RecordNames:
-        """Return these names, and those of ``other`` where these are not known."""
+        """Return the names, with ``other`` filling in unknown ones."""
         return RecordNames._make(here or there for here, there in zip(self, other, strict=True))
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
-    """Return the source of records that ``source`` is or has, as :func:`open_records`, in the order of ``names``.
+    """Open ``source`` as :func:`open_records` does, with columns, dimensions and classes in the order of ``names``.
 
     The columns of a data frame, and the dimensions and labelled points of xarray objects, are taken by their names, in
     any order; categories, and labels that are strings, have the codes of their classes. ``phase`` is the name of the
@@ -229,7 +229,7 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
-    """Raise UserError where the records of ``source`` have names, and others than ``names``, which training had.
+    """Raise UserError where the records of ``source`` have other names of classes or columns than training had.
 
     ``phase`` is the name of the phase that reads them, for the message.
     """

@@ -1,4 +1,4 @@
-"""Opens paths and URLs: stores, files in the formats of importers, labels, and mean images."""
+"""Opens paths and URLs: stores, files that importers convert, labels, and mean images."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def open_store(
 
 
 def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
-    """Return the records of the store at a path or URL, whose own labels are left out, beside the labels ``y``."""
+    """Return the records of the store at a path or URL, with the labels ``y`` instead of its own labels."""
     refuse_numpy_file(path)
     store = open_store(path, roots=options.roots, has_label=False)
     return DataAndLabels(store.location, store.columns[0], y)
 
 
 def path_labels(path: str | os.PathLike[str], name: str, length: int, options: Options) -> Labels:
-    """Return the zarr array at a path or URL as the column of labels; see :func:`open_labels`."""
+    """Return the zarr array at a path or URL as a column of labels."""
     return open_labels(path, options.roots), options.classes
 
 
 @public
 def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
-    """Return the labels (n, ...) that are the zarr array at a path or URL, or a zarr array.
+    """Open the labels, given as a zarr array or as its path or URL.
 
     A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
     array, or it has no numbers that can be labels.
@@ -100,7 +100,7 @@ PATHS = Kind("a path or URL", path_records, labels=path_labels)
 
 
 def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
-    """Raise UserError where ``path`` is that of a file of numpy."""
+    """Raise UserError if ``path`` is a file of numpy."""
     if os.fspath(path).endswith((".npz", ".npy")):
         raise UserError(
             f"{os.fspath(path)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
@@ -109,7 +109,7 @@ def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
 
 
 def _format_of(location: str, backend: str | None) -> str | None:
-    """Return the name of the format of a file among the components "records", or None for a zarr store.
+    """Return the name of the format of a file in the registry of "records", or None for a zarr store.
 
     These are the names of formats, as ``backend`` has them, suffixes such as ".csv", and for folders "/" and a file
     in these.
@@ -135,13 +135,13 @@ def _format_of(location: str, backend: str | None) -> str | None:
 
 
 def _formats() -> list[str]:
-    """Return the names of the formats of files, which are no zarr."""
+    """Return the names of file formats, other than zarr, that can be opened."""
     return [name for name in registered("records") if name.isidentifier()]
 
 
 @public
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
-    """Return the float32 array, in the shape of a record, from the file that ``mean_file`` or ``std_file`` names.
+    """Return the float32 array, in the shape of a record, from the path in ``mean_file`` or ``std_file``.
 
     The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
     kvfile of one record. It is looked up as by :func:`dsinga.data.resolve`, which also finds a store beside ``path``.

@@ -1,4 +1,4 @@
-"""Records and labels from xarray: a DataArray, or variables of a Dataset, along a named sample dimension.
+"""Opens xarray objects as records and labels: a DataArray, or variables of a Dataset, along a sample dimension.
 
 xarray is not imported here: whoever has such an object has imported it.
 """
@@ -58,7 +58,7 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
-    """Return the only candidate; raise UserError where there are none or several."""
+    """Return the only candidate; raise UserError if there is none or more than one."""
     if len(candidates) == 1:
         return candidates[0]
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
@@ -69,7 +69,7 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
 
 
 def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
-    """Return the records of the DataArray ``x`` and the labels ``y``, a DataArray or of another kind, or None.
+    """Return the DataArray ``x`` as records, and labels ``y``: a DataArray, another array, or None.
 
     ``options.dim`` is the sample dimension; by default the first one of ``x``.
     """
@@ -94,14 +94,14 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def _samples_first(array: Any, dim: str) -> Any:
-    """Return a DataArray whose first dimension is ``dim``."""
+    """Return a DataArray with ``dim`` as its first dimension."""
     if dim not in array.dims:
         raise missing_name("dimension", dim, [str(name) for name in array.dims], f"DataArray {array.name!r}")
     return array.transpose(dim, ...)
 
 
 def _variable_column(array: Any, name: str) -> Column:
-    """Return the column of a DataArray: in memory, computed by Dask, or read from its file block by block."""
+    """Return the column of a DataArray that is in memory, computed by Dask, or read from its file by blocks."""
     if array.chunks is not None:
         return DaskColumn(array.data, name)
     if getattr(array.variable, "_in_memory", True):
@@ -118,7 +118,7 @@ def xarray_kind(value: Any) -> Kind:
 
 
 class FileColumn(Column):
-    """Records that are an xarray DataArray whose numbers are in a file and are read block by block.
+    """Records from an xarray DataArray whose numbers stay in a file and are read block by block.
 
     Args:
         array: the DataArray, with the samples along its first dimension.
@@ -140,13 +140,13 @@ class FileColumn(Column):
 
 
 def _chunk_rows(array: Any) -> int | None:
-    """Return the rows of a chunk of the file, None if it is not known; xarray keeps them by the file's dimensions."""
+    """Return the number of rows in a chunk of the file, or None if it is not known."""
     preferred = array.encoding.get("preferred_chunks") or {}
     rows = preferred.get(array.dims[0])
     return int(rows) if isinstance(rows, int) else None
 
 
 def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    """Return the error that an object has no variable or dimension of a name, with the nearest name or all of them."""
+    """Return the error that an object has no variable or dimension of a name, with similar names or all names."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

@@ -26,7 +26,7 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 
 class ZarrColumn(Column):
-    """An array of any zarr store: chunks of any shape, numbers of any dtype, and fill values for chunks not written.
+    """A column that is an array of any zarr store, with any chunks and dtype; unwritten chunks have the fill value.
 
     Where all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
     that no chunk is decoded more than once.
@@ -103,7 +103,7 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process while a column of the array exists.
+    """All rows of an array, decoded at most once in a process and kept while a column of the array exists.
 
     A pickle contains the key alone: the process that loads it shares, or decodes, the rows of that key.
     """

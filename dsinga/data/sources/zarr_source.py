@@ -1,4 +1,4 @@
-"""Records in any zarr array or group of formats 2 and 3, read in place; names of arrays tell data from labels."""
+"""Reads records in place from any zarr array or group, formats 2 and 3; array names distinguish data from labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.data.stores.store_faults import check_array, check_extent, check_gro
 
 
 class ZarrSource(RecordSource):
-    """Records, and perhaps labels, that are arrays of a zarr group, or one zarr array.
+    """Records, and optionally labels, that are arrays of a zarr group, or a single zarr array.
 
     A pickle contains the location and the names of the arrays, so that each worker reads the chunks that it needs.
 
@@ -99,7 +99,7 @@ class ZarrSource(RecordSource):
 def open_zarr_records(
     location: str | os.PathLike[str], data: str | None = None, label: str | None = None
 ) -> RecordSource:
-    """Return the record store at ``location``, or the records of any other zarr array or group.
+    """Return the record store at ``location``, or the records of another zarr array or group.
 
     ``data`` and ``label`` name arrays, as :class:`ZarrSource` takes them. In a record store these are "data" and
     "labels"; label "" leaves its labels out. Raises UserError as the classes do.
@@ -114,7 +114,7 @@ def open_zarr_records(
 
 
 def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
-    """Return the labels that are the zarr array at ``location``, of shape (n, ...).
+    """Return the zarr array at ``location`` as labels, of shape (n, ...).
 
     Raises UserError if there is none, or it has no numbers that can be labels.
     """
@@ -128,7 +128,7 @@ def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
 
 
 def array_column(array: zarr.Array, location: str | None = None, is_label: bool = False) -> ZarrColumn:
-    """Return the column of a zarr array that was opened at a location, or somewhere else; one of files as its path is.
+    """Return the column of a zarr array; an array in local files is opened again by its path.
 
     Raises UserError where it has no numbers that can be records, or labels.
     """
@@ -150,7 +150,7 @@ def zarr_records(x: zarr.Array, y: Any, options: Options) -> DataAndLabels:
 
 
 def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labels:
-    """Return the column of the labels that are a zarr array (n, ...); strings are coded by the classes."""
+    """Return the column of labels from a zarr array (n, ...), where strings become their index among the classes."""
     if y.dtype.kind not in "biuf":
         return array_labels(y, name, length, options)
     return array_column(y, is_label=True), options.classes
@@ -163,12 +163,12 @@ def zarr_kind(value: zarr.Array) -> Kind:
 
 
 def _is_record_store(group: zarr.Group) -> bool:
-    """Return whether a group is a record store, or one whose attributes are damaged in part."""
+    """Return whether a group is a record store, possibly with damaged attributes."""
     return "dsinga" in group.attrs or {"complete", "digest"} <= set(group.attrs)
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
-    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value."""
+    """Raise UserError where attributes define packed numbers, or an integer that means "missing"."""
     try:
         _check_attributes(array)
     except TypeError as error:
@@ -186,7 +186,7 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:
-    """Raise TypeError where the attributes of an array or a group are no JSON object, which zarr does not check."""
+    """Raise TypeError where the attributes of an array or group are not a JSON object, which zarr does not check."""
     if not isinstance(node.metadata.attributes, dict):
         raise TypeError(f"its attributes are {node.metadata.attributes!r:.40}, not an object")
 
@@ -221,7 +221,7 @@ ZarrArrays = Mapping[str, zarr.Array]
 def find_arrays(
     group: zarr.Group, location: str, data: str | None = None, label: str | None = None
 ) -> tuple[zarr.Array, zarr.Array | None]:
-    """Return the array of records and that of labels, or None where there are no labels.
+    """Return the array of records, and the array of labels or None.
 
     Args:
         group: the group.
@@ -291,7 +291,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
 
 
 def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
-    """Return the arrays in a group and in the groups within, by path, and why they cannot be listed, "" if they can."""
+    """Return all arrays in a group and its subgroups, by path, and an error text if they cannot be listed, else ""."""
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class
@@ -300,7 +300,7 @@ def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
 
 
 def _listing(group: zarr.Group) -> str:
-    """Return the lines of a message with the arrays of a group, their shapes and dtypes."""
+    """Return the lines of a message that list the arrays of a group with their shapes and dtypes."""
     arrays, fault = _all_arrays(group)
     if not arrays:
         return f"; it has no arrays that can be listed{fault}"

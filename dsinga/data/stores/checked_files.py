@@ -1,4 +1,4 @@
-"""The zarr store through which records are read: it checks files and their lengths, and tries remote ones again.
+"""The zarr store with which records are read: checks file lengths, and retries transient errors of remote stores.
 
 Errors of a remote store that pass, such as a reset connection or a server that is busy, are tried again.
 """
@@ -37,14 +37,14 @@ MOST_GROWTH, MOST_OVERHEAD, MOST_HEADER = 16, 1 << 10, 1 << 20
 
 
 class _ChunkLimits(NamedTuple):
-    """What is known of the chunks of an array as stored: their most bytes, and whether Blosc has compressed them."""
+    """The limits for the stored chunks of an array: their most bytes, and whether Blosc has compressed them."""
 
     most_bytes: int
     is_blosc: bool
 
 
 class ReadingStore(WrapperStore["Store"]):
-    """A read-only zarr store that reads again after transient errors of a remote store.
+    """A read-only zarr store that retries after transient errors of a remote store.
 
     A chunk that is empty, or shorter than the index of its shard says, is refused: zarr takes it for one that was not
     written, and returns the fill value. Local files are read only where they are regular ones; a pipe would be waited
@@ -105,7 +105,7 @@ class ReadingStore(WrapperStore["Store"]):
 
 
 def check_lengths(array: zarr.Array) -> None:
-    """Check the lengths of the chunks of ``array`` before they are decoded."""
+    """Make reads check the lengths of the stored chunks of ``array`` before they are decoded."""
     if not isinstance(array.store, ReadingStore):
         return
     limits = _ChunkLimits(most_chunk_bytes(array), _is_blosc(array))
@@ -113,7 +113,7 @@ def check_lengths(array: zarr.Array) -> None:
 
 
 def most_chunk_bytes(array: zarr.Array) -> int:
-    """Return the most bytes that a file with a chunk, or a shard, of an array may have."""
+    """Return the most bytes that a stored chunk, or shard, of an array may have."""
     decoded = math.prod(array.shards or array.chunks)
     parts = decoded // max(math.prod(array.chunks), 1)
     return MOST_GROWTH * decoded * array.dtype.itemsize + MOST_OVERHEAD * parts + MOST_HEADER
@@ -185,7 +185,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the error of a remote file system may be gone in a moment; not "not found" or "forbidden"."""
+    """Return whether an error of a remote file system may be transient, unlike "not found" or "forbidden"."""
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return status in _STATUSES
@@ -198,7 +198,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
-    """Await ``call()`` and return its result, again after a transient error; ``name`` says in the log what is read."""
+    """Await ``call()``, again after transient errors, and return its result; the log shows ``name``."""
     began = time.monotonic()
     for delay in DELAYS:
         try:
@@ -210,7 +210,7 @@ async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
 
 
 def retry(call: Callable[[], T], name: str) -> T:
-    """Return ``call()``, again after a transient error; ``name`` says in the log what is read."""
+    """Return ``call()``, called again after transient errors; the log shows ``name``."""
     began = time.monotonic()
     for delay in DELAYS:
         try:
@@ -222,14 +222,14 @@ def retry(call: Callable[[], T], name: str) -> T:
 
 
 def _note(error: Exception, name: str, delay: float, began: float) -> None:
-    """Write a line to the log about an error that is tried again; raise it if it does not pass, or took too long."""
+    """Log an error before a retry; raise the error if it is not transient or retries took too long."""
     if not is_transient(error) or time.monotonic() - began > LONGEST:
         raise error
     logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))
 
 
 def _make_blosc_lock() -> None:
-    """Make the lock that numcodecs makes when it first compresses or decompresses in a process.
+    """Create the lock that numcodecs otherwise creates when it first uses Blosc in a process.
 
     In a worker process, which is spawned, it would be a named semaphore. Where that process is killed, the name stays,
     and the program that has started it warns of a leak when it ends. The semaphores of the fork method have no names.

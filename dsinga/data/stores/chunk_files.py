@@ -1,4 +1,4 @@
-"""Reads regions of zarr arrays, from files of chunks into the array that is returned; notices files written again."""
+"""Reads regions of zarr arrays directly from chunk files, and notices files that were written again meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
 
 class AxisPart(NamedTuple):
-    """Along one axis: the number of a chunk, and the same points counted in it, in the region and in the array."""
+    """The overlap of a chunk and a region along one axis: the chunk's number, and slices in chunk, region and array."""
 
     number: int
     inside: slice
@@ -43,7 +43,7 @@ _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
 def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
-    """Return the parts of chunks along an axis that a region, a slice with a start and a stop, consists of.
+    """Return the overlaps of a region, a slice with a start and a stop, with each chunk along an axis.
 
     Args:
         region: the points.
@@ -61,7 +61,7 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
 
 class RegionReader:
-    """Reads regions of a zarr array, of chunks of checked lengths.
+    """Reads regions of a zarr array, after checking the lengths of its chunks.
 
     Files of a local folder are read in the thread that calls and one that helps it: zarr, which reads other stores,
     hands each chunk through an event loop and threads, and copies it from an array of its own, which takes two to three
@@ -87,7 +87,7 @@ class RegionReader:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return the numbers of a region, slices along the first axes with a start, a stop and the step 1."""
+        """Return the numbers of a region, given as slices along the first axes with a start, a stop and step 1."""
         if not self.reads_files:
             return np.asarray(self._array[region])
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
@@ -108,7 +108,7 @@ class RegionReader:
         return out
 
     def _read_parts(self, parts: deque[_ChunkPart], out: np.ndarray) -> None:
-        """Take parts until there is none, and write their numbers to their places; threads share the parts."""
+        """Read parts from a shared iterator until it is empty, and write their numbers to the output array."""
         while True:
             try:
                 part = parts.popleft()
@@ -119,7 +119,7 @@ class RegionReader:
                 target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Write a part of a chunk into ``target``; return whether there is such a chunk, undamaged.
+        """Decode a part of a chunk into ``target``; return whether the chunk exists and is undamaged.
 
         Raises OSError where something else than a file, or a file that is too large, is in its place.
         """
@@ -154,11 +154,11 @@ class RegionReader:
 
 
 class CutOff(ValueError):
-    """A file has fewer bytes than its header says."""
+    """The error that a file has fewer bytes than its header says."""
 
 
 def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
-    """Return the bytes of a chunk that blosc has encoded, before and after, by its header.
+    """Return the decoded and the encoded size of a Blosc chunk, from its header.
 
     Raises CutOff for data with fewer bytes, beyond which blosc would read.
     """
@@ -189,7 +189,7 @@ def location_of(array: zarr.Array) -> str:
 
 
 def local_folder(array: zarr.Array) -> str | None:
-    """Return the folder of the store of an array, None where it is not on this machine."""
+    """Return the folder of the store of an array, or None if it is not on this machine."""
     store = array.store
     if isinstance(store, ReadingStore):
         return None if store.is_remote else store.location
@@ -197,7 +197,7 @@ def local_folder(array: zarr.Array) -> str | None:
 
 
 def has_plain_chunks(array: zarr.Array) -> bool:
-    """Whether chunks are files of a local folder, with numbers in this machine's order, compressed by one codec."""
+    """Whether chunks are local files of native byte order, compressed by at most one codec."""
     if local_folder(array) is None or not array.ndim or array.shards is not None or array.filters:
         return False
     if array.dtype.kind not in "buif" or not array.dtype.isnative or len(array.compressors) > 1:
@@ -212,7 +212,7 @@ def has_plain_chunks(array: zarr.Array) -> bool:
 
 
 def _decoder(array: zarr.Array) -> Any:
-    """Return the codec of an array, of numcodecs; None where chunks are not compressed."""
+    """Return the numcodecs codec of an array; None if its chunks are not compressed."""
     if not array.compressors:
         return None
     codec: Any = array.compressors[0]
@@ -223,7 +223,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileVersion:
-    """What is known of a local file when it is opened: when it was written, its size, and of JSON its content.
+    """The version of a local file when it was opened: modification time, size, and the content of JSON.
 
     A pickle has the path alone, since other hosts may have copies that were written at other times: the process that
     loads it notices what happens from then on.
@@ -240,7 +240,7 @@ class FileVersion:
         return FileVersion, (self.path,)
 
     def check(self) -> None:
-        """Raise UserError where the file was written again; called after numbers were read.
+        """Raise UserError if the file was written again since it was opened.
 
         An array of zarr that was appended to still has the same numbers, which the log says.
         """
@@ -266,7 +266,7 @@ def _status(path: str) -> tuple[int, int] | None:
 
 
 def _content(path: str) -> Any:
-    """Return the metadata of an array of zarr; None for other files."""
+    """Return the metadata in a JSON file of a zarr array; None for other files."""
     if not path.endswith((".zarray", "zarr.json")):
         return None
     try:
@@ -276,7 +276,7 @@ def _content(path: str) -> Any:
 
 
 def _is_appended(before: Any, after: Any) -> bool:
-    """Whether the metadata of an array differ in its shape alone, which has grown."""
+    """Whether the metadata of an array differ only by a shape that has grown."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return False
     old, new = before.get("shape"), after.get("shape")
@@ -287,7 +287,7 @@ def _is_appended(before: Any, after: Any) -> bool:
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
-    """Return the version of the metadata of a local array, None of one at a URL."""
+    """Return the version of the metadata file of a local array; None for an array at a URL."""
     folder = local_folder(array)
     if folder is None:
         return None

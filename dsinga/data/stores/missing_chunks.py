@@ -1,4 +1,4 @@
-"""Reports chunks of zarr arrays that are not stored, and so read as the fill value: in the log, or as an error."""
+"""Reports chunks of zarr arrays that are not stored and are read as the fill value, in the log or as an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class MissingChunks:
-    """Finds the chunks of an array that are not stored, when rows that have the fill value only were read.
+    """Finds the chunks of an array that are not stored, when rows of only the fill value were read.
 
     Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
     is refused where the array has no fill value, and where something else than a file is in its place.
@@ -41,7 +41,7 @@ class MissingChunks:
         self.count = 0  # of missing chunks that were found
 
     def check(self, rows: np.ndarray, starts: Sequence[int]) -> None:
-        """Raise UserError if a chunk of ``rows`` is missing and must not be.
+        """Raise UserError if a chunk of ``rows`` is missing where the array must have it; log other missing chunks.
 
         ``starts`` has the first row, and the first point along each axis; 0 by default.
         """
@@ -77,12 +77,12 @@ class MissingChunks:
 
 
 def _is_equal(numbers: Any, fill: Any) -> Any:
-    """Return whether numbers are the fill value, which may be NaN."""
+    """Return whether numbers equal the fill value, which may be NaN."""
     return np.isnan(numbers) if fill != fill else numbers == fill
 
 
 class CheckedArray:
-    """A zarr array as Dask reads it in the tasks of a graph, with :class:`MissingChunks`."""
+    """A zarr array that reports missing chunks by :class:`MissingChunks` when Dask reads it in the tasks of a graph."""
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim

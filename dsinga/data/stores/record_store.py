@@ -1,4 +1,4 @@
-"""The record store: a zarr group of records that dsinga wrote, checked when it is opened."""
+"""The record store: a zarr group of records in dsinga's own format, checked when it is opened."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RecordStore(RecordSource):
         return RecordStore, (self.location,), self._pickled_changes()
 
     def storage(self) -> dict[str, Any]:
-        """Return rows of a chunk, the number of chunks of data, and the bytes of all arrays in memory and on disk."""
+        """Return the rows of a chunk, the number of data chunks, and the bytes of all arrays in memory and on disk."""
         return {
             "chunk_rows": self.chunk,
             "chunks": -(-len(self) // self.chunk),
@@ -84,7 +84,7 @@ def is_store(location: str) -> bool:
 
 
 def is_complete(location: str) -> bool:
-    """Return whether there is a complete record store at ``location``, whose metadata are not damaged."""
+    """Return whether there is a complete record store with undamaged metadata at ``location``."""
     try:
         RecordStore(location)
     except UserError:
@@ -93,7 +93,7 @@ def is_complete(location: str) -> bool:
 
 
 class StoreColumn(Column):
-    """The data array or the label array of a record store, where every chunk is written and none splits a record.
+    """The data array or label array of a record store, whose chunks all exist and hold whole records.
 
     Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
 
@@ -143,7 +143,7 @@ class StoreColumn(Column):
         return block
 
     def _fault(self, index: int, rows: np.ndarray) -> str:
-        """Return what is wrong with the rows of the chunk ``index``; empty if nothing is."""
+        """Return an error text for wrong rows of the chunk ``index``; empty if they are right."""
         if self.checksums is not None:
             if checksum(rows) == self.checksums[index]:
                 return ""
@@ -156,7 +156,7 @@ class StoreColumn(Column):
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the bytes of all chunks of ``arrays`` as stored, or None where files are not listed, as at web servers."""
+    """Return the bytes of all chunks of ``arrays`` as stored, or None if files cannot be listed, as on web servers."""
     try:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own

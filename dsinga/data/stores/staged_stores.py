@@ -1,4 +1,4 @@
-"""Writes stores aside and moves them to their destinations once all are complete; an error leaves nothing."""
+"""Writes stores to temporary places and moves them to their destinations when all are complete."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WAITING = "wait for writes"  # the name of a task
 
 
 class DestinationExists(UserError):
-    """The destination of a store exists and may not be replaced."""
+    """The error that the destination of a store exists and may not be replaced."""
 
 
 class StagedStores:
-    """A context manager for stores that are written together.
+    """A context manager that writes several stores together, and removes all of them after an error.
 
     On a local path a store is written into a draft folder beside its destination, and renamed at the end of the
     context, when all destinations have been checked again; it takes the place of an older one in one step. At a URL,
@@ -78,7 +78,7 @@ class StagedStores:
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
 
     def stage(self, destination: str | os.PathLike[str]) -> str:
-        """Return the path or URL to which the store for ``destination`` is written; raise DestinationExists."""
+        """Return the path or URL where the store for ``destination`` is written; raise DestinationExists."""
         destination = absolute(destination)
         self.check(destination)
         if is_url(destination):
@@ -93,7 +93,7 @@ class StagedStores:
         return self._stagings[destination]
 
     def _remove_all(self) -> None:
-        """Remove all stores that are not complete and the folders created for them; another error goes before these."""
+        """Remove all incomplete stores and the folders created for them, without hiding another error."""
         try:
             _finish_writes()
         finally:
@@ -108,7 +108,7 @@ class StagedStores:
 
 @contextlib.contextmanager
 def naming_destination(destination: str) -> Iterator[None]:
-    """Turn errors of the file system into a UserError that names the destination of a store."""
+    """Raise UserError, which names the destination of a store, in place of file system errors."""
     try:
         yield
     except OSError as error:
@@ -117,7 +117,7 @@ def naming_destination(destination: str) -> Iterator[None]:
 
 
 def _finish_writes() -> None:
-    """Wait for the files that zarr's event loop goes on writing where an interrupt has ended a call of zarr."""
+    """Wait for files that zarr's event loop still writes after an interrupt has ended a call of zarr."""
 
     async def wait() -> None:
         if (task := asyncio.current_task()) is not None:
@@ -129,7 +129,7 @@ def _finish_writes() -> None:
 
 
 def _missing_folders(folder: str) -> list[str]:
-    """Return a folder and those that it is in, as far as they do not exist, the innermost first."""
+    """Return the missing folders among a folder and its parents, the innermost first."""
     missing = []
     while not os.path.exists(folder):
         missing.append(folder)
@@ -145,7 +145,7 @@ def _is_empty_folder(location: str) -> bool:
 
 
 def _is_taken_by_another_kind(destination: str) -> bool:
-    """Return whether there is something at ``destination`` that is not a record store, although others replace it."""
+    """Return whether something other than a record store is at ``destination``, while others may replace it."""
     if is_url(destination):
         return not is_store(destination)
     while (identity := _identity(destination)) is not None and not is_store(destination):
@@ -155,7 +155,7 @@ def _is_taken_by_another_kind(destination: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return two numbers that change when the file or folder at ``path`` is replaced; None if there is none."""
+    """Return two numbers that change when the file or folder at ``path`` is replaced; None if it does not exist."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -164,7 +164,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
-    """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
+    """Rename a complete store to its destination; of several processes one wins, and the others may replace it."""
     while not _attempt(os.rename, staging, destination):
         if not may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
@@ -176,7 +176,7 @@ def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> 
 
 
 def _attempt(rename: Callable[[Any, Any], None], source: str, destination: str) -> bool:
-    """Rename or exchange folders; return False if the destination exists, or one of them is gone."""
+    """Rename or exchange folders; return False if the destination exists or a folder is gone."""
     try:
         rename(Path(source), Path(destination))
     except OSError as error:

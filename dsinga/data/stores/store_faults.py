@@ -1,4 +1,4 @@
-"""Opens the arrays of a record store, and finds what is damaged in zarr whose errors name neither array nor chunk."""
+"""Opens the arrays of a record store, and names the array or chunk that is damaged where errors of zarr do not."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _said: set[str] = set()  # locations of stores without checksums, of which the l
 
 
 def damaged(location: str, fault: str) -> UserError:
-    """Return the error for a record store that was complete once."""
+    """Return the error for a record store that is damaged."""
     return UserError(f"{location} is damaged: {fault}; import it again with {option('overwrite')}")
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
-    """Return the error for a part of a store, ``what``, that raised an error of zarr, a codec or the file system."""
+    """Return the error for a part of a store, ``what``, that zarr, a codec or the file system cannot read."""
     return UserError(redact(f"{location}: {what} cannot be read ({type(error).__name__}: {error})", location))
 
 
@@ -51,7 +51,7 @@ def zarr_group(location: str) -> zarr.Group | None:
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
-    """Return the group of the complete record store at ``location`` and its attributes; raise UserError if it is none.
+    """Return the group and the attributes of the complete record store at ``location``; raise UserError if it is none.
 
     The arrays are not looked at.
     """
@@ -86,7 +86,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
-    """Return the arrays of a record store by name, ``data`` and perhaps ``labels``; raise UserError for others."""
+    """Return the arrays ``data`` and, if present, ``labels`` of a record store; raise UserError for other arrays."""
     arrays: dict[str, zarr.Array] = {}
     for name in ("data", "labels"):
         try:
@@ -103,7 +103,7 @@ def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
 
 
 def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) -> None:
-    """Raise UserError unless the data and the labels are as the format says."""
+    """Raise UserError unless data and labels have the form that the format requires."""
     if data.dtype.name not in DTYPES:
         raise UserError(f"{location} has data of dtype {data.dtype}; a store has one of {', '.join(DTYPES)}")
     if data.chunks[1:] != data.shape[1:] or not 1 <= data.chunks[0] <= LABEL_ROWS:
@@ -124,7 +124,7 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
 def chunk_checksums(
     attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], location: str
 ) -> dict[str, np.ndarray]:
-    """Return the checksums of the chunks of each array of a store; nothing for a store of a version without them.
+    """Return the checksums of the chunks of each array of a store; empty for a version without checksums.
 
     Raises UserError if the metadata of the store are not those that were written.
     """
@@ -153,7 +153,7 @@ def chunk_checksums(
 
 
 def _check_counts(arrays: Mapping[str, zarr.Array], location: str) -> None:
-    """Raise UserError unless the arrays have as many chunks as their shapes say, judged by the last one."""
+    """Raise UserError unless each array has as many chunks as its shape says, judged by the last chunk."""
     for array in arrays.values():
         last = -(-array.shape[0] // array.chunks[0]) - 1
         if not is_file(join(location, chunk_key(array, last))):
@@ -176,7 +176,7 @@ CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
 def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
-    """Raise UserError where the consolidated metadata of a group contradict its store, or those of arrays their chunks.
+    """Raise UserError where a group's consolidated metadata differ from its store, or array metadata from chunks.
 
     They do where an array was written again, or its attributes were set, after the group was consolidated.
 
@@ -200,7 +200,7 @@ def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
 
 
 def check_array(array: zarr.Array) -> None:
-    """Raise UserError where an array that was opened has other metadata than its store, as of a consolidated group."""
+    """Raise UserError where an opened array has other metadata than its store, as by stale consolidated metadata."""
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
         stored = zarr.open_array(mode="r", **options)
@@ -221,7 +221,7 @@ def check_array(array: zarr.Array) -> None:
 
 
 def _facts(array: zarr.Array) -> dict[str, Any]:
-    """Return what the metadata of an array say, by name."""
+    """Return the facts in the metadata of an array, by name."""
     plain = {what: getattr(array, what) for what in ("shape", "dtype", "chunks")}
     facts = dict(array.metadata.to_dict())
     attributes: Any = facts.pop("attributes", {})
@@ -230,7 +230,7 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
-    """Raise UserError where a shape is senseless, or a local array has a chunk after the last one that it says."""
+    """Raise UserError for an impossible shape, or for a local array with a chunk outside its shape."""
     folder, chunks = local_folder(array), array.shards or array.chunks
     if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):
         raise UserError(
@@ -249,7 +249,7 @@ def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
 
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
-    """Return the error that names the chunk of a region which cannot be read; ``error`` was raised for the region."""
+    """Return the error that names the unreadable chunk of a region, for whose read ``error`` was raised."""
     reader = RegionReader(array)
     chunks = array.shards or array.chunks
     begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
@@ -266,7 +266,7 @@ def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) ->
 
 
 def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserError:
-    """Return the error about a chunk, with the remedy that is true of it."""
+    """Return the error that names a chunk, with a remedy that fits its cause."""
     location, key = location_of(array), join(array.path, array.metadata.encode_chunk_key(index))
     remedy = "see whether every process can reach the data"
     if local_folder(array) is not None and os.path.lexists(join(location, key)):
@@ -276,7 +276,7 @@ def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserE
 
 
 def check_members(location: str) -> None:
-    """Raise UserError for the first array of a group whose metadata, or whose coordinates, cannot be read."""
+    """Raise UserError for the first array of a group whose metadata or coordinates cannot be read."""
     node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     if not isinstance(node, zarr.Group):
         return
@@ -300,7 +300,7 @@ def check_members(location: str) -> None:
 
 
 def _names(location: str, store: Any = None) -> Iterator[str]:
-    """Yield the names of what may be a member of a group."""
+    """Yield the names of possible members of a group."""
     if not os.path.isdir(location):  # a URL, or references
         keys = getattr(getattr(getattr(store, "_store", store), "fs", None), "references", ())
         yield from dict.fromkeys(key.partition("/")[0] for key in keys if key.find("/") > 0)

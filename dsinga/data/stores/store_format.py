@@ -55,12 +55,12 @@ def chunk_rows(record_bytes: int) -> int:
 
 
 def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
-    """Return the rows of as many chunks as have a MiB together, at least one and at most all."""
+    """Return the rows of a block of whole chunks that has about a MiB: at least one chunk, at most all."""
     return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
 
 
 def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
-    """Return the rows that are read and shuffled together, for any source that is not a record store.
+    """Return the number of rows read and shuffled together, for a source that is not a record store.
 
     They are those of the record store that has the same records, so that training gives the same bits, except where
     the source's chunks are larger and all records exceed 128 MiB: then a block is a chunk, which is decoded as a whole.
@@ -87,12 +87,12 @@ def checksum(rows: np.ndarray) -> int:
 
 
 def to_text(checksums: Sequence[int]) -> str:
-    """Return the checksums of the chunks of an array as they stand in the attribute."""
+    """Return the checksums of an array's chunks as the text of an attribute."""
     return base64.b64encode(np.asarray(checksums, "<u4").tobytes()).decode()
 
 
 def from_text(text: str) -> np.ndarray:
-    """Return the checksums of the chunks of an array, (chunks,) uint32; raise ValueError if ``text`` has none."""
+    """Return the checksums of an array's chunks, (chunks,) uint32; raise ValueError if ``text`` is malformed."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     except (binascii.Error, TypeError) as error:
@@ -100,7 +100,7 @@ def from_text(text: str) -> np.ndarray:
 
 
 def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
-    """Return the hash of the attributes of a store, the shapes, dtypes and chunks of its arrays, and their checksums.
+    """Return a hash of a store's attributes, of its arrays' shapes, dtypes and chunks, and of the checksums.
 
     Args:
         attributes: those of the group.

@@ -1,4 +1,4 @@
-"""Writing batches of records to a store, or of arrays to a file of comma-separated values.
+"""Writes batches of records to a store, or batches of arrays to a CSV file.
 
 Memory is bounded; the store or the file is either complete or absent.
 """
@@ -68,7 +68,7 @@ def stage_store(
     vocabulary: Sequence[str] = (),
     tokenizer: str = "",
 ) -> int:
-    """Write one of ``stores``, as :func:`write_store` does, and return the number of records.
+    """Write one store of the staged ``stores``, and return the number of records.
 
     ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
     """
@@ -114,7 +114,7 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
 
 
 def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return data and labels in the dtypes of a store; raise UserError if they do not fit these.
+    """Return data and labels in the dtypes of a store; raise UserError if they cannot be converted.
 
     ``start`` is the number of the first record, for messages.
     """
@@ -141,7 +141,7 @@ def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarr
 
 
 class _ColumnWriter:
-    """Writes the data array or the label array of a store: collects rows and writes each whole chunk once."""
+    """Writes the data or label array of a store: collects rows and writes each chunk once."""
 
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):
         self.name = name

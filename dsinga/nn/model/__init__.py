@@ -1,1 +1,1 @@
-"""Models: described in Python or by jobs; their params, records, training and predictions."""
+"""Models: nets described in Python or by jobs, with their params, training and predictions."""

@@ -1,4 +1,4 @@
-"""Models made from jobs: from job files, and from jobs that were described in other ways in Python."""
+"""Makes a model from a job: from a job file, or from a job described in Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FREEZE = (
 
 
 class JobModel(Trainable):
-    """A model whose net is that of a job; its losses and inputs are the job's.
+    """A model whose net, losses and inputs are the layers of a job.
 
     ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
     """
@@ -59,7 +59,7 @@ class JobModel(Trainable):
         return input_layers(self.base.neuralnet, Phase.kTrain)
 
     def _records_inputs(self) -> list[LayerConf]:
-        """Return the input layers of training that ``x`` is for."""
+        """Return the input layers of training that read the records ``x``."""
         inputs = self._train_inputs()
         if not self._has_label_inputs:
             return inputs
@@ -72,21 +72,21 @@ class JobModel(Trainable):
         return [layer for layer in inputs if layer.name in read]
 
     def input_names(self) -> list[str]:
-        """Return the names of the input layers of training, of a loaded model of those that ``x`` is for."""
+        """Return the names of the input layers of training that read the records ``x``."""
         return [layer.name for layer in self._records_inputs()]
 
     def label_inputs(self) -> list[str]:
-        """Return the names of the input layers that layers take labels from."""
+        """Return the names of the input layers whose labels other layers take."""
         labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
         inputs = [layer.name for layer in self._train_inputs()]
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1, ...) as the losses take them, by input layer; of a class where shapes are not known."""
+        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
         return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
 
     def _known_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1, ...) as the losses take them, by input layer; none where shapes are not known."""
+        """Return examples of labels (1, ...) by input layer; an empty dict if the shapes of records are not known."""
         shapes = self.record_shapes
         with contextlib.suppress(UserError):
             shapes = shapes or self.input_shapes()
@@ -106,7 +106,7 @@ class JobModel(Trainable):
         return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
-        """Return the layers on top that are no losses; where there are none, the sources of the losses."""
+        """Return the names of the last layers of the net, without losses; else of the sources of the losses."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
         metrics = [layer for layer in layers if reports_on_labels(layer)]
@@ -130,7 +130,7 @@ class JobModel(Trainable):
             self.base = self.base.replace(cluster=cluster)
 
     def _check_objective(self, loss: Any, metrics: Any) -> None:
-        """Raise UserError for losses and metrics that are none of the job's layers."""
+        """Raise UserError for losses and metrics that are not layers of the job."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = {layer.type_name.removeprefix("k") for layer in layers if layer_class(layer).is_loss}
         for chosen in flatten([*loss.values()] if isinstance(loss, dict) else [] if loss is None else [loss]):
@@ -168,17 +168,17 @@ class JobModel(Trainable):
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def trained_windows(self) -> dict[str, Any]:
-        """Return the settings of the windows of training, by input, as the job or the last fit has them."""
+        """Return, by input, the settings of the windows (examples cut from a Dataset) that training reads."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.windows for name, store in stores.items() if store and store.windows}
         return named | super().trained_windows()
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with their channels last; so have labels and outputs that are images then."""
+        """Whether an input has images with their channels last; then labels and outputs that are images have, too."""
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
+        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]
@@ -199,7 +199,7 @@ class JobModel(Trainable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training moves params. It cannot be set: a job freezes params by ``static``."""
+        """Whether training changes params. It cannot be set: a job freezes params by ``static``."""
         return any(not param.static for param in self.predicting_net().params.values())
 
     @trainable.setter
@@ -211,7 +211,7 @@ class JobModel(Trainable):
 
 
 def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return labels (1, ...) as the losses of a job take them, by input layer, for records of these shapes.
+    """Return one example of the labels of each input layer, (1, ...), for records of these shapes.
 
     There are none where the net cannot be built from these.
     """
@@ -236,13 +236,13 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
 
 
 def reports_on_labels(layer: LayerConf) -> bool:
-    """Whether a layer is there for its metrics, which compare with labels."""
+    """Whether a layer only reports metrics that compare with labels."""
     cls = layer_class(layer)
     return cls.is_output and cls.labels.source is not None
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return the layers with an input of weights of records, which losses take in some phases.
+    """Return the layers of a job with an input layer of sample weights, which losses take in the given phases.
 
     Raises UserError for a loss that takes no weights.
     """

@@ -1,4 +1,4 @@
-"""Pairs the records and labels that a user gives with the inputs of a model, and reads batches and texts."""
+"""Assigns the records and labels that a user passes to the inputs of a model, and reads batches and texts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Pair = tuple[Any, Any]  # records and labels of an input
 
 
 class WeighedPairs(NamedTuple):
-    """The records and labels of each input in one phase, and the weights of the records, None without."""
+    """The records and labels of each input in one phase, and the sample weights, None if there are none."""
 
     pairs: dict[str, Pair]
     weights: Any
 
 
 class JobFields(TypedDict, total=False):
-    """The further fields of a job that ``fit`` and ``job`` take, for type checkers; see :class:`dsinga.job.Job`."""
+    """Further fields of a job that ``fit`` and ``job`` take, for type checkers; see :class:`dsinga.job.Job`."""
 
     disp_freq: int
     disp_after: int
@@ -62,21 +62,21 @@ class JobFields(TypedDict, total=False):
 
 
 class FitFields(JobFields, total=False):
-    """The fields that ``fit`` takes, besides."""
+    """The arguments of ``fit`` that are fields of a job, for type checkers."""
 
     name: str
     cluster: Any
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks, of which there may be a single one or None, as a list."""
+    """Return callbacks as a list, where the user may pass a list, one callback or None."""
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
 
 
 def check_whole_numbers(**arguments: Any) -> None:
-    """Raise UserError for an argument that is given and no whole number above 0."""
+    """Raise UserError for an argument that is not None and not a whole number above 0."""
     for name, number in arguments.items():
         if number is not None:
             check_whole(name, number, 1)
@@ -85,7 +85,7 @@ def check_whole_numbers(**arguments: Any) -> None:
 def read_iterable(
     data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
 ) -> tuple[Data, int | None]:
-    """Return (x, y, weights) of data whose ``x`` can only be iterated, and the rows of its first batch.
+    """Read all batches of data that can only be iterated; return (x, y, weights) and the rows of the first batch.
 
     Others are returned as they are, and None for the rows. Raises UserError for labels beside an iterable, whose
     batches have them, and with the sentence ``otherwise`` where a number of ``batches`` is given for other data.
@@ -103,14 +103,14 @@ def read_iterable(
 
 
 def split_data(data: Any) -> Data:
-    """Return (x, y, weights) of data: a pair (x, y), three things with the weights of records, or records alone."""
+    """Return (x, y, weights) of data that are a pair (x, y), a triple (x, y, weights), or records alone."""
     if isinstance(data, tuple) and len(data) == 3:
         return data
     return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
 
 
 def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
-    """Return (x, y), which ``x`` alone may be, for a single input. Raises UserError for another number of things."""
+    """Return (x, y); with one input ``x`` alone may be the pair. Raises UserError for another number of things."""
     if not isinstance(x, tuple) or y is not None or len(inputs) != 1:
         return x, y
     if len(x) != 2:
@@ -120,7 +120,7 @@ def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
-    """Return the records of each input layer with their labels, None for records without, or with labels of their own.
+    """Return the records of each input layer with their labels, None for inputs without separate labels.
 
     Args:
         x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
@@ -157,7 +157,7 @@ def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return the value of each of ``names`` from a list in their order, or a single one; ``needs`` begins an error."""
+    """Return a dict of the values of ``names``, from a list in the order of ``names`` or from a single value."""
     if len(names) == 1:
         return {names[0]: values}
     count = len(values) if isinstance(values, (list, tuple)) else 1
@@ -167,7 +167,7 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels that are a zarr array, or its path, as a numpy array, or a column where it has over 128 MiB.
+    """Return labels given as a zarr array, or as its path, as a numpy array; above 128 MiB as a column read by blocks.
 
     With several outputs ``y`` may be a list of such. Labels of other kinds are returned as they are. Raises
     UserError for a path that cannot be read.
@@ -184,7 +184,7 @@ def read_label_paths(y: Any, outputs: int) -> Any:
 
 
 def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPairs]:
-    """Return the first of some records, and the last ones, a ``share`` of them; so of labels and weights.
+    """Split records, labels and weights into a first part and a last part, which has a ``share`` of the records.
 
     Of n records the first floor(n·(1 - share)) stay. Raises UserError for what is no array, and where nothing is left.
     """
@@ -205,7 +205,7 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
 
 
 def _rows(data: Any) -> Any:
-    """Return an array, or a list as one, whose rows can be taken. Raises UserError for anything else."""
+    """Return an array, or a list as an array, from which rows can be taken. Raises UserError for anything else."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
     if not getattr(data, "shape", ()) or not hasattr(data, "__getitem__"):
         raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
@@ -213,7 +213,7 @@ def _rows(data: Any) -> Any:
 
 
 def _part(data: Any, rows: slice) -> Any:
-    """Return some rows of an array; None for None."""
+    """Return some rows of an array, or None for None."""
     if data is None:
         return None
     data = _rows(data)
@@ -227,7 +227,7 @@ def _part(data: Any, rows: slice) -> Any:
 def batch_in_order(
     x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
 ) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return the records and labels of a batch as numpy arrays in the order of the names of training, and these names.
+    """Return the records and labels of a batch as numpy arrays in the order of ``names``, and the names.
 
     Where there are none, they are those of the batch. Raises UserError for records that have others.
     """
@@ -240,7 +240,7 @@ def batch_in_order(
 
 
 def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
-    """Return the order of the value of each of ``names``."""
+    """Return, for each of ``names``, the order of dimensions or columns of its value."""
     if not isinstance(value, dict):
         several = len(names) > 1 and isinstance(value, (list, tuple))
         value = dict(zip(names, value if several else [value], strict=False))
@@ -248,7 +248,7 @@ def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
 
 
 def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return the values of ``names`` as numpy arrays in these orders; None and sequences as they are."""
+    """Return the values of ``names`` as numpy arrays with axes in these orders; None and sequences stay unchanged."""
     if isinstance(value, dict):
         return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
     if len(names) > 1 and isinstance(value, (list, tuple)):
@@ -259,7 +259,7 @@ def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
-    """Return the records of an input with codes in place of texts, or of sequences of codes of several lengths.
+    """Return the records of an input with texts, or sequences of codes of several lengths, as one array of codes.
 
     Raises UserError where the input takes no such records.
     """
@@ -275,7 +275,7 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
 
 
 def texts_of(source: Any) -> list[str] | None:
-    """Return the texts of a list, an array (n,) or (n, 1), or a column of pandas; None for what has no texts."""
+    """Return the texts of a list, an array (n,) or (n, 1), or a column of pandas; None for data without texts."""
     if isinstance(source, (list, tuple)):
         first = source[0] if len(source) else None
         first = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 1 else first
@@ -290,7 +290,7 @@ def texts_of(source: Any) -> list[str] | None:
 
 
 def record_without_text(source: Any) -> int | None:
-    """Return the number of the first record that has no text, None or NaN, say, among others; None without such."""
+    """Return the number of the first record of texts that is missing (None or NaN, for instance), or None."""
     if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
         return None
     are_texts = [isinstance(record, (str, bytes)) for record in source]
@@ -298,7 +298,7 @@ def record_without_text(source: Any) -> int | None:
 
 
 def sequences_of(source: Any) -> np.ndarray | None:
-    """Return sequences of codes of several lengths as an array (n, longest) int64, -1 after the ends; None for others.
+    """Return sequences of codes of several lengths as an array (n, longest) int64 padded with -1; None for other data.
 
     ``source`` is a list, an array of objects, or a RaggedTensor of TensorFlow.
     """
@@ -314,7 +314,7 @@ def sequences_of(source: Any) -> np.ndarray | None:
 
 
 def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndarray:
-    """Return sequences of codes as an array (n, ``steps``) int64, by default of the longest, ``after`` their ends."""
+    """Return sequences of codes as an array (n, ``steps``) int64, by default of the longest, padded with ``after``."""
     steps = max(1, *map(len, rows)) if steps is None and rows else steps or 1
     array = np.full((len(rows), steps), after, np.int64)
     for target, row in zip(array, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Brings labels into the form that a loss takes, and weighs records: the loss is Σ w·l / n over n records."""
+"""Converts labels to the form that a loss takes, and applies sample weights: the loss is Σ w·l / n over n records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge 
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels as a loss takes them: (n, 1) as (n,), one-hot rows (n, K) as classes (n,), shares as float32.
+    """Return labels in the form that a loss takes: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
 
     Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
     of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
@@ -36,7 +36,7 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
 
 
 def _check_labels(loss: Any, y: np.ndarray) -> None:
-    """Raise UserError for labels of numbers that a loss does not take."""
+    """Raise UserError for labels that are numbers of a kind that a loss does not take."""
     kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
     if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
         name = loss if isinstance(loss, str) else f"nn.{kind}"
@@ -57,7 +57,7 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
 
 
 def _check_classes(loss: str, y: np.ndarray) -> None:
-    """Raise UserError for float labels where classes are expected, with what they are meant for."""
+    """Raise UserError for float labels where a loss takes classes, and name a loss or a dtype that fits."""
     if _is_one_hot(y) and y.shape[1] > 1:
         raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
     if np.array_equal(y, np.round(y)):
@@ -69,12 +69,12 @@ def _check_classes(loss: str, y: np.ndarray) -> None:
 
 
 def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether numbers are rows (n, K) of a 1 among zeros."""
+    """Whether numbers are one-hot rows (n, K): a 1 and zeros."""
     return y.ndim == 2 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def labels_first(y: Any) -> Any:
-    """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
+    """Return labels that are images (n, H, W, C), or volumes, with the channels first; other labels unchanged.
 
     ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
     """
@@ -88,7 +88,7 @@ def labels_first(y: Any) -> Any:
 
 
 def outputs_last(output: Any, axis: int) -> Any:
-    """Return an output whose records lie along ``axis``, with the channels of images and volumes last."""
+    """Return an output, with records along ``axis``, with the channels of images and volumes as the last axis."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
@@ -112,7 +112,7 @@ def as_weights(sample_weight: Any) -> np.ndarray:
 
 
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
-    """Return labels (n, k) with 0 in place of NaN, and the weights (n, k), which are 0 there.
+    """Return labels (n, k) with 0 in place of NaN, and weights (n, k) that are 0 at these places.
 
     So of a ``loss`` that is masked, and where such weights are given; other labels are returned as they are. Raises
     UserError for NaN among labels (n, k) otherwise.
@@ -136,7 +136,7 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return weights of the shape of the labels, float32: those of their classes, times ``sample_weight``.
+    """Return the weight of each label's class times ``sample_weight``, float32, in the shape of the labels.
 
     ``class_weight`` has a factor for some classes, by label; it is 1 for the others. "balanced" stands for n / (k·n_c)
     of a class with n_c of n labels of k classes, as in scikit-learn. Labels of a step or point that is left out, -1,
@@ -169,7 +169,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:
-    """Return labels that are classes: (n,), or (n, ...) of each step or point where the loss takes those."""
+    """Return labels that are classes: (n,), or (n, ...) with a class for each step or point if the loss allows it."""
     if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
         labels = np.asarray(labels)  # a list or a data frame's column
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" and labels.ndim:

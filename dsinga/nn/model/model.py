@@ -1,4 +1,4 @@
-"""Model: a net described in Python that makes a job, trains, tests and predicts."""
+"""Defines Model, a net described in Python: it makes a job, trains, tests and predicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dsinga.nn.writing.variables import Variable
 
 @checked_class
 class Model(Trainable):
-    """A net from ``inputs`` to ``outputs``, symbols that layers gave when they were called.
+    """A net from ``inputs`` to ``outputs``, which are symbols returned by calls of layers.
 
     ``fit`` trains it, ``job`` returns it as a job, and ``print`` shows the job.
 
@@ -71,7 +71,7 @@ class Model(Trainable):
             raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {MODEL_ATTRIBUTES['train_step']}")
 
     def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
-        """Return the outputs; raise UserError where they need an input that is not the model's."""
+        """Return the outputs; raise UserError where they depend on an input that the model does not have."""
         for symbol in ancestors(outputs):
             if symbol.builder.kind == INPUT and symbol not in self.inputs:
                 raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
@@ -88,7 +88,7 @@ class Model(Trainable):
         algorithm: Any = None,
         cluster: ClusterConf | None = None,
     ) -> None:
-        """Say how the model is trained.
+        """Set the optimizer, the losses, the metrics and the topology of training.
 
         Args:
             optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
@@ -121,7 +121,7 @@ class Model(Trainable):
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
-        """The params by name; those of layers that other models have, too, are the newest."""
+        """The params by name; for layers shared with other models, their newest values."""
         if self._fit is not None:
             self._fit.refresh()
         return newest_values(self._own_params, self._owners)
@@ -156,12 +156,12 @@ class Model(Trainable):
 
     @property
     def input(self) -> Any:
-        """The symbol of the input, a list of several."""
+        """The symbol of the input, or a list for several inputs."""
         return self._inputs()[0] if len(self._inputs()) == 1 else self._inputs()
 
     @property
     def output(self) -> Any:
-        """The symbol of the output, a list of several."""
+        """The symbol of the output, or a list for several outputs."""
         return self._outputs()[0] if len(self._outputs()) == 1 else self._outputs()
 
     @property
@@ -170,7 +170,7 @@ class Model(Trainable):
         return self._with_model(layers_of(self._outputs()))
 
     def _with_model(self, layers: list[LayerBuilder]) -> list[LayerBuilder]:
-        """Return the layers, which then know the model."""
+        """Register the model with the layers, and return the layers."""
         for layer in layers:
             layer.models.add(self)
         return layers
@@ -183,7 +183,7 @@ class Model(Trainable):
 
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one.
+        """Return a layer by its name in the job, or by its index in ``layers``. Raises UserError without one.
 
         The name may be that of a model that was called as a layer.
         """
@@ -208,7 +208,7 @@ class Model(Trainable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training moves the params of any layer, or of a loss.
+        """Whether training changes the params of any layer or loss.
 
         Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
         """
@@ -220,7 +220,7 @@ class Model(Trainable):
             layer.trainable = trainable
 
     def trained_layers(self) -> list[bool]:
-        """Return which of the layers with params, and losses, are trained."""
+        """Return, for each layer or loss with params, whether training changes them."""
         return [layer.trainable for layer in layers_with_losses(self._outputs(), self.objective)]
 
     def _inputs(self) -> list[Symbol]:
@@ -241,13 +241,13 @@ class Model(Trainable):
         return self._write(PhaseRecords()).outputs
 
     def label_inputs(self) -> list[str]:
-        """Return the names of the input layers that have the labels of each output."""
+        """Return, for each output, the name of the input layer that has its labels."""
         if len(self.objective.losses) <= 1:
             return self.input_names()[:1]
         return self._write(PhaseRecords()).label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1, ...) as the losses take them, by input layer."""
+        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
         return self._write(PhaseRecords()).label_examples
 
     def as_labels(self, y: Any) -> Any:
@@ -260,15 +260,15 @@ class Model(Trainable):
         return labels_for_loss(losses[0], y) if losses else y
 
     def loss_of_labels(self) -> Any:
-        """Return the loss that ``compile`` was given for the first output, None where it was given none."""
+        """Return the loss of the first output as given to ``compile``, or None."""
         return next(iter(self.objective.losses), None)
 
     def has_channels_last(self) -> bool:
-        """Whether an input has images with their channels last; so have labels and outputs that are images then."""
+        """Whether an input has images with their channels last; then labels and outputs that are images have, too."""
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
+        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
@@ -280,7 +280,7 @@ class Model(Trainable):
         return encoders
 
     def require_loss(self) -> None:
-        """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
+        """Raise UserError for a model that has neither a loss nor a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
         if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
@@ -297,11 +297,11 @@ class Model(Trainable):
         return written
 
     def _uses_function(self) -> bool:
-        """Whether a loss is a function, which takes labels of one shape."""
+        """Whether a loss is a Python function, which takes labels of a fixed shape."""
         return any(loss_kind(loss) == "FunctionLoss" for loss in self.objective.losses if not isinstance(loss, Symbol))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that inputs name. Raises UserError where one names none."""
+        """Return the shapes of records that the inputs define. Raises UserError where one names none."""
         texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
         shapes = [
             texts.get(name, symbol.builder.settings["shape"])
@@ -339,7 +339,7 @@ class Model(Trainable):
 
 
 def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
-    """Return contrastive divergence for restricted Boltzmann machines, else back-propagation."""
+    """Return contrastive divergence for a net with restricted Boltzmann machines, else back-propagation."""
     machines = any(conf.type is LayerType.kRBMVis for conf in layers)
     return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
@@ -362,7 +362,7 @@ Owners = Sequence[tuple[LayerBuilder, Sequence[str]]]  # the layers of a model, 
 
 
 def newest_values(own: Mapping[str, np.ndarray] | None, owners: Owners) -> dict[str, np.ndarray] | None:
-    """Return the params of a model by name: those of its layers, else its own; None where there are none."""
+    """Return the params of a model by name: the values in its layers, else the model's own, or None."""
     values = dict(own or {})
     for builder, names in owners:
         for name, value in zip(names, builder.values or (), strict=False):
@@ -372,7 +372,7 @@ def newest_values(own: Mapping[str, np.ndarray] | None, owners: Owners) -> dict[
 
 
 def hand_out(params: Mapping[str, np.ndarray], owners: Owners) -> None:
-    """Let the layers of a model have these params, and other models with them; none for those that are not given."""
+    """Set the params of the layers of a model, which other models may share; a layer without given params gets None."""
     for builder, names in owners:
         values = [params.get(name) for name in names]
         builder.values = values if any(value is not None for value in values) else None

@@ -1,4 +1,4 @@
-"""The params of a model: initial values, getting, setting and saving them; its net for numpy arrays; its summary."""
+"""The params of a model: initial values, get, set and save; the net for numpy arrays; the summary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optim
 
 
 class ModelParams(HasVariables, ABC):
-    """A net with its params.
+    """A net with its params: base class of models.
 
     Attributes:
         name: the name of its job.
@@ -75,7 +75,7 @@ class ModelParams(HasVariables, ABC):
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
-        """The params by name, None before there are any."""
+        """The params by name, or None before they are initialised."""
         if self._fit is not None:
             self._fit.refresh()
         return self._own_params
@@ -97,7 +97,7 @@ class ModelParams(HasVariables, ABC):
 
     @contextmanager
     def _training(self, steps: int) -> Iterator[RunningFit]:
-        """Let callbacks see and set the params of a fit that goes on, ``steps`` steps after the optimizer began."""
+        """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
         self._fit = fit = RunningFit(self, steps)
         builders = self._builders()
         try:
@@ -111,43 +111,43 @@ class ModelParams(HasVariables, ABC):
             fit.close()
 
     def _refuse_while_training(self, action: str) -> None:
-        """Raise UserError in a callback of ``fit``, for an action that the fit would ignore."""
+        """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
         if self._fit is not None:
             self._fit.refuse(action)
 
     def _builders(self) -> list[LayerBuilder]:
-        """Return the layers of a model described in Python, wrapped ones among them."""
+        """Return the layers of a model described in Python, including wrapped layers."""
         return []
 
     @abstractmethod
     def input_names(self) -> list[str]:
-        """Return the names of the input layers that ``x`` is for."""
+        """Return the names of the input layers that read the records ``x``."""
 
     @abstractmethod
     def label_inputs(self) -> list[str]:
-        """Return the names of the input layers that have the labels of each output."""
+        """Return, for each output, the name of the input layer that has its labels."""
 
     @abstractmethod
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1, ...) of the shape and dtype that the losses take, by input layer."""
+        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
 
     @abstractmethod
     def output_layers(self) -> list[str]:
-        """Return the names of the layers whose features ``predict`` returns."""
+        """Return the names of the layers whose outputs ``predict`` returns."""
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job for the records of "train", "val" and "test", without binding them to it."""
+        """Return the job for the records of "train", "val" and "test", without binding the records to the job."""
 
     def record_names(self) -> Mapping[str, RecordNames]:
-        """Return the names of the classes and columns of the records of training, by input."""
+        """Return the names of classes and columns in the training records, by input."""
         trained = self._arguments.phases.get("train") if self._arguments else None
         return self._loaded_names if trained is None else trained.names
 
     def _local(
         self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None, phase: str = "test"
     ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-        """Return the net of numpy arrays in this process, the records, and the labels.
+        """Return the net that computes numpy arrays in this process, the records, and the labels.
 
         ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
         records in a ``phase``, a test or training.
@@ -165,7 +165,7 @@ class ModelParams(HasVariables, ABC):
         return net, records, labels
 
     def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return records, and their weights, by input layer, and labels, None where there are none."""
+        """Return records and weights by input layer, and labels by input layer or None."""
         records = {name: x for name, (x, _) in pairs.items()}
         if weights is not None:
             records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
@@ -175,7 +175,7 @@ class ModelParams(HasVariables, ABC):
     def _explained(
         self, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
     ) -> Iterator[None]:
-        """Explain faults by records of another shape than in training, and keep the shape of training then.
+        """Replace an error caused by records of another shape than in training by one that names both shapes.
 
         Those that are ``held_out`` for validation are compared with the others.
         """
@@ -191,7 +191,7 @@ class ModelParams(HasVariables, ABC):
             raise
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the params of a net, with initial values for those that the model was not given."""
+        """Return the params of a net, with initial values for params that the model does not have yet."""
         params = self._params or {}
         if not self._complete:
             check_start(net.net.params, params)
@@ -238,7 +238,7 @@ class ModelParams(HasVariables, ABC):
         self._params, self._training_state, self._complete = arrays, TrainingState(), False
 
     def set_param(self, name: str, array: np.ndarray) -> None:
-        """Set a param; the optimizer goes on from its state."""
+        """Set the value of a param; the optimizer keeps its state."""
         if self._fit is not None:
             self._fit.check_open()
         self._params = {**self.params, name: array}
@@ -273,7 +273,7 @@ class ModelParams(HasVariables, ABC):
         print(as_table(net, self.name))
 
     def _written_job(self) -> Job:
-        """Return the job of the last ``fit`` as far as files have it, else that of a ``fit`` with default arguments."""
+        """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
         arguments = self._arguments or JobArguments()
         job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
         return job if job.epochs or job.train_steps else job.replace(epochs=1)
@@ -291,11 +291,11 @@ class ModelParams(HasVariables, ABC):
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that the model names itself. Raises UserError where it names none."""
+        """Return the shapes of records that the model itself defines. Raises UserError where it names none."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
     def _ordered_params(self) -> dict[str, np.ndarray]:
-        """Return the params of the net in the order of its layers, with initial values for those that are not given.
+        """Return the params of the net in the order of its layers, with initial values where none are set.
 
         The net of a loaded model without known shapes is not known; its params are in the order of their file.
         """
@@ -311,7 +311,7 @@ class ModelParams(HasVariables, ABC):
         return {name: params[name] for name in local.net.params if name in params}
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the layers, frozen ones among them."""
+        """Return copies of the params in the order of the layers, including frozen params."""
         return [array.copy() for array in self._ordered_params().values()]
 
     @property
@@ -351,7 +351,7 @@ class ModelParams(HasVariables, ABC):
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Set the params to those of a file, or of the folder of a saved model. Raises UserError for a damaged one."""
+        """Set the params from a file, or from the folder of a saved model. Raises UserError for a damaged one."""
         file = Path(path)
         finish_save(file)
         file = file / PARAMS if (file / PARAMS).is_file() else file
@@ -359,7 +359,7 @@ class ModelParams(HasVariables, ABC):
 
     @property
     def history(self) -> Any:
-        """The history of the last ``fit``, None before."""
+        """The history of the last ``fit``, or None before the first."""
         return None if self.result is None else self.result.history
 
     @checked

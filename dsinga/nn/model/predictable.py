@@ -1,4 +1,4 @@
-"""Tests and predicts with models described in Python and with those of job files.
+"""Tests models and predicts with them, both models described in Python and models of job files.
 
 Inside, features of images are (B, C, H, W), also where inputs have the channels last: labels and outputs get their axes
 in another order where they come in and go out.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class Predictable(ModelParams):
-    """A net with its params, which can be tested and used."""
+    """A net with its params that can be evaluated and can predict."""
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         x, y = as_pair(x, y, self.input_names())
@@ -56,7 +56,7 @@ class Predictable(ModelParams):
         return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))
 
     def _weighed_pairs(self, data: Data) -> WeighedPairs:
-        """Return the records of each input with their labels, and their weights, which are 0 for labels that lack."""
+        """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
         x, y, weights = data
         if x is None and y is None and weights is not None:
             raise UserError("sample_weight needs x, the records that it weighs")
@@ -64,16 +64,16 @@ class Predictable(ModelParams):
         return WeighedPairs(self._pairs(x, y), weights)
 
     def _as_codes(self, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-        """Return the records of each input with arrays of codes in place of texts and of sequences."""
+        """Return the records of each input with texts and sequences converted to arrays of codes."""
         encoders = self.text_encoders()
         return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
+        """Return, by input, the encoder that turns texts into codes; None for an input of codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
-        """Whether the records are images, or volumes, with their channels last; so are labels and outputs then."""
+        """Whether records are images or volumes with their channels last; then labels and outputs have, too."""
         return False
 
     def as_labels(self, y: Any) -> Any:
@@ -81,15 +81,15 @@ class Predictable(ModelParams):
         return y
 
     def loss_of_labels(self) -> Any:
-        """Return the loss that ``compile`` was given for the first output, None where it was given none."""
+        """Return the loss of the first output as given to ``compile``, or None."""
         return None
 
     def _reported(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return the names of the metrics of ``compile`` that are among these."""
+        """Return the names of the metrics of ``compile`` that ``metrics`` contains."""
         return [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
 
     def require_loss(self) -> None:
-        """Raise UserError for a model that ``compile`` has given no loss."""
+        """Raise UserError for a model that has no loss from ``compile``."""
 
     @overload
     def evaluate(
@@ -184,7 +184,7 @@ class Predictable(ModelParams):
     def _opened(
         self, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
     ) -> PhaseRecords:
-        """Return the records of each input, opened in the order of those of training, with their weights.
+        """Open the records of each input, with columns and classes in the order of training, and add their weights.
 
         ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
         """
@@ -196,7 +196,7 @@ class Predictable(ModelParams):
         return opened
 
     def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
-        """Return the errors of the output as a prediction of the targets of windows, by group."""
+        """Return the errors of a forecast, by group: the output compared with the targets of windows of a Dataset."""
         if not is_of(x, "dsinga", "FieldWindows"):
             raise UserError("by and against are for windows of a Dataset, as of dsinga.windows")
         layers = self.output_layers()
@@ -261,7 +261,7 @@ class Predictable(ModelParams):
 
     @checked
     def predict_lazily(self, x: Any, *, leads: int | None = None, members: int | None = None) -> Any:
-        """Return the outputs for a dask array of records as a dask array, which Dask computes chunk by chunk.
+        """Return the outputs for a dask array of records as a dask array, computed chunk by chunk.
 
         So neither records nor outputs need to fit into memory; a list for several outputs. For a Dataset or DataArray,
         or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
@@ -282,13 +282,13 @@ class Predictable(ModelParams):
         return self._arranged(outputs, members)
 
     def _arranged(self, outputs: list[Any], members: int | None) -> Any:
-        """Return outputs, (n, ...), or (members, n, ...) where members are given: one alone, or a list of several."""
+        """Return one output, or a list of several; (n, ...), or (members, n, ...) if ``members`` is given."""
         if self.has_channels_last():
             outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
         return outputs[0] if len(outputs) == 1 else outputs
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return the outputs for features, as a layer does, or for arrays, as :meth:`predict` does.
+        """Return a symbol when called on symbols, as a layer does, or predictions when called on arrays.
 
         Models that have a layer share its params. Raises UserError for ``training=True``, which fit is for.
         """
@@ -307,21 +307,21 @@ class Predictable(ModelParams):
         )
 
     def trained_windows(self) -> dict[str, Any]:
-        """Return the settings of the windows of a Dataset of training, by input; none for other records."""
+        """Return, by input, the settings of the windows (examples cut from a Dataset) of training; else nothing."""
         return self._arguments.phases["train"].windows if self._arguments and "train" in self._arguments.phases else {}
 
     @checked
     def features(
         self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
     ) -> Any:
-        """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
+        """Return the output of a named layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
         features = self._features(self._unlabelled(x), names, batch_size, client)
         return features[0] if len(names) == 1 else features
 
     def _unlabelled(self, x: Any) -> dict[str, Pair]:
-        """Return the records of each input as those of training were, without labels, which predictions do not need."""
+        """Return the records of each input in the form of training, without labels."""
         names = self.input_names()
         pairs = self._as_codes(pair_up(*as_pair(x, None, names), names, names[:1]))
         return {name: (records, None) for name, (records, _) in pairs.items()}
@@ -329,7 +329,7 @@ class Predictable(ModelParams):
     def _features(
         self, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Client | None
     ) -> list[Any]:
-        """Return the feature of each layer: of numpy arrays from this process, unless a client is given."""
+        """Return the output of each named layer; numpy arrays are computed in this process unless a client is given."""
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
             pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
@@ -341,7 +341,7 @@ class Predictable(ModelParams):
         return [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in layers]
 
     def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
-        """Return the job that computes features of records, and its data."""
+        """Return a job that computes the outputs of layers for records, and its data."""
         opened = open_inputs(pairs, self.record_names())
         opened.check_order(self.trained_windows())
         opened.assume_labels()
@@ -349,5 +349,5 @@ class Predictable(ModelParams):
 
 
 def is_dataset(x: Any) -> bool:
-    """Whether ``x`` is an xarray Dataset or DataArray, or a path, which may be that of one."""
+    """Whether ``x`` is an xarray Dataset or DataArray, or a path that may lead to one."""
     return is_a(x, "xarray", "Dataset", "DataArray") or is_path(x)

@@ -46,7 +46,7 @@ class PhaseRecords:
     names: dict[str, RecordNames] = field(default_factory=dict)
 
     def in_order_of(self, trained: Mapping[str, Any]) -> PhaseRecords:
-        """Return the records with windows of Datasets in the order of those of training, whose settings are given."""
+        """Return the records with the windows of Datasets in the order of variables and points of training."""
         sources = dict(self.sources)
         for name in sources.keys() & trained.keys():
             sources[name] = sources[name].in_training_order({"windows": trained[name]})
@@ -59,7 +59,7 @@ class PhaseRecords:
         )
 
     def check_order(self, trained: Mapping[str, Any]) -> None:
-        """Raise UserError where windows of Datasets lie otherwise than those of training, whose settings are given."""
+        """Raise UserError where the windows of Datasets have another order of variables or points than in training."""
         if self.in_order_of(trained) is not self:
             raise UserError(
                 "the windows lie otherwise than those of training (the order of variables, levels or axes, or the "
@@ -67,40 +67,40 @@ class PhaseRecords:
             )
 
     def bound(self) -> dict[str, Any]:
-        """Return the sources that the job does not name."""
+        """Return the opened sources that the job does not name by a path."""
         return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return the stores and shapes without the opened records, and without weights, which belong to these."""
+        """Return the stores and shapes of the records, without the opened records and their weights."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
         return PhaseRecords({}, self.stores, self.windows, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
-        """Return the fields of the ``store_conf`` of an input: those that name its records, and define its windows."""
+        """Return the fields of the ``store_conf`` of an input that name its records and define its windows."""
         windows = {"windows": self.windows[name]} if name in self.windows else {}
         return windows | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
-        """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
+        """Drop the mark of inputs without labels, because a net that only predicts needs no labels."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
 
 @dataclass
 class JobArguments:
-    """The arguments of a model's job: the records of "train", "val" and "test", the batch size, fields of the job."""
+    """The arguments from which a model makes its job: records by phase, batch size, further fields."""
 
     phases: dict[str, PhaseRecords] = field(default_factory=dict)
     batch_size: int | None = None
     fields: dict[str, Any] = field(default_factory=dict)
 
     def described(self) -> JobArguments:
-        """Return the arguments without opened records."""
+        """Return the arguments without the opened records."""
         phases = {phase: records.described() for phase, records in self.phases.items()}
         return JobArguments(phases, self.batch_size, self.fields)
 
 
 def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = MappingProxyType({})) -> PhaseRecords:
-    """Return the opened records of each input, with classes and columns in the order of the ``trained`` ones.
+    """Open the records of each input, with classes and columns in the order of ``trained`` records.
 
     Raises UserError for what cannot be read.
     """
@@ -122,7 +122,7 @@ def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = 
 
 
 def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
-    """Add the weights of records as those of the input layer "sample_weight", and return them as its records.
+    """Add sample weights as records of the input layer "sample_weight", and return the records.
 
     They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other shapes.
     """
@@ -143,12 +143,12 @@ def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
-    """Return the phases whose records have weights."""
+    """Return the phases whose records have sample weights."""
     return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
 
 
 def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
-    """Return the job whose input layers read the stores that it names from ``phases``, where these are open already.
+    """Return the job with input layers that read sources already open in ``phases``, instead of opening them again.
 
     A layer whose other settings say how its store is read opens it by these. Without ``shuffle`` training reads the
     records in the order given.
@@ -169,7 +169,7 @@ def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) 
 
 
 def store_fields(x: Any) -> dict[str, Any]:
-    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
+    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; empty for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
     if isinstance(x, RecordSource):
@@ -188,7 +188,7 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 
 
 def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of all rows of records that are arrays; the length of a Dask data frame is not known."""
+    """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length."""
     return {
         name: (len(x), *x.shape)
         if isinstance(x, RecordSource)
@@ -199,7 +199,7 @@ def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
 
 
 def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Return a sentence about records of other shapes than those ``trained`` on, "" where there are none.
+    """Return an error sentence for records of other shapes than the ``trained`` shapes, else "".
 
     Other shapes are no fault by themselves: a net may take images of any size.
     """
@@ -211,7 +211,7 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Return the rows of a batch, at most the number of records, so that each epoch has a step of its own.
+    """Return the batch size, at most the number of records, so that each epoch has at least one step.
 
     Those of a sequence of batches come before the default.
     """
@@ -222,6 +222,6 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
 
 
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
-    """Whether all records and labels are numpy arrays, which this process computes without a cluster."""
+    """Whether all records and labels are numpy arrays, so that this process computes them without a cluster."""
     arrays = [array for pair in pairs.values() for array in pair if array is not None]
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)

@@ -1,4 +1,4 @@
-"""The result of an evaluation, losses and metrics with names, and predictions that have methods of tensors."""
+"""The results of a model: evaluations with named numbers, and predictions with methods of PyTorch and TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 
 
 class EvaluationResult(tuple[float, ...]):
-    """The loss and the metrics of an evaluation: a tuple of numbers that have names.
+    """The loss and the metrics of an evaluation: a tuple whose numbers have names.
 
     ``loss, accuracy = evaluation`` and ``evaluation[1]`` take them in the order of Keras: the loss, then the metrics
     that ``compile`` was given, without these all that there are. ``evaluation["loss"]``, ``evaluation.loss`` and
@@ -41,7 +41,7 @@ class EvaluationResult(tuple[float, ...]):
         return self._figures.keys()
 
     def items(self) -> ItemsView[str, float]:
-        """Return the names with their numbers."""
+        """Return pairs of name and number."""
         return self._figures.items()
 
     def __contains__(self, name: object) -> bool:
@@ -59,7 +59,7 @@ class EvaluationResult(tuple[float, ...]):
         return f"EvaluationResult({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def __float__(self) -> float:
-        """Return the loss, as Keras does where no metrics are compiled. Raises UserError where there are some."""
+        """Return the loss, if no metrics are compiled. Raises UserError where there are some."""
         if self._metrics:
             raise UserError(f"evaluate returns several figures: {', '.join(self.keys())}; take one, as figures['loss']")
         return self["loss"]
@@ -69,7 +69,7 @@ class EvaluationResult(tuple[float, ...]):
 
 
 class Predictions(np.ndarray[Any, Any]):
-    """An array of predictions that has methods of tensors, too, for programs that are written for these."""
+    """A numpy array of predictions with the methods of tensors ``numpy`` and ``detach``."""
 
     def numpy(self) -> np.ndarray:
         """Return the plain array."""
@@ -83,7 +83,7 @@ class Predictions(np.ndarray[Any, Any]):
 
 
 def with_tensor_methods(predictions: Any) -> Any:
-    """Return predictions, an array or a list, with numpy's arrays as :class:`Predictions`."""
+    """Return predictions, an array or a list, with each numpy array as :class:`Predictions`."""
     if isinstance(predictions, list):
         return [with_tensor_methods(array) for array in predictions]
     return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions

@@ -1,4 +1,4 @@
-"""Sequential: nets whose layers follow one another, and copies of models with layers of their own."""
+"""Sequential: nets whose layers follow one another; and copies of models with new layers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Sequential(Model):
 
 @checked
 def clone_model(model: Model) -> Model:
-    """Return a model of the same layers with initial params of its own, which is not compiled.
+    """Return an uncompiled model with the same layers and new initial params.
 
     Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
     """
@@ -99,7 +99,7 @@ def clone_model(model: Model) -> Model:
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:
-    """Return the copy of a layer, which ``layers`` keeps by the id of the layer."""
+    """Return the copy of a layer; ``layers`` keeps the copies by the id of the original layer."""
     if id(builder) not in layers:
         layers[id(builder)] = builder.remake()
         layers[id(builder)].__setstate__({"trainable": builder.trainable, "values": None, "name": builder.name})

@@ -1,4 +1,4 @@
-"""Trains models described in Python and those of job files."""
+"""Trains models, both models described in Python and models of job files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads
 
 
 class Trainable(Predictable):
-    """A net with its params, which can be trained, tested and used.
+    """A net with its params that can be trained, evaluated and used for predictions.
 
     Attributes:
         default_batch_size: the rows of a batch where none are given, None to leave those of a job.
@@ -76,7 +76,7 @@ class Trainable(Predictable):
         name: str | None = None,
         **fields: Unpack[JobFields],
     ) -> Job:
-        """Return the model as a job, as a job file describes it.
+        """Return the model as a job, with the fields of a job file.
 
         Args:
             x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
@@ -111,7 +111,7 @@ class Trainable(Predictable):
         train_steps: int | None,
         fields: Mapping[str, Any],
     ) -> JobArguments:
-        """Return the arguments of a job on ``data``, opened, by phase."""
+        """Open ``data`` by phase, and return the arguments of a job that reads them."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
         phases: dict[str, PhaseRecords] = {}
         for phase, (pairs, weights) in data.items():
@@ -122,7 +122,7 @@ class Trainable(Predictable):
         return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
 
     def _bound_job(self, arguments: JobArguments) -> Job:
-        """Return the job of these arguments, which reads the opened records."""
+        """Return a job made from these arguments, which reads the opened records."""
         job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
         bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
         return bind_records(job, bound) if bound else job
@@ -130,7 +130,7 @@ class Trainable(Predictable):
     def _schedule(
         self, phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
     ) -> dict[str, int]:
-        """Return the fields of the job that say how long it trains, and how often it reports and validates."""
+        """Return the fields of the job for the length of training, reports and validation."""
         if steps is not None and epochs is not None:
             raise UserError("give epochs or train_steps, not both")
         if epochs is not None:  # then metrics and validation come at the end of each epoch
@@ -168,7 +168,7 @@ class Trainable(Predictable):
         shuffle: bool = True,
         **fields: Unpack[FitFields],
     ) -> History:
-        """Train the model and return the history, whose rows are one an epoch.
+        """Train the model and return the history, which has a row for each epoch.
 
         A second call goes on: from the params, the optimizer's state and its step, on which schedules depend;
         ``compile`` and setting the params begin the optimizer anew. Ctrl-C, or the stop button of a notebook, ends
@@ -232,7 +232,7 @@ class Trainable(Predictable):
         return self.result.history
 
     def _phases_of_fit(self, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-        """Return the records of training and validation with labels and weights, also those of classes.
+        """Return the training and validation records with labels and weights, including weights of classes.
 
         A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
         """
@@ -244,7 +244,7 @@ class Trainable(Predictable):
         return {"train": self._with_class_weights(train, class_weight), "val": validation}
 
     def _with_class_weights(self, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-        """Return records with the weights of their classes, where any are given, times their own."""
+        """Return records whose sample weights are multiplied by the weights of their classes, if any are given."""
         if class_weight is None:
             return data
         if len(self.label_inputs()) > 1:
@@ -255,7 +255,7 @@ class Trainable(Predictable):
     def _begin(
         self, workspace: Any, resume: Any, backups: Sequence[BackupAndRestore], fields: dict[str, Any]
     ) -> FitBegin:
-        """Return where a fit begins; ``backups`` name the folder that it goes on from, and set some ``fields``."""
+        """Return the seed, step and folder where a fit begins; ``backups`` are callbacks that name the folder."""
         for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
@@ -263,7 +263,7 @@ class Trainable(Predictable):
         return resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume), self._begins)
 
     def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
-        """Return the job that a fit trains: it goes on from the steps that the optimizer has done."""
+        """Return the job that a fit trains, which continues the step count of the optimizer."""
         job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
             job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
@@ -279,7 +279,7 @@ class Trainable(Predictable):
         workers: int | None,
         progress: bool,
     ) -> api.Result:
-        """Train the job, whose callbacks may read and set params; keep what was trained also where it ends badly."""
+        """Train the job, whose callbacks may read and set params; keep the trained params even after an error."""
         runner: Any = find_runner(client, waits=True)
         rescued = RescuedParams("the model")
         events = {"epochs": job.epochs or 1, "steps": _steps_of_epoch(arguments), "verbose": int(progress)}
@@ -301,7 +301,7 @@ class Trainable(Predictable):
                 self._take(rescued, job, arguments, begin)
 
     def _take(self, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
-        """Go on from what a fit has trained, however it has ended."""
+        """Set the model's params, optimizer state and result from a fit that has ended, even by an error."""
         assert rescued.params is not None
         assert rescued.net is not None
         self._arguments = arguments.described()
@@ -320,7 +320,7 @@ class Trainable(Predictable):
         class_weight: Mapping[int, float] | str | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Train on one batch of numpy arrays, in this process, and return the loss of before the step.
+        """Train on one batch of numpy arrays in this process, and return the loss before the step.
 
         The optimizer goes on from the last step or fit, and the next fit from here; in an event of a callback, the fit
         that goes on, which does not count the step. With ``compile(metrics=...)`` it
@@ -341,7 +341,7 @@ class Trainable(Predictable):
         return self._figures(metrics, return_dict)
 
     def trained_layers(self) -> list[bool]:
-        """Return which of the layers whose ``trainable`` can be set are trained."""
+        """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
         return []
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
@@ -351,7 +351,7 @@ class Trainable(Predictable):
         return x, y
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-        """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
+        """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
         kept = self._batch_steps
         if kept is None or kept[0] != key or kept[1].state is not self._training_state:
             net, records, labels = self._local(pairs, True, weights, "train")
@@ -360,7 +360,7 @@ class Trainable(Predictable):
         return kept[1].net, *self._arrays(pairs, weights)
 
     def _figures(self, metrics: Mapping[str, float], return_dict: bool) -> Any:
-        """Return metrics as Keras's methods of batches do: the loss, a list, or all by name."""
+        """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
         if return_dict:
             return dict(metrics)
         names = self._reported(metrics)
@@ -368,17 +368,17 @@ class Trainable(Predictable):
         return values if names else values[0]
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""
+        """Return the loss and metrics of a batch of numpy arrays without training on it."""
         return self._figures(
             self.evaluate(*self._batch(x, y), sample_weight=sample_weight, return_dict=True), return_dict
         )
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Return the outputs for a batch of numpy arrays, as :meth:`predict` does."""
+        """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
 
 
 def _steps_of_epoch(arguments: JobArguments) -> int:
-    """Return how many steps an epoch of the records of training has."""
+    """Return the number of steps in an epoch of the training records."""
     records = [len(source) for source in arguments.phases["train"].sources.values()] if arguments.phases else [1]
     return max(1, -(-min(records, default=1) // (arguments.batch_size or 1)))

@@ -1,4 +1,4 @@
-"""Keeps the optimizer's state of a model, the names of its classes, and the fit that trains it now."""
+"""The training state of a model: the optimizer's state, the names of classes, and the fit that is running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_SEED = [0]  # of the first fit of models that are made from now on
 
 @dataclass
 class TrainingState:
-    """The state of the optimizer of a model, with which the next ``fit`` goes on.
+    """The state of a model's optimizer, from which the next ``fit`` continues.
 
     Attributes:
         steps: how many steps it has done.
@@ -39,7 +39,7 @@ class TrainingState:
     slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def write(self, path: Path, mark: str) -> None:
-        """Write the state, if there is one, to a safetensors file that says by ``mark`` what params it is for.
+        """Write the state, if there is any, to a safetensors file, with a ``mark`` that identifies the params.
 
         Its arrays are called "param/slot"; "steps" is the number of steps. Raises OSError.
         """
@@ -49,7 +49,7 @@ class TrainingState:
 
     @classmethod
     def read(cls, path: Path) -> TrainingState:
-        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
+        """Return the state read from a file, or a new state without a file; raise UserError for a damaged file."""
         if not path.is_file():
             return cls()
         arrays = read_safetensors(path)
@@ -64,7 +64,7 @@ class TrainingState:
 
 
 class FitBegin(NamedTuple):
-    """The seed, the step and the folder with which a fit begins.
+    """The seed, the step and the workspace (folder of checkpoints) with which a fit begins.
 
     Attributes:
         seed: the seed that it has by default.
@@ -80,7 +80,7 @@ class FitBegin(NamedTuple):
 
 
 def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Return ``begin``, with the seed and the step of the ``earlier`` fit that it resumes, by workspace, if it does."""
+    """Return ``begin`` with the seed and step of the ``earlier`` fit in the same workspace, if the fit resumes one."""
     workspace, resume = begin.workspace, begin.resume
     if isinstance(resume, (str, os.PathLike)) and resume != "auto":
         workspace = Path(resume).expanduser().absolute().parent.parent
@@ -102,7 +102,7 @@ MARK = "$mark"  # a key: no input is called so
 
 
 def write_names(names: Mapping[str, RecordNames], path: Path, mark: str) -> None:
-    """Write the names of each input, if there are any, as JSON that says by ``mark`` what params they are for.
+    """Write the names of classes and columns by input as JSON, with a ``mark`` that identifies the params.
 
     Raises OSError.
     """
@@ -111,7 +111,7 @@ def write_names(names: Mapping[str, RecordNames], path: Path, mark: str) -> None
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:
-    """Return the names that :func:`write_names` wrote, none without a file; raise UserError for a damaged file."""
+    """Return the names that :func:`write_names` wrote, or none without a file; raise UserError for a damaged file."""
     if not path.is_file():
         return {}
     try:
@@ -130,7 +130,7 @@ def read_names(path: Path) -> dict[str, RecordNames]:
 
 
 def _names(value: Any) -> Any:
-    """Return names in nested lists as tuples. Raises TypeError for anything else."""
+    """Return nested lists of names as tuples. Raises TypeError for anything else."""
     if not isinstance(value, (str, list)):
         raise TypeError("a name is no text")
     return value if isinstance(value, str) else tuple(map(_names, value))
@@ -141,12 +141,12 @@ _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDicti
 
 
 def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
-    """Let steps from now on replace these arrays, rather than change them in place."""
+    """Mark arrays as kept by the user, so that later steps replace them instead of changing them in place."""
     _of_users.update({id(array): array for array in params.values()})
 
 
 class BatchSteps:
-    """The net and the updater of a model between its calls of ``train_on_batch``.
+    """The net and the updater that a model keeps between calls of ``train_on_batch``.
 
     Attributes:
         net: the nets, for records of one shape.
@@ -166,7 +166,7 @@ class BatchSteps:
         self.state = begin
 
     def step(self, params: Mapping[str, np.ndarray], records: Any, labels: Any) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the params after a step on a batch, and its metrics before the step.
+        """Return the params after a step on a batch, and the metrics before the step.
 
         Arrays that an earlier step has returned are changed in place, unless :func:`leave_to_user` was told of them.
         """
@@ -194,7 +194,7 @@ CLOSED = (
 
 
 class RunningFit:
-    """A fit that goes on: in the events of its callbacks the model has the params of the run, and the run those of it.
+    """A running fit: keeps params equal in the model and in the training run during callbacks.
 
     Params are copied when they are first read in an event, as arrays that are read-only: callbacks may keep them.
 
@@ -214,7 +214,7 @@ class RunningFit:
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
-        """Let the model have the params of the run meanwhile; then give those that it was given to the run.
+        """Show the run's params in the model during a callback, and give changed params back to the run.
 
         ``loop`` is None for an event at which training does not stand: then the model keeps those that it has.
         """
@@ -228,7 +228,7 @@ class RunningFit:
             self._loop = None
 
     def refresh(self) -> None:
-        """Give the params of the run to the model, unless it has those of this step."""
+        """Copy the run's params to the model, unless it has the params of this step already."""
         if self._loop is None or self._step == self._loop.step:
             return
         self._step = self._loop.step
@@ -238,7 +238,7 @@ class RunningFit:
         self._model._params, self._model._complete = self._params, True
 
     def refresh_state(self) -> None:
-        """Give the optimizer's state of the run to the model, unless it has that of this step."""
+        """Copy the run's optimizer state to the model, unless it has the state of this step already."""
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
@@ -252,11 +252,11 @@ class RunningFit:
         self.refresh()
 
     def refuse(self, action: str) -> NoReturn:
-        """Raise UserError for an action that has no effect on a fit that goes on."""
+        """Raise UserError for an action that has no effect on a running fit."""
         raise UserError(f"{action} has no effect while fit trains the model; {REMEDY}")
 
     def _return_changes(self) -> None:
-        """Let the run go on from the params and the optimizer's state that the model was given in an event."""
+        """Give the run the params and optimizer state that the user has set in the model in a callback."""
         if self._loop is None or self._step is None:
             return
         params = self._model._params or {}
@@ -267,6 +267,6 @@ class RunningFit:
             self._step = self._state_step = None
 
     def close(self) -> None:
-        """Give the model what it had before the fit, which keeps what it has trained in another way."""
+        """Restore the model's params and state from before the fit; the fit stores its results separately."""
         if self._params:
             self._model._params, self._model._complete, self._model._training_state = self._before

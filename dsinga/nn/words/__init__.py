@@ -1,1 +1,1 @@
-"""What users write: layers, losses, metrics, optimizers and schedules in the words of Keras."""
+"""The functions and classes of ``dsinga.nn``: layers, losses, metrics, optimizers and schedules, named as in Keras."""

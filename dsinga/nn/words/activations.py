@@ -1,4 +1,4 @@
-"""Activation functions: layers of their own, and the names by which other layers take them."""
+"""Activation functions, both as layers and by the names that other layers take as ``activation=``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
-    """Write the layer of an activation function and return its feature; for None and "linear" that is ``feature``."""
+    """Write the layer of an activation function and return its feature; return ``feature`` for None and "linear"."""
     if activation is None or activation == "linear":
         return feature
     if callable(activation):
@@ -52,14 +52,14 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
 
 
 def activation_layer(writer: LayerWriter, feature: Feature, activation: str) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and the fields of an activation function."""
+    """Return the layer type and the configuration fields of an activation function."""
     if activation == "softmax":
         return "kSoftmax", {"per_step": softmax_by_step(writer, feature)}
     return ACTIVATIONS[activation]
 
 
 def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
-    """Return True for the softmax of each step of sequences, None for that of a row; raise UserError for images."""
+    """Return whether a softmax is over each step of sequences, not over a whole row; raise UserError for images."""
     axes = 1 if feature.flat or feature.shape is None else len(feature.shape)
     if axes > 2:
         raise writer.fail(
@@ -82,7 +82,7 @@ def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
 
 
 def own_activation(writer: LayerWriter, activation: Any) -> Feature:
-    """Write an activation function as the layer of the call itself."""
+    """Write an activation function as a layer with the name of the call."""
     if activation == "linear":
         return writer.source
     if callable(activation):

@@ -1,4 +1,4 @@
-"""Layers of attention: weighted means of values, alone or with projections of several heads."""
+"""Attention layers: weighted means of values, with a single head or with projections to several heads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def Attention(
 
 
 def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Return query, value, key, which may be None, and a list of the source that gives lengths, if there is one."""
+    """Return query, value, key or None, and a list that has the source of lengths if there is one."""
     sources = list(writer.sources)
     last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
     lengths = [sources.pop()] if last_is_lengths else []

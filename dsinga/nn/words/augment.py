@@ -13,7 +13,7 @@ from dsinga.nn.words.keras_arguments import missing_names
 
 
 def augmentation_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes augmentations of a class."""
+    """Return the function called ``name`` that makes an augmentation of class ``cls``."""
 
     def function(**arguments: Any) -> AugmentConf:
         given: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Layers of rows and channels: dense, dropout and sums of features; layers of any type, also of users' classes."""
+"""Basic layers: dense layers, dropout, arithmetic of features, and layers of any type or of a user's class."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]
 
 
 def dropout(function: str, rate: float, unit: str) -> Write:
-    """Return what writes a layer that leaves out this share of units."""
+    """Return a function that writes a dropout layer with this rate and unit."""
     conf = layer_settings(function, "kDropout", {"dropout_ratio": rate, "unit": unit})
     return lambda writer: writer.add("kDropout", **{"dropout_conf": {}, **conf})
 
@@ -95,7 +95,7 @@ def SpatialDropout3D(rate: float, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Identity(**common: Unpack[LayerArguments]) -> Write:
-    """Passes on its source, without a layer of the job."""
+    """Returns its source unchanged, without a layer in the job."""
     return lambda writer: writer.source
 
 
@@ -182,7 +182,7 @@ OTHERWISE = ("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFu
 
 
 def layer_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes layers of a class without a written one: nn.PReLU, or a user's."""
+    """Return the function called ``name`` that makes layers of a class that has no hand-written function."""
 
     def function(**settings: Any) -> Write:
         return write_derived_loss(name, type, cls, settings) or simple(name, type, **settings)
@@ -191,7 +191,7 @@ def layer_function(name: str, type: str, cls: Any) -> Any:
 
 
 def has_function(type: str, cls: Any) -> bool:
-    """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
+    """Whether ``nn`` has a function for a layer type; inputs and layers added by partitioning have none."""
     of_nets = issubclass(cls, layers.Layer) and not issubclass(cls, Bridge) and not (cls.is_input or cls.is_output)
     return of_nets and type not in OTHERWISE
 

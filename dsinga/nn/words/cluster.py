@@ -1,4 +1,4 @@
-"""The topology that trains a model, ``nn.Cluster``: worker groups, servers and sites, as ``cluster { }`` of a job."""
+"""Defines ``nn.Cluster``, the topology that trains a model: worker groups, servers and sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of images (B, C, H, W) and of volumes (B, C, D, H, W), also transposed, by channel, and recurrent.
+"""Convolutions of images (B, C, H, W) and volumes (B, C, D, H, W): plain, transposed, depthwise and recurrent.
 
 A size is a number, or one for each axis: (rows, columns), of volumes (depth, rows, columns). :func:`Conv2D` explains
 the arguments that several have.
@@ -80,7 +80,7 @@ def Conv3D(
     groups: int = 1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes the convolution of volumes (B, C, D, H, W), as :func:`Conv2D` that of images (kConvolution)."""
+    """Computes the convolution of volumes (B, C, D, H, W) and its activation (kConvolution)."""
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias, "group": groups}
     return convolution("Conv3D", 3, kernel_size, strides, padding, dilation_rate, activation, settings, params)
@@ -97,7 +97,7 @@ def convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return what writes a convolution of images, or of volumes, which have three ``axes``, and its activation."""
+    """Return a function that writes a convolution of images, or of volumes if ``axes`` is 3, and its activation."""
     check_activation(name, activation)
     layer_settings(name, "kConvolution", settings)
 
@@ -114,7 +114,7 @@ def convolution(
 def convolved(
     writer: LayerWriter, axes: int, kernel_size: Size, strides: Size, padding: Any, dilation_rate: Size
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return the fields of the window of a convolution, and its kernel."""
+    """Return the kernel of a convolution, and the fields of its window in the job."""
     kernel, dilation = per_axis(writer, kernel_size, axes), per_axis(writer, dilation_rate, axes)
     if padding == "valid":
         check_kernel(writer, kernel, dilation)
@@ -252,7 +252,7 @@ def Conv3DTranspose(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes a transposed convolution of volumes, as :func:`Conv2DTranspose` of images (kTransposedConvolution)."""
+    """Computes a transposed convolution of volumes, ``strides`` times as large (kTransposedConvolution)."""
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias}
     sizes = kernel_size, strides, padding, output_padding
@@ -270,7 +270,7 @@ def transposed_convolution(
     settings: dict[str, Any],
     params: dict[str, Any],
 ) -> Write:
-    """Return what writes a transposed convolution and its activation."""
+    """Return a function that writes a transposed convolution and its activation."""
     check_activation(name, activation)
     layer_settings(name, "kTransposedConvolution", settings)
 

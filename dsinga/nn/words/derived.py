@@ -1,4 +1,4 @@
-"""Functions of ``nn`` for components without a written one, also a user's: they take the settings of the class."""
+"""Makes the functions of ``nn`` for component classes without a hand-written function, from their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.nn.words.keras_arguments import bind, refuse_subclasses
 def settings_field(
     function: str, conf: type[Settings] | None, given: Mapping[str, Any], names: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return the field of a component's message that has its settings, of which None are those by default.
+    """Return the configuration field that holds a component's settings, where None means the default.
 
     It is left out where all are. ``names`` are the arguments of ``function`` by setting, where they have other names.
     Raises UserError, with the name of the argument, for settings that are wrong.
@@ -38,7 +38,7 @@ def settings_field(
 def derived_function(
     name: str, cls: Any, function: Any, first: Sequence[inspect.Parameter] = (), names: Mapping[str, str] = {}
 ) -> Any:
-    """Return ``function``, which takes arguments by name, with the name, signature and docstring of one for a class.
+    """Return ``function`` with the name, signature and docstring that follow from a component class.
 
     Its parameters are the settings of the class, after ``first``; those without a default come before the others.
     ``names`` are the parameters by setting, where they have other names.
@@ -57,12 +57,12 @@ def derived_function(
 
 
 def function_name(type: str) -> str:
-    """Return the name of the function of a type: PReLU of kPReLU, and a user's name as it is."""
+    """Return the name of the function of a type: PReLU for kPReLU, and a user's type name unchanged."""
     return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
 
 
 class Derived(Mapping[str, Any]):
-    """The derived functions of the components of a kind, by name; a class is imported when its function is asked for.
+    """A mapping from names to derived functions for all components of a kind, whose classes are imported on demand.
 
     Args:
         kind: the kind of the registry.
@@ -100,7 +100,7 @@ class Derived(Mapping[str, Any]):
 
 
 class Words(Mapping[str, Any]):
-    """The words of add-ons by name, each imported when it is asked for."""
+    """A mapping from names to the functions that add-ons add to ``nn``, each imported on demand."""
 
     def __getitem__(self, name: str) -> Any:
         if (word := find("word", name)) is None:
@@ -118,7 +118,7 @@ added_words = Words()
 
 
 def called_by_name(function: Any) -> Any:
-    """Return a derived function with arguments that are checked, and given to it by name."""
+    """Return a function that checks its arguments and passes them by name to a derived function."""
     parameters = inspect.signature(function)
 
     @functools.wraps(function)
@@ -129,5 +129,5 @@ def called_by_name(function: Any) -> Any:
 
 
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
-    """Return the fields of a message that name a component: its type or, of a user's own, its registered name."""
+    """Return the fields of a message that name a component: its type, or the registered name of a user's component."""
     return {"type": type} if type in names else {"type": names.user, "user_type": type}

@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines: a layer that contrastive divergence trains, and the dense layers it becomes."""
+"""Restricted Boltzmann machines, trained by contrastive divergence, and the dense layers that they initialise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def RBM(
     kernel_initializer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
+    """A restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid), whose means are its feature.
 
     A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
     ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
@@ -62,7 +62,7 @@ def param_names(machine: str) -> tuple[str, str, str]:
 
 
 def encoder(machine: LayerBuilder) -> LayerBuilder:
-    """Return the dense layer that computes the hidden units of a machine, with the machine's params by name.
+    """Return the dense layer that computes a machine's hidden units, with the machine's params.
 
     It has a sigmoid, or none where the units are gaussian. Raises UserError for a machine without a name.
     """
@@ -77,7 +77,7 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
 
 
 def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
-    """Return the dense layer that computes the ``units`` visible units of a machine from its hidden ones.
+    """Return the dense layer that computes a machine's ``units`` visible units from its hidden units.
 
     Its weight is that of :func:`encoder`, transposed, which the same model must have.
     """
@@ -93,7 +93,7 @@ def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
 
 
 def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
-    """Return the name and the settings of a machine; raise UserError for another layer, and for one without a name."""
+    """Return the name and settings of a machine; raise UserError for another layer or a machine without a name."""
     if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
         raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
     return machine.name, dict(machine.settings)

@@ -1,4 +1,4 @@
-"""Keras's functions that are no layers: sums and the like of features, one-hot labels, copies of models."""
+"""Keras's functions that are not layers: sums and products of features, one-hot labels, copies of models."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
 
 @checked
 def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the larger numbers of features."""
+    """Return the elementwise maximum of features."""
     return functools.reduce(lambda *pair: called(Maximum(name=name), pair), inputs)
 
 
 @checked
 def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the smaller numbers of features."""
+    """Return the elementwise minimum of features."""
     return functools.reduce(lambda *pair: called(Minimum(name=name), pair), inputs)
 
 
@@ -62,14 +62,14 @@ def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = Non
 
 
 def called(layer: LayerBuilder, inputs: Sequence[Symbol]) -> Symbol:
-    """Return the feature of a layer that is called on a list of features."""
+    """Call a layer on a list of features and return its feature."""
     feature: Symbol = layer(list(inputs))
     return feature
 
 
 @checked
 def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
-    """Return classes (...) as one-hot rows (..., num_classes), float32; an axis of length 1 at the end goes.
+    """Return classes (...) as one-hot rows (..., num_classes), float32, without a last axis of length 1.
 
     Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes.
     """
@@ -90,7 +90,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
 
 @checked
 def set_random_seed(seed: int) -> None:
-    """Let models that are made from now on begin with this seed, and seed Python's and numpy's random numbers."""
+    """Set the seed of Python, of numpy, and of models made from now on."""
     check_whole("seed", seed, 0)
     FIRST_SEED[0] = seed
     random.seed(seed)
@@ -98,4 +98,4 @@ def set_random_seed(seed: int) -> None:
 
 
 def clear_session(free_memory: bool = True) -> None:
-    """Do nothing: models keep no state outside of themselves."""
+    """Do nothing: there is no global state of models."""

@@ -59,7 +59,7 @@ def AveragePooling3D(
 
 
 def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding: Any) -> Write:
-    """Return what writes a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    """Return a function that writes a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
 
     def write(writer: LayerWriter) -> Feature:
         if axes == 3:
@@ -99,7 +99,7 @@ def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 
 def global_pooling(pool: str, axes: int) -> Write:
-    """Return what writes a pooling of all points of each channel, whose feature are vectors."""
+    """Return a function that writes a pooling of all points of each channel to a vector."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -124,7 +124,7 @@ def Padding2D(
 def Padding3D(
     padding: Sides = 1, padding_mode: str | tuple[str, ...] = "zero", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Adds points on every side of volumes (kPadding), as :func:`Padding2D` pixels."""
+    """Adds points on every side of volumes (kPadding)."""
     return padded(3, padding, padding_mode)
 
 
@@ -141,7 +141,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
 
 
 def padded(axes: int, padding: Any, padding_mode: Any) -> Write:
-    """Return what writes a layer that adds points to images, or to volumes, which have three ``axes``."""
+    """Return a function that writes a padding layer of images, or of volumes if ``axes`` is 3."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
     def write(writer: LayerWriter) -> Feature:
@@ -158,18 +158,18 @@ def padded(axes: int, padding: Any, padding_mode: Any) -> Write:
 
 @layer
 def Cropping2D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Leaves out ``cropping`` pixels on each side of images (kCropping), a size as ``padding`` of Padding2D."""
+    """Removes ``cropping`` pixels on each side of images (kCropping), with sizes like ``padding`` of Padding2D."""
     return cropped(2, cropping)
 
 
 @layer
 def Cropping3D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Leaves out ``cropping`` points on each side of volumes (kCropping)."""
+    """Removes ``cropping`` points on each side of volumes (kCropping)."""
     return cropped(3, cropping)
 
 
 def cropped(axes: int, cropping: Any) -> Write:
-    """Return what writes a layer that leaves points of images, or of volumes, out."""
+    """Return a function that writes a cropping layer of images, or of volumes."""
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
@@ -192,7 +192,7 @@ def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpac
 
 
 def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str) -> Write:
-    """Return what writes a layer with more points; raise UserError for an interpolation that is not there."""
+    """Return a function that writes an upsampling layer; raise UserError for an unknown interpolation."""
     methods = {"nearest": None, linear: "kLinear"}
     if interpolation not in methods:
         raise UserError(f"{name}: {unknown_name('interpolation', interpolation, methods)}")

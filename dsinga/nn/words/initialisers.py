@@ -1,4 +1,4 @@
-"""Initialisers by the names of Keras, as initialisers of a job."""
+"""Initialisers with the names of Keras, returned as initialisers of a job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def Param(
     share_from: str | None = None,
     static: bool = False,
 ) -> ParamConf:
-    """Return a param for the ``param=[...]`` of a layer: its name, initialiser, scales, or the param that it shares.
+    """Return a param for the ``param=[...]`` of a layer: its name, initialiser and scales, or a param to share.
 
     A ``static`` param keeps its value.
     Params of layers that have one name, or of which one has ``share_from`` the other's name, are one param.
@@ -77,7 +77,7 @@ PLAIN: Mapping[str, Callable[[], ParamGenConf]] = {
 
 
 def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> ParamGenConf | None:
-    """Return the initialiser of a param, None for the constant that it has without an initialiser.
+    """Return the configuration of a param's initialiser; None for the layer's own constant.
 
     Args:
         init: a name of Keras or of jobs, a registered user's initialiser, a number, a ParamGenConf, a mapping of
@@ -99,7 +99,7 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
 
 
 def named_init(init: Any) -> ParamGenConf:
-    """Return the initialiser that does not depend on fans; raise UserError for an unknown name."""
+    """Return an initialiser that does not depend on fans (inputs and outputs of a unit), by its name."""
     if isinstance(init, ParamGenConf):
         return init
     if isinstance(init, Mapping):
@@ -116,7 +116,7 @@ def named_init(init: Any) -> ParamGenConf:
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
-    """Return the initialiser whose variance follows from the fans: Glorot and Bengio (2010), He et al. (2015).
+    """Return an initialiser whose variance follows from the fans: Glorot and Bengio (2010), He et al. (2015).
 
     The normal ones are not truncated at two deviations, as those of Keras are; the variance is the same. Where
     ``InitMethod`` has the formula, the job names it; else it has the numbers.
@@ -138,12 +138,12 @@ def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
 
 
 def _root(scale: float) -> float:
-    """Return the square root with the digits that jobs have: 1.41421356 for 2."""
+    """Return the square root rounded to 8 decimals, as jobs have it: 1.41421356 for 2."""
     return round(math.sqrt(scale), 8)
 
 
 def _named_initialiser(name: str) -> Callable[..., str]:
-    """Return the function of Keras's class of an initialiser, which returns the initialiser's name."""
+    """Return a function that stands for Keras's class of an initialiser, and returns its name."""
 
     def function() -> str:
         return name

@@ -1,4 +1,4 @@
-"""Inputs of a model, and layers that change records before the first layer with params, such as Rescaling."""
+"""Inputs of a model, and preprocessing layers that change records before the first layer with params."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def Input(
     data_format: str | None = None,
     **store: Any,
 ) -> Symbol:
-    """Return the symbol of records that an input layer reads, and of their labels.
+    """Return the symbol of an input layer, which reads records and their labels.
 
     Args:
         shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
@@ -74,7 +74,7 @@ def Input(
 
 
 def number_inputs(builders: Sequence[LayerBuilder]) -> None:
-    """Call the inputs of a model that were given no name "data", "data_1", ...; raise UserError for equal names."""
+    """Name the unnamed inputs of a model "data", "data_1", ...; raise UserError for equal names."""
     for place, builder in enumerate(builders):
         taken = [earlier.name for earlier in builders[:place]]
         if builder.name == DEFAULT_NAME in taken:
@@ -85,7 +85,7 @@ def number_inputs(builders: Sequence[LayerBuilder]) -> None:
 
 
 def check_data_format(data_format: Any) -> str:
-    """Return the order of the axes of images; raise UserError for another word."""
+    """Return ``data_format``; raise UserError unless it is "channels_first" or "channels_last"."""
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'data_format is "channels_first" or "channels_last", not {data_format!r}')
     return str(data_format)
@@ -95,7 +95,7 @@ _data_format = ["channels_first"]
 
 
 def set_image_data_format(data_format: str) -> None:
-    """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""
+    """Set the default order of the axes of images and volumes for inputs made from now on."""
     _data_format[0] = check_data_format(data_format)
 
 
@@ -122,7 +122,7 @@ def _input(
     format_given: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Input layer that reads records; ``store`` are fields of its store_conf, to which channels_last may be added."""
+    """Reads records as an input layer; ``store`` has fields of its store_conf, and may gain channels_last."""
 
     def write(writer: LayerWriter) -> Feature:
         sizes = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
@@ -158,7 +158,7 @@ def _input(
 
 
 def source_function(name: str, type: str, cls: Any) -> Any:
-    """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
+    """Return the function called ``name`` that makes a user's data source, whose records a model can read."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
         source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
@@ -175,7 +175,7 @@ source_functions = Derived("source", source_function, lambda _, cls: issubclass(
 
 @layer
 def Rescaling(scale: float, offset: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """Computes x·scale + offset, where records are read directly after nn.Input, elsewhere by kArithmetic."""
+    """Computes x·scale + offset: while records are read if directly after nn.Input, else by a kArithmetic layer."""
     if not _is_number(scale) or not _is_number(offset) or scale == 0:
         raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
 
@@ -195,7 +195,7 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set ``fields`` in the store_conf of the input layer that is the source."""
+    """Set ``fields`` in the store_conf of the input layer that is the source of this layer."""
     source = writer.source
     conf = writer.net.inputs.get(source.layer)
     settings = {name: value for name, value in fields.items() if value is not None}
@@ -243,7 +243,7 @@ def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Wr
 def RandomTranslation(
     height_factor: float, width_factor: float, fill_mode: str = "reflect", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Moves images at random in training by at most these shares of their height and width, where records are read.
+    """Shifts images at random in training, while records are read, by at most these shares of height and width.
 
     It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``.
     """
@@ -256,7 +256,7 @@ def RandomTranslation(
 
 @layer
 def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[LayerArguments]) -> Write:
-    """Turns images at random in training by at most this share of a circle, as :func:`RandomTranslation`.
+    """Turns images at random in training, while records are read, by at most this share of a circle.
 
     What comes from outside is 0; in Keras it is by default a mirror image.
     """
@@ -267,7 +267,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[
 
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
-    """Add a random change to the ``augment`` of the input whose records are the source; raise UserError for others."""
+    """Add a random change to the ``augment`` of the source's input layer; raise UserError for another source."""
     require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records

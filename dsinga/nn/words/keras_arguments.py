@@ -1,4 +1,4 @@
-"""Names and arguments of Keras: what to write instead of those that ``nn`` lacks, the tables of ``keras.toml``.
+"""Checks arguments against Keras's: suggests replacements for names that ``nn`` lacks, from ``keras.toml``.
 
 Values of arguments that mean what happens here anyway are taken, and change nothing.
 """
@@ -63,7 +63,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def without_defaults(function: str, signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call without those that it does not have, and that mean what happens anyway."""
+    """Return the arguments of a call without Keras's arguments whose values would change nothing."""
     takes_any = any(known.kind is known.VAR_KEYWORD for known in signature.parameters.values())
     left = {}
     for name, value in given.items():
@@ -85,12 +85,12 @@ check_names = functools.partial(arguments.check_names, instead=ARGUMENTS)
 
 
 def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name, as :func:`dsinga.base.arguments.bind`, without Keras's that change nothing."""
+    """Return the arguments of a call by name, without Keras's arguments whose values would change nothing."""
     return arguments.bind(function, signature, args, without_defaults(function, signature, kwargs), ARGUMENTS)
 
 
 def checked(function: F) -> F:
-    """Return the function with arguments that are checked by name, without Keras's that change nothing.
+    """Return the function with a check of argument names, which drops Keras's arguments that change nothing.
 
     Its signature has the fields of a TypedDict in place of ``**fields: Unpack[...]``, for completion in notebooks.
     """
@@ -121,7 +121,7 @@ def checked_class(cls: type[T]) -> type[T]:
 
 
 def refuse_subclasses(function: F) -> F:
-    """Let a class that names a function as its base raise UserError; return the function."""
+    """Return the function, changed so that a class which inherits from it raises UserError."""
 
     def fail(bases: tuple[Any, ...]) -> NoReturn:
         raise UserError(
@@ -147,7 +147,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_fields(function: str, message: Message, arguments: Collection[str]) -> None:
-    """Raise UserError for a number in a message, or one within it, that is out of its range, by the argument's name."""
+    """Raise UserError for a number out of range in a message or its nested messages, naming the argument."""
     for _, inner in iterate_messages(message):
         for field, _, value, allowed in out_of_range(inner):
             name = next((name for name in FIELDS.get(field, ()) if name in arguments), field)
@@ -155,7 +155,7 @@ def check_fields(function: str, message: Message, arguments: Collection[str]) ->
 
 
 def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapping[str, str] = {}) -> Callable[P, M]:
-    """Return a function that makes a message, with arguments that are checked by name, and numbers by their ranges.
+    """Return a function that makes a configuration message and checks argument names and ranges of numbers.
 
     In place of ``**common``, its signature has the keyword-only arguments of ``common``, which it calls and which also
     explains them. ``aliases`` are Keras's names of some, None for the default.
@@ -180,6 +180,6 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the part of a function's documentation that explains each argument, by name."""
+    """Return the texts of a docstring that explain each argument, by name."""
     text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     return {part.split(":")[0].strip(): part for part in re.split(r"\n(?= {4}\w)", text) if part}

@@ -1,4 +1,4 @@
-"""Losses, as layers that take a model's output and the labels; ``compile`` also takes their names in Keras."""
+"""Losses as layers that take a model's output and the labels; ``compile`` also takes Keras's names for them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def HingeLoss(
 
 
 def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
-    """Return what writes a loss of differences between outputs and a target, a sum or a ``mean`` over a row."""
+    """Return a function that writes a loss of differences to a target: a sum, or a ``mean``, over each row."""
     sources = functools.partial(compared, weighted=settings["weighted"])
     return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
 

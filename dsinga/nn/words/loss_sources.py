@@ -1,4 +1,4 @@
-"""Losses as layers of a job: the sources that each takes, in order, and the numbers over which some are means."""
+"""Writes losses as layers of a job: chooses their sources, in order, and the number that a mean divides by."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_loss(
     numbers: Numbers | None = None,
     inits: Mapping[str, Any] = {},
 ) -> Write:
-    """Return what writes a loss with these settings and ``inits`` of its params.
+    """Return a function that adds a loss layer with these settings to the net being written.
 
     With ``numbers`` it is the sum over a row divided by so many of the first source. Raises UserError for settings that
     are wrong.
@@ -42,7 +42,7 @@ def write_loss(
 
 
 def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str, Any]) -> Write | None:
-    """Return what writes a loss without a written function; None for one that takes its sources as they are."""
+    """Return a function that writes a loss without a hand-written function; None if its sources need no change."""
     if issubclass(cls, PairLoss) and cls.predicts_several:
         count = max(1, cls.forecast_form(settings).count)
         numbers = functools.partial(numbers_of_target, count=count)
@@ -57,7 +57,7 @@ def write_derived_loss(function: str, type: str, cls: Any, settings: Mapping[str
 
 
 def numbers_of_target(writer: LayerWriter, outputs: Feature, count: int = 1) -> float:
-    """Return how many numbers a row of the target has, for each of which the outputs have ``count``."""
+    """Return how many numbers a row of the target has, if the outputs have ``count`` for each of them."""
     return math.prod(writer.rows(outputs)) / count
 
 
@@ -69,7 +69,7 @@ def points_of_row(writer: LayerWriter, scores: Feature) -> int:
 def scores_and_labels(
     writer: LayerWriter, activations: tuple[str, ...] = ("softmax",), optional: int = 0
 ) -> list[Feature]:
-    """Return the scores before a final activation, what has the labels, and at most ``optional`` more sources."""
+    """Return the scores before a final activation, the source of the labels, and at most ``optional`` more sources."""
     if not 2 <= len(writer.sources) <= 2 + optional:
         raise writer.fail(
             f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
@@ -82,14 +82,14 @@ def scores_and_labels(
 
 
 def outputs_and_targets(writer: LayerWriter) -> list[Feature]:
-    """Return the sources of a loss that checks their sizes itself: outputs, targets, and perhaps weights of rows."""
+    """Return outputs, targets and optional row weights, the sources of a loss that checks their sizes itself."""
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
     return list(writer.sources)
 
 
 def compared(writer: LayerWriter, activation: str | None = None, weighted: bool = False) -> list[Feature]:
-    """Return the sources of a loss that compares outputs, before an activation, with labels or another feature."""
+    """Return outputs, before an activation, and the labels or feature that a loss compares them with."""
     outputs, target, *weights = outputs_and_targets(writer)
     outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
     shape, expected = row_shape(target), row_shape(outputs)
@@ -111,7 +111,7 @@ def compared(writer: LayerWriter, activation: str | None = None, weighted: bool 
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
-    """Return the feature before a final softmax or sigmoid, which the loss computes itself; it stays for predictions.
+    """Return the feature before a final softmax or sigmoid, because the loss computes the activation itself.
 
     The activation's layer is left out of training where no other layer takes it.
     """

@@ -1,4 +1,4 @@
-"""Losses of ``compile``: their names in Keras, and the layers that these stand for."""
+"""The losses that ``compile`` takes: maps Keras's names of losses to loss layers."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity"
 
 
 def comparing() -> Set[str]:
-    """Return the names of types, without "k", of losses that compare with a feature, not with classes."""
+    """Return the names, without "k", of loss types that compare with a feature instead of classes."""
     types = entries("layer").items()
     return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
 
 
 def compares(kind: str) -> bool:
-    """Whether a function of this name makes losses that compare with a feature, not with classes."""
+    """Whether the function of this name makes losses that compare with a feature instead of classes."""
     cls = layer_type(kind)
     return cls is not None and issubclass(cls, PairLoss)
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Return the names of the functions of losses by the names that compile takes."""
+    """Return a mapping from the names of losses that ``compile`` takes to the names of their functions."""
     return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(comparing() - {*NAMES.values()})}}
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of the layers that a function makes, None where it is none of a layer's class."""
+    """Return the class of the layers that a function makes; None if the function has no layer class."""
     cls = find("layer", TYPES.get(kind, f"k{kind}")) or find("layer", kind)
     return cls if isinstance(cls, type) else None
 
 
 def loss_function(kind: str) -> Callable[..., LayerBuilder]:
-    """Return the function of this name, which makes losses."""
+    """Return the function of this name that makes losses."""
     function: Callable[..., LayerBuilder] = vars(loss_layers).get(kind) or layer_functions[kind]
     return function
 
@@ -89,18 +89,18 @@ def is_loss(kind: str) -> bool:
 
 
 def metric_names(kinds: Collection[str]) -> Set[str]:
-    """Return the names of the metrics that layers report which functions of these names make."""
+    """Return the names of the metrics reported by the layers that the named functions make."""
     return {"loss", *(name for kind in kinds if (cls := layer_type(kind)) for name in cls.metric_names)}
 
 
 def may_have_params(kind: str) -> bool:
-    """Whether a layer that a function of this name makes may have params: of losses, only some have."""
+    """Whether the layer made by the named function may have params; only some losses have."""
     cls = layer_type(kind) or Layer
     return kind not in ("SoftmaxLoss", "HingeLoss") and not (issubclass(cls, PairLoss) or cls.labels.per_point)
 
 
 def loss_kind(loss: Any) -> str:
-    """Return the name of the layer's function for a loss that is a name or a layer. Raises UserError for another."""
+    """Return the name of the layer function for a loss given as a name or as a layer. Raises UserError for another."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
     if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
@@ -120,7 +120,7 @@ IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber
 
 
 def without_torch(loss: Any) -> Any:
-    """Return the name of a loss that is PyTorch's, and others as they are.
+    """Return the name of a PyTorch loss; return other losses unchanged.
 
     Raises UserError for one of PyTorch's that has other settings, or that takes outputs before labels: compile's losses
     are called with (labels, outputs).
@@ -147,7 +147,7 @@ def without_torch(loss: Any) -> Any:
 
 
 def _settings(loss: Any) -> bool:
-    """Whether a loss of PyTorch has settings that are not those by default."""
+    """Whether a PyTorch loss has settings that differ from their defaults."""
     usual = {"ignore_index": -100, "label_smoothing": 0.0, "pos_weight": None}
     return any(getattr(loss, name, value) != value for name, value in usual.items())
 
@@ -181,7 +181,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
 
 
 class Loss:
-    """Base of losses of the user's own as in Keras: a class with ``call(self, y_true, y_pred)``, by record."""
+    """Base class of a user's losses, as in Keras: a class with ``call(self, y_true, y_pred)``, by record."""
 
     def __init__(self, name: str | None = None, reduction: str = "sum_over_batch_size", dtype: Any = None):
         if reduction not in ("sum_over_batch_size", "mean"):
@@ -189,12 +189,12 @@ class Loss:
         self.__name__ = name or type(self).__name__
 
     def __call__(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss, as ``call`` computes it."""
+        """Return the loss computed by ``call``."""
         return self.call(y_true, y_pred)  # type: ignore[attr-defined]
 
 
 def _named_loss(name: str, loss: str) -> Callable[..., str]:
-    """Return the function of Keras's class of a loss, which returns the loss's name.
+    """Return a function that stands for Keras's class of a loss, and returns its name.
 
     Scores and probabilities are told apart by the last layer, so that ``from_logits`` has no effect.
     """
@@ -213,7 +213,7 @@ _CLASSES = {
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return what this module has besides: layers and classes of losses; Keras's functions are their names."""
+    """Return the further names of this module: layers and classes of losses, and Keras's names of losses."""
     maps: list[Any] = [_CLASSES, layer_functions, {name: name for name in losses_by_name()}]
     return ChainMap(*maps)
 

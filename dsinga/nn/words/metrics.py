@@ -1,4 +1,4 @@
-"""Metrics of ``compile``: their names, the classes that Keras has, and the layers that report what losses do not."""
+"""The metrics that ``compile`` takes: their names, Keras's classes, and the layers that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """A layer that reports metrics of an output: its type, the name of its settings' field, and the settings."""
+    """A layer that reports metrics of an output: its type, and the name and content of its settings field."""
 
     type: str
     name: str
@@ -94,7 +94,7 @@ Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
 def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
-    """Return the names of the metrics of each output, or layers; functions are registered under theirs.
+    """Return the metrics of each output, as names or layers, after registering metrics that are functions.
 
     ``metrics`` is a name, a function or a layer, a list of these, or, for several outputs, a dict by output or a list
     of lists, or of items of which one is None. Raises UserError for anything else.
@@ -117,7 +117,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
 
 
 def metric_name(metric: Metric) -> Reported:
-    """Return the name of a metric as rows of the history have it; a function is registered under its own.
+    """Return the name of a metric in the history; a metric that is a function is registered under its own name.
 
     A layer that reports metrics is returned as it is.
     """
@@ -141,14 +141,14 @@ def metric_name(metric: Metric) -> Reported:
 
 
 def reporting(name: str) -> tuple[str, str] | None:
-    """Return the type of the layer that reports a metric, and the layer's name; None for a metric of no layer."""
+    """Return the type and the name of the layer that reports a metric, or None if no layer does."""
     if TOP.fullmatch(name):
         return "kTopKAccuracy", name.removesuffix("_accuracy")
     return GATHERED if find("metric", name) else TYPES.get(name)
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
-    """Raise UserError for a metric that neither layers of ``kinds``, types without "k", nor those of metrics report."""
+    """Raise UserError for a metric that is reported neither by layers of these ``kinds`` nor by a metric layer."""
     known = metric_names(kinds)
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or reporting(metric):
@@ -166,7 +166,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
 
 
 def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
-    """Write the layers that report the metrics of an output which its loss, the layer of that name, does not report.
+    """Write the layers that report the metrics of an output, except metrics that its loss layer reports.
 
     Raises UserError for a metric that needs what the net does not give.
     """
@@ -187,14 +187,14 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
 
 
 def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
-    """Return training where records, and so their labels, are mixed in it: such labels are no classes."""
+    """Return the training phase if an augmentation mixes its records, since mixed labels are not classes."""
     store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
     changes = [resolve(change) for change in store.augment] if store is not None else []
     return [Phase.kTrain] if any(getattr(change, "mixes_records", False) for change in changes) else []
 
 
 def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
-    """Return the layer whose feature a layer of metrics takes: the loss, where that gives probabilities, or the output.
+    """Return the source of a metric layer: the loss layer if its feature is probabilities, else the output.
 
     Raises UserError for a metric of numbers with a loss of classes, and for one that needs probabilities.
     """
@@ -226,7 +226,7 @@ def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) ->
 def _by_layer(
     metrics: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
 ) -> dict[tuple[str, str], list[str]]:
-    """Return the metrics that the loss does not report by the type and name of the layer that does."""
+    """Group the metrics that the loss does not report by the type and name of the layer that reports them."""
     of_loss = {"loss"} if loss is None else metric_names([loss.type_name.removeprefix("k")])
     layers: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
@@ -239,7 +239,7 @@ def _by_layer(
 
 
 def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the field of a layer of metrics that has its settings: of points as the loss says, or from the names."""
+    """Return the settings field of a metric layer: settings taken from the loss, or from the names of metrics."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}
     if kind == "kForecastScores":
@@ -253,14 +253,14 @@ def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: M
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
-    """Return those settings of a loss that say which points of fields count, and how much."""
+    """Return the settings of a loss that select and weigh points of fields."""
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
 
 
 def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
-    """Return the setting of a loss that says what its several predictions for a number mean.
+    """Return the setting of a loss that defines how its several predictions of one number are read.
 
     Raises UserError for a loss that has none.
     """
@@ -275,7 +275,7 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
 
 
 def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
-    """Raise UserError for metrics of class 1 of two where there are more classes, and for scores of one class alone."""
+    """Raise UserError for a metric that does not fit the model's number of classes."""
     count = shape[-1] if shape else 1
     for name in names:
         if conf.type_name == "kConfusionMatrix" and name in ("precision", "recall", "f1") and count > 2:
@@ -288,7 +288,7 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
 
 
 def metric_function(name: str) -> Callable[..., str]:
-    """Return the function of a class of Keras, which returns the name of a metric.
+    """Return a function that stands for Keras's class of a metric, and returns its name.
 
     Its arguments ``name`` and ``num_classes`` have no effect: rows of the history have the name that it returns.
     """

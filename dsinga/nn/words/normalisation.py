@@ -1,4 +1,4 @@
-"""Layers that normalise features: by batch, by row, by groups of channels, or by numbers that are given."""
+"""Layers that normalise features: over the batch, a row or groups of channels, or by a given mean and variance."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Normalization(LayerBuilder):
     """The layer of :func:`Normalization`."""
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Take the mean and the variance of records, whatever fit takes, instead of those that were given.
+        """Set the mean and the variance to those of the given records.
 
         They are those of each number along ``axis``; a number that is the same in all records gives 0. Raises UserError
         where ``steps`` are given, and for what is no records.
@@ -135,7 +135,7 @@ class _Normalization(LayerBuilder):
 
 
 def _moments(data: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the variance of records (n, ...) along an axis of theirs, over all others; float64."""
+    """Return the mean and variance of records (n, ...) for each index of an axis, float64."""
     source = open_records(data)
 
     def mean_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -163,7 +163,7 @@ def Normalization(
     axis: Any = -1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Computes (x - mean) / √variance, or with ``invert`` the inverse x·√variance + mean, in the data's units.
+    """Computes (x - mean) / √variance, or with ``invert`` the inverse x·√variance + mean.
 
     ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
     number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``
@@ -191,7 +191,7 @@ def Normalization(
 
 
 def _of_rows(writer: LayerWriter, lists: Mapping[str, list[float]], invert: bool) -> dict[str, Any]:
-    """Return the settings of the layer; of sequences (B, T, n) those of n features are repeated for each step."""
+    """Return the settings of the layer; for sequences (B, T, n), n numbers are repeated for each step."""
     rows = writer.rows(writer.source)
     if any(len(numbers) == rows[-1] != rows[0] for numbers in lists.values()):
         refuse_channels_last(writer)

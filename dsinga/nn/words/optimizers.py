@@ -1,4 +1,4 @@
-"""Optimizers by the names of Keras, as updaters of a job, and the topology that trains it."""
+"""Optimizers with the names of Keras, returned as updaters of a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clip
 
 
 class OptimizerArguments(TypedDict, total=False):
-    """Further arguments of every optimizer, which :func:`updater` explains."""
+    """Further arguments of every optimizer; :func:`updater` explains them."""
 
     decoupled_weight_decay: bool
     clip_norm: float
@@ -52,7 +52,7 @@ def updater(
     ema_warmup: bool = False,
     ema_every: int = 1,
 ) -> UpdaterConf:
-    """Return the updater of a type with these settings, and fields of the job.
+    """Return the updater configuration of a type, with its settings and the common arguments of optimizers.
 
     Args:
         learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
@@ -87,7 +87,7 @@ def updater(
 
 
 def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
-    """Return a function that calls :func:`updater` with arguments that are checked, and the names that Keras has."""
+    """Return a function that checks its arguments, including Keras's names of them, and calls :func:`updater`."""
     return configures(updater, function, KERAS_BOUNDS)
 
 
@@ -292,7 +292,7 @@ ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
 
 
 def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function called ``name`` that makes updaters of a class without a written one."""
+    """Return the function called ``name`` that makes updaters of a class without a hand-written function."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
@@ -308,7 +308,7 @@ optimizer_functions = Derived("updater", optimizer_function, lambda name, _: nam
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return the updater for an optimizer: its name, what the functions of this file return, or a mapping of fields."""
+    """Return the updater configuration for an optimizer: a name, a configuration, or a mapping of fields."""
     if isinstance(optimizer, UpdaterConf):
         return optimizer
     if isinstance(optimizer, Mapping):
@@ -342,7 +342,7 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Settings of some params, for ``param_settings`` of an optimizer, whose own ones hold where nothing is given.
+    """Return settings for some params, for ``param_settings`` of an optimizer, in place of its own settings.
 
     Args:
         match: a pattern of the names of the params, such as "*_bias".
@@ -367,7 +367,7 @@ def ParamSettings(
 
 
 def _functions() -> Mapping[str, Any]:
-    """Return what this module has besides: functions of further updaters, and the module of schedules, as in Keras."""
+    """Return the further names of this module: functions of other updaters, and the module ``schedules``."""
     return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
 
 

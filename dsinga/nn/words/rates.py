@@ -1,4 +1,4 @@
-"""Learning rates and momenta as fields of a job, from numbers, schedules and functions of the step."""
+"""Converts learning rates and momenta, given as numbers, schedules or functions of the step, to fields of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Momentum = float | MomentumConf | Mapping[str, Any]
 
 
 def learning_rate_conf(rate: Rate) -> LRGenConf:
-    """Return the schedule: a constant for a number, or a function of the step, from 0."""
+    """Return the schedule for a learning rate: constant for a number, or a function of the step, from 0."""
     if isinstance(rate, LRGenConf):
         return rate
     if isinstance(rate, Mapping):
@@ -31,12 +31,12 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
 
 
 def momentum_fields(momentum: Momentum) -> dict[str, Any]:
-    """Return the field of an updater for a number, or for a momentum that moves."""
+    """Return the updater field for a momentum: a number, or a schedule of the momentum."""
     return {"momentum" if isinstance(momentum, int | float) else "momentum_conf": momentum}
 
 
 def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message that name a component, and have its settings and other ``settings`` of its kind.
+    """Return the fields of a message that name a component and hold its own settings and further ``settings``.
 
     A message of settings stands where it is needed, or where one differs from its default.
     """
@@ -49,6 +49,6 @@ def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapp
 
 
 def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs of each setting of a class and its argument, for the arguments that are given."""
+    """Return pairs (setting, argument) of a class, for the arguments that are given."""
     pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
     return [(setting, argument) for setting, argument in pairs if argument in arguments]

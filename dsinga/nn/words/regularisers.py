@@ -1,4 +1,4 @@
-"""Penalties of params by the names of Keras, as ``l1`` and ``l2`` of an updater's ``param_settings``."""
+"""Turns Keras regularizer names into the ``l1`` and ``l2`` weight penalties of the optimizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.nn.words.keras_arguments import checked
 
 
 class Penalty(NamedTuple):
-    """What is added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
+    """A term added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
 
     l1: float = 0.0
     l2: float = 0.0
@@ -22,7 +22,7 @@ class Penalty(NamedTuple):
 
 @checked
 def L1(l1: float = 0.01) -> Penalty:
-    """Return the penalty l1·Σ|w| of a param w, for ``kernel_regularizer`` and its like.
+    """Return the penalty l1·Σ|w| of a param w, for an argument such as ``kernel_regularizer``.
 
     Training adds its gradient to that of the loss, after clipping; the loss that is reported is without it.
     """
@@ -31,7 +31,7 @@ def L1(l1: float = 0.01) -> Penalty:
 
 @checked
 def L2(l2: float = 0.01) -> Penalty:
-    """Return the penalty l2·Σw² of a param w, for ``kernel_regularizer`` and its like.
+    """Return the penalty l2·Σw² of a param w, for an argument such as ``kernel_regularizer``.
 
     Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it.
     """
@@ -59,7 +59,7 @@ NAMES = {"l1": L1, "l2": L2, "l1_l2": l1_l2}
 
 
 def penalty(regularizer: Any) -> Penalty:
-    """Return the penalty of a ``..._regularizer``: :func:`L1` and its like, or a name. Raises UserError for others."""
+    """Return the penalty for an argument such as ``kernel_regularizer``. Raises UserError for others."""
     if isinstance(regularizer, Penalty):
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
@@ -72,13 +72,13 @@ def penalty(regularizer: Any) -> Penalty:
 
 
 def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
-    """Return ``inits`` and ``penalties`` of a layer's params, whose roles have pairs of initialiser and regularizer."""
+    """Return ``inits`` and ``penalties`` by role of a param, from pairs (initialiser, regularizer) by role."""
     penalties = {role: penalty(regularizer) for role, (_, regularizer) in roles.items() if regularizer is not None}
     return {"inits": {role: initializer for role, (initializer, _) in roles.items()}, "penalties": penalties}
 
 
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
-    """Return the updater with a penalty for each of these params, besides the settings that it has for them."""
+    """Return the updater with a penalty for each given param, added to the settings that it has for the param."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings
     own = []
     for name, factors in penalties.items():

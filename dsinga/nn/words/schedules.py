@@ -1,4 +1,4 @@
-"""Schedules of the learning rate by the names of Keras, and a momentum that moves."""
+"""Learning rate schedules with the names of Keras, and schedules of the momentum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 
 class ScheduleArguments(TypedDict, total=False):
-    """Further arguments of every schedule, which :func:`scheduled_rate` explains."""
+    """Further arguments of every schedule; :func:`scheduled_rate` explains them."""
 
     minimum_lr: float | None
     start_step: int
@@ -36,7 +36,7 @@ def scheduled_rate(
     warmup_steps: int = 0,
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
-    """Return the schedule of a type with these settings.
+    """Return the schedule configuration of a type, with its settings and the common arguments of schedules.
 
     Args:
         initial_learning_rate: the rate at the beginning.
@@ -56,12 +56,12 @@ def scheduled_rate(
 
 
 def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
-    """Return a function that calls :func:`scheduled_rate` with arguments that are checked."""
+    """Return a function that checks its arguments and calls :func:`scheduled_rate`."""
     return configures(scheduled_rate, function)
 
 
 class LearningRateSchedule:
-    """Base of schedules as in Keras: a class with ``__call__(self, step)``, whose objects are a learning rate."""
+    """Base class of a user's schedules, as in Keras: ``__call__(self, step)`` returns the learning rate."""
 
 
 @schedule
@@ -239,7 +239,7 @@ def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step:
 
 @checked
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
-    """A momentum that moves against the rate of nn.OneCycle: ``lowest`` where that is highest."""
+    """A momentum that is ``lowest`` where the rate of nn.OneCycle is highest, and rises as the rate falls."""
     return MomentumConf(base_momentum=highest, final_momentum=lowest, one_cycle=True)
 
 
@@ -260,7 +260,7 @@ NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of ar
 
 
 def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function called ``name`` that makes schedules of a class without a written one."""
+    """Return the function called ``name`` that makes schedules of a class without a hand-written function."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
         settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}

@@ -1,4 +1,4 @@
-"""Layers of sequences (B, T, n): embeddings of codes, convolution, pooling, recurrent layers and attention.
+"""Layers of sequences (B, T, n): embeddings, convolution, pooling, recurrent layers and masking.
 
 A second source gives the lengths of the sequences. Arguments that several have are explained by :func:`GRU`.
 """
@@ -65,7 +65,7 @@ def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
 
 
 def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
-    """Return the feature of codes with the layer that says where sequences end, of an input with any number of steps.
+    """Return the feature with the lengths of its sequences, computed by a layer, if the input has any number of steps.
 
     Sequences of other inputs all have all steps.
     """
@@ -78,7 +78,7 @@ def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
 def SequenceLength(
     end: int | None = None, anywhere: bool = False, mask_value: float | None = None, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Finds where sequences end, for the layers that take it as their last source (kSequenceLength).
+    """Finds the lengths of sequences, for layers that take lengths as their last source (kSequenceLength).
 
     Args:
         end: the code of the steps after the end, beside -1.
@@ -90,7 +90,7 @@ def SequenceLength(
 
 @layer
 def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
+    """Makes the layers above skip the steps of sequences (B, T, n) at which all features are ``mask_value``.
 
     These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
     is refused.
@@ -162,7 +162,7 @@ def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **co
 
 
 def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
-    """Return what writes a pooling of windows of steps."""
+    """Return a function that writes a pooling of windows of steps."""
     conf = layer_settings(function, "kPooling1D", settings, {"kernel": "pool_size"})
     return lambda writer: writer.add("kPooling1D", **conf)
 
@@ -277,7 +277,7 @@ def SimpleRNN(
 
 
 def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
-    """Return the settings of a cell's activations; raise UserError for one that cells do not have."""
+    """Return the settings of a recurrent cell's activations; raise UserError for an unsupported activation."""
     for activation in activations.values():
         if activation not in CELL_ACTIVATIONS:
             raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")
@@ -293,7 +293,7 @@ def recurrent(
     return_sequences: bool,
     dropout: float,
 ) -> Write:
-    """Return what writes a recurrent layer with this number of gates, and after it the layer that takes the last step.
+    """Return a function that writes a recurrent layer with this number of gates, and a layer that takes its last step.
 
     Of both directions the last step is that which each has computed. A row that is a vector is one step.
     """
@@ -341,7 +341,7 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
 
 @checked
 def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
-    """Return the layer applied to each step of sequences (``per_step`` of a job)."""
+    """Return a layer that applies the given layer to each step of sequences (``per_step`` of a job)."""
     if not isinstance(builder, LayerBuilder):
         raise UserError(f"TimeDistributed takes a layer, as in nn.TimeDistributed(nn.Dense(10)), not {builder!r}")
 
@@ -353,7 +353,7 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
 
 
 class StepWriter(LayerWriter):
-    """Writes the layers of one call with ``per_step``; sources look like those of one step."""
+    """Writes the layers of one call with ``per_step``; the shapes of its sources are of a single step."""
 
     def rows(self, source: Feature) -> tuple[int, ...]:
         """Return the shape of a step of the source."""

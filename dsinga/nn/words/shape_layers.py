@@ -1,4 +1,4 @@
-"""Layers that change the shapes of features: vectors, parts, joined sources, other axes, repeated steps."""
+"""Layers that change the shapes of features: flatten, slice, concatenate, reshape, permute and repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
 
 @layer
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
-    """Makes each row a vector, (B, n), by a kReshape where the next layer does not flatten its source itself.
+    """Makes each row a vector (B, n), by a kReshape layer if the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
     """
@@ -42,7 +42,7 @@ def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
-    """Cuts its source in ``parts`` along ``axis`` (kSlice), so that calling it gives a list of as many features."""
+    """Cuts its source into ``parts`` along ``axis`` (kSlice); a call returns a list of their features."""
 
     def write(writer: LayerWriter) -> Feature:
         slice_dim = axis_of(writer.source, axis, writer.rows(writer.source))
@@ -54,19 +54,19 @@ def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
-    """Gives its source ``parts`` times (kSplit); nets add one themselves where a feature is used twice."""
+    """Copies its source ``parts`` times (kSplit); nets add this layer themselves where a feature is used twice."""
     return lambda writer: hand_out(writer, writer.add("kSplit", split_conf={"num_splits": parts}))
 
 
 def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
-    """Write a kDummy layer for each part, because nets hand out parts in the order of the layers of the net."""
+    """Write a kDummy layer for each part, because nets assign parts in the order of the layers."""
     parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
     return whole._replace(parts=tuple(parts))
 
 
 @layer
 def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Gives rows another shape (kReshape), of which one axis may be -1, the size that is left.
+    """Gives rows another shape (kReshape), where one size may be -1 and is then computed.
 
     The numbers keep their order, that of the records where these have their channels last.
     """
@@ -82,7 +82,7 @@ def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Wr
 
 @layer
 def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Puts the axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) swaps those of matrices.
+    """Puts the axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) transposes matrices.
 
     Where records have their channels last, axes count as there.
     """
@@ -99,7 +99,7 @@ def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
 
 
 def pixels_first(writer: LayerWriter) -> list[Feature]:
-    """Return the source with its channels last inside, too, after a layer that moves them: images of such records."""
+    """Return the source; for records with channels last, after a kPermute layer that moves the channels to the end."""
     source = writer.source._replace(flat=False)
     axes = len(source.shape or ())
     if not source.channels_last or axes not in (3, 4):
@@ -108,7 +108,7 @@ def pixels_first(writer: LayerWriter) -> list[Feature]:
 
 
 def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
-    """Write the layer that puts the channels of images, which are last in the feature, first."""
+    """Write a kPermute layer that moves the channels of images from the last axis to the first."""
     axes = len(row_shape(feature) or ())
     return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
 

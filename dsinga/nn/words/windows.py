@@ -1,4 +1,4 @@
-"""Windows of layers of images and volumes, as a job has them; sources that are none, or have their channels last."""
+"""Converts kernel sizes, strides and paddings to the fields of a job, and checks shapes of images and volumes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
-    """Return (C, H, W) of images, or (C, D, H, W) of volumes with three ``axes``; raise UserError for other sources."""
+    """Return the shape (C, H, W) of images, or (C, D, H, W) if ``axes`` is 3; raise UserError for other sources."""
     rows = writer.rows(writer.source)
     rows = (1, *rows) if len(rows) == axes == 2 else rows
     if len(rows) != axes + 1:
@@ -31,7 +31,7 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 
 
 def refuse_channels_last(writer: LayerWriter) -> None:
-    """Raise ChannelsLast where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+    """Raise ChannelsLast where records look like images (H, W, C): square, with 1, 3 or 4 channels.
 
     Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
     images.
@@ -51,7 +51,7 @@ def refuse_channels_last(writer: LayerWriter) -> None:
 def window(
     writer: LayerWriter, size: Size, strides: Size, padding: Any, default_stride: int, axes: int = 2
 ) -> dict[str, Any]:
-    """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
+    """Return the job's fields of a window from Keras's sizes (rows, columns), called y and x in a job, and depth z."""
     size, strides = per_axis(writer, size, axes), per_axis(writer, strides, axes)
     fields: dict[str, Any] = {**sides("kernel", size)}
     if strides != (default_stride,) * axes:
@@ -69,7 +69,7 @@ def window(
 
 
 def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> None:
-    """Raise UserError where the source is smaller than a kernel with gaps, so that no place is left for it."""
+    """Raise UserError where a kernel, with its dilation, is larger than the source."""
     channels, *sizes = require(writer, len(kernel))
     if all((width - 1) * gap + 1 <= size for width, gap, size in zip(kernel, dilation, sizes, strict=True)):
         return
@@ -83,7 +83,7 @@ def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[i
 def transposed_window(
     writer: LayerWriter, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, output_padding: Any
 ) -> dict[str, Any]:
-    """Return the fields of the window of a transposed convolution; sizes of the result are Keras's."""
+    """Return the job's fields of the window of a transposed convolution, for an output of Keras's size."""
     axes = len(kernel)
     more = None if output_padding is None else per_axis(writer, output_padding, axes)
     fields: dict[str, Any] = sides("kernel", kernel) | (sides("stride", strides) if {*strides} != {1} else {})
@@ -101,7 +101,7 @@ def transposed_window(
 
 
 def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
-    """Return how many pixels are before and after images along each axis, one number where all are equal."""
+    """Return the numbers of pixels padded before and after each axis, or one number if all are equal."""
     pairs = [(side, side) if isinstance(side, int) else side for side in per_axis(writer, size, axes)]
     before, after = map(list, zip(*pairs, strict=True))
     return {
@@ -112,7 +112,7 @@ def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, lis
 
 
 def sides(field: str, size: Size) -> dict[str, int]:
-    """Return a field of all directions, or one of each where they differ."""
+    """Return one field for all directions, or a field for each direction where sizes differ."""
     sizes = (size,) if isinstance(size, int) else size
     if len({*sizes}) == 1:
         return {field: sizes[0]}
@@ -120,7 +120,7 @@ def sides(field: str, size: Size) -> dict[str, int]:
 
 
 def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size for each of the axes; raise UserError for another number of sizes."""
+    """Return a size for each axis; raise UserError for a wrong number of sizes."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:
         names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"

@@ -1,1 +1,1 @@
-"""From a model to a job: symbols of features and the layers of a job."""
+"""Converts a model to a job: symbols of features, and writers of the job's layers."""

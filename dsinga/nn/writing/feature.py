@@ -1,4 +1,4 @@
-"""The feature of a layer that is being written into a job, and the interface of layers that can be written."""
+"""Describes the feature of a layer while it is written into a job, and the interface of layers that can be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.layers.interface.layer import Shape
 
 
 class Feature(NamedTuple):
-    """The feature of a layer of a job that is being written.
+    """The output of a layer of a job that is being written.
 
     Attributes:
         layer: the name of the layer.
@@ -41,7 +41,7 @@ class Feature(NamedTuple):
 
 
 class ChannelsLast(UserError):
-    """A layer of images gets records that have their channels last, of the input called ``source``."""
+    """The error of an image layer whose records have their channels last; ``source`` is the name of the input."""
 
     source = ""
 
@@ -57,13 +57,13 @@ class Writable(Protocol):
 
 
 def row_shape(feature: Feature) -> Shape | None:
-    """Return the shape of a row as layers above see it: one axis if the feature is flat."""
+    """Return the shape of a row as the next layers see it: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
 
 
 def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
-    """Return the axis of a feature, with the batch as axis 0, for one of records whose channels may be last."""
+    """Return the index of an axis of a feature, where the batch is axis 0; channels may be last in the user's count."""
     axes = [*range(len(rows) + 1)]
     return (axes[:1] + axes[2:] + axes[1:2] if feature.channels_last and len(axes) in (4, 5) else axes)[
         axis % len(axes)

@@ -1,4 +1,4 @@
-"""The layers of a job for a model: those of its graph, its losses, and its input layers in each phase."""
+"""Writes the layers of a job for a model: the layers of its graph, its losses, and its input layers by phase."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass
 class Objective:
-    """What a model is trained for: a loss for each output, and their weights.
+    """The training objective of a model: a loss for each output, and the weights of the losses.
 
     ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
     names of those of each output, or the layers that report them.
@@ -38,7 +38,7 @@ class Objective:
 
 @dataclass
 class WrittenNet:
-    """The layers of a model in a job.
+    """The layers of a job that were written for a model.
 
     Attributes:
         layers: all layers but the inputs.
@@ -67,7 +67,7 @@ def write_net(
     label_shapes: Mapping[str, tuple[int, ...] | None],
     weighted_phases: Sequence[Phase] = (),
 ) -> WrittenNet:
-    """Return the layers of a model.
+    """Write the layers of a model and return them.
 
     Args:
         inputs: the inputs.
@@ -120,7 +120,7 @@ def write_losses(
     feature: Callable[[Symbol], Feature],
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> dict[str, np.ndarray]:
-    """Write the losses and metrics of outputs, and return labels (1, ...) as the losses take them, by their input."""
+    """Write the losses and metrics of outputs, and return examples of labels (1, ...) by input layer."""
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     metrics = [*objective.metrics, *([] for _ in weights)]
@@ -144,20 +144,20 @@ def write_losses(
 
 
 def keep_places(net: NetWriter) -> None:
-    """Let steps that embeddings leave out be after the others: an output has a step for each code."""
+    """Require masked steps at the end of sequences, so that an output has a step for each code."""
     for conf in net.layers:
         if (ends := conf.sequencelength_conf) is not None:
             conf.sequencelength_conf = ends.replace(anywhere=False)
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
-    """Return the layers that compute ``outputs``, without inputs, sources first, each once."""
+    """Return the layers that compute ``outputs``, without inputs, each once and after its sources."""
     builders = (symbol.builder for symbol in ancestors(outputs) if symbol.builder.kind != INPUT)
     return list({id(builder): builder for builder in builders}.values())
 
 
 def confs_of(*outputs: Symbol) -> list[LayerConf]:
-    """Return the layers that compute ``outputs``, features in the words of ``dsinga.nn``, without the input layers.
+    """Return the configurations of the layers that compute the symbols ``outputs``, without the input layers.
 
     Layers that the first output needs come first. Shapes of inputs are not in the layers, so any shape will do that has
     as many axes as the records.
@@ -174,7 +174,7 @@ def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[
 
 
 def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
-    """Return the names of layers in the job, by the id of the builder; they do not depend on shapes."""
+    """Return the names that layers get in the job, by the id of the layer; the names do not depend on shapes."""
     net = NetWriter()
     names: dict[int, str] = {}
     for symbol in ancestors(symbols):
@@ -185,7 +185,7 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 
 def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
-    """Return a loss as two layers, in some phases with weights of records, and any other layer as it is."""
+    """Return a loss as two layers, one of them with sample weights for some phases; return other layers unchanged."""
     in_phases = [phase for phase in phases if conf.in_phase(phase)]
     if not layer_class(conf).is_loss or not in_phases:
         return [conf]
@@ -198,7 +198,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
-    """Return what has the labels of an output: the first input, or an input layer of its own for further outputs."""
+    """Return the feature that has the labels of an output: the first input, or a new input for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
     name = f"{output.layer}_labels"
@@ -224,7 +224,7 @@ def targets(
     records: Feature,
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
-    """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
+    """Return the feature that a loss compares with: the labels, a kLabel layer, or records without labels."""
     if builder.kind == "FunctionLoss":
         return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
@@ -238,7 +238,7 @@ def targets(
 
 
 def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
-    """Return the losses of ``compile``, one for each output; raise UserError where their number differs.
+    """Return the objective from the losses of ``compile``, one for each output; raise UserError for another number.
 
     ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
     """
@@ -258,14 +258,14 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
 
 
 def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """Return what is given for each output as a list in the order of the outputs."""
+    """Return the values given for outputs, by name or in a list, as a list in the order of the outputs."""
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
 
 
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
-    """Return the layers of an input: one for each phase that has data of its own.
+    """Return the layers of an input: one for each phase that has its own data.
 
     ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
     arrays.

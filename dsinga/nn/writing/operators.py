@@ -1,4 +1,4 @@
-"""Operators of features, ``+ - * / @ **`` and indexing: each is a layer of the job."""
+"""Python operators on features, ``+ - * / @ **`` and indexing, each of which becomes a layer of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
 
 
 class Operators(ABC):
-    """The base class of symbols with Python's operators; a subclass makes their layers."""
+    """Base class of symbols that have Python's operators; a subclass makes the layers."""
 
     __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
 
@@ -26,7 +26,7 @@ class Operators(ABC):
 
     @abstractmethod
     def operate(self, kind: str, type: str, sources: Sequence[Any], **fields: Any) -> Any:
-        """Return the feature of a layer of this type on some sources."""
+        """Return the feature of a new layer of this type with these sources."""
 
     def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
         kind = operator.lower()

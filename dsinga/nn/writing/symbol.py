@@ -1,4 +1,4 @@
-"""Layers of a model before it is a job, the decorator of functions that make them, and the symbols of features."""
+"""Layers and features of a model before it becomes a job, and the decorator of functions that make layers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class NotAFeature(UserError):
-    """A layer was called on what is no feature."""
+    """The error that a layer was called on an object that is not a feature."""
 
 
 class LayerBuilder(HasVariables):
-    """A layer of a model: its settings, and the function that writes it into a job.
+    """A layer of a model: its settings, and the function that writes the layer into a job.
 
     Calling it on symbols returns the symbol of its feature, as in ``nn.Dense(10)(x)``. A layer that is called more than
     once shares its params among the calls.
@@ -80,7 +80,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def values(self) -> list[np.ndarray | None] | None:
-        """The params in order, which all models that have the layer share; None before there are any."""
+        """The params in order, shared by all models that contain the layer; None before they are initialised."""
         if self.fit is not None:
             self.fit.refresh()
         return self._values
@@ -91,7 +91,7 @@ class LayerBuilder(HasVariables):
 
     @property
     def trainable(self) -> bool:
-        """Whether training moves the params, from the next ``fit`` or batch on. Raises UserError for no bool."""
+        """Whether training changes the params, from the next ``fit`` or batch on. Raises UserError for no bool."""
         return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
 
     @trainable.setter
@@ -111,7 +111,7 @@ class LayerBuilder(HasVariables):
 
     @public
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
-        """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
+        """Return the symbol of the feature computed from ``sources``; a list for a layer that returns parts.
 
         ``labels`` is the symbol of the input whose labels a loss takes. Raises UserError, with the name of the layer,
         where the shapes of the sources are known and do not fit.
@@ -135,14 +135,14 @@ class LayerBuilder(HasVariables):
 
     @property
     def output(self) -> Symbol:
-        """The symbol of the feature of its first call. Raises UserError where it was not called."""
+        """The symbol of the feature of the layer's first call. Raises UserError where it was not called."""
         if not self.calls:
             raise UserError(f"the layer {self.name or self.kind} was not called yet; write layer(x)")
         return self.calls[0]
 
     @property
     def input(self) -> Any:
-        """The symbol of the source of its first call, a list of several. Raises UserError where it was not called."""
+        """The symbol of the first call's source, or a list for several. Raises UserError where it was not called."""
         sources = list(self.output.sources)
         return sources[0] if len(sources) == 1 else sources
 
@@ -166,7 +166,7 @@ class LayerBuilder(HasVariables):
         return [value.copy() for value in values]
 
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
-        """Set the params for all models that have the layer, in the order of :meth:`get_weights`.
+        """Set the params, in the order of :meth:`get_weights`, for all models that contain the layer.
 
         The optimizer goes on from its state. Raises UserError for other shapes, and before there are params.
         """
@@ -196,7 +196,7 @@ class LayerBuilder(HasVariables):
 
 
 class Symbol(Operators):
-    """The feature of a layer that was called on the features of others.
+    """The output of a layer called on symbols, before there is a job.
 
     Attributes:
         builder: the layer.
@@ -235,7 +235,7 @@ class Symbol(Operators):
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The shape of the feature with None for the batch, as in Keras; None where it is not known."""
+        """The shape of the feature, with None for the batch, as in Keras; None if the shape is not known."""
         return None if self.rows is None else (None, *self.rows)
 
     @property
@@ -244,7 +244,7 @@ class Symbol(Operators):
         return None if self.feature is None else row_shape(self.feature)
 
     def operate(self, kind: str, type: str, sources: Sequence[Symbol], **fields: Any) -> Symbol:
-        """Return the symbol of a layer of this type on some sources."""
+        """Return the symbol of a new layer of this type with these sources."""
         symbol: Symbol = operator_layer(kind, type, fields)(*sources)
         return symbol
 
@@ -253,7 +253,7 @@ class Symbol(Operators):
 
 
 def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuilder:
-    """Return the layer of an operator: a layer of a type with these fields of its conf."""
+    """Return the layer of a Python operator: a layer type with these configuration fields."""
     again = functools.partial(operator_layer, kind, type, fields)
     return LayerBuilder(kind, lambda writer: writer.add(type, **fields), {}, again)
 
@@ -268,7 +268,7 @@ def preview(symbol: Symbol) -> Feature | None:
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
-    """Let the input of a fault have records whose channels are last, and return it; raise the fault where it has not.
+    """Set the input named by a ChannelsLast error to channels last and return it; raise the error if it cannot be set.
 
     ``symbols`` are those of the net.
     """
@@ -286,12 +286,12 @@ def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol
 
 
 def flatten(values: Iterable[Any]) -> list[Any]:
-    """Return the items of ``values``, with those of lists and tuples among them in their place."""
+    """Return the items of ``values``, with nested lists and tuples flattened."""
     return [item for value in values for item in (flatten(value) if isinstance(value, (list, tuple)) else [value])]
 
 
 def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
-    """Return ``outputs`` and all symbols that they are computed from, sources first, each once."""
+    """Return ``outputs`` and all symbols that they depend on, each once and after its sources."""
     ordered: dict[int, Symbol] = {}
     pending = list(outputs)[::-1]
     while pending:  # without recursion because nets may be deep
@@ -309,7 +309,7 @@ def call_again(
     inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol],
     copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder
 ) -> list[Symbol]:  # fmt: skip
-    """Return the outputs of a model whose layers, or copies, are called again on features in place of its inputs."""
+    """Call the layers of a model, or copies, again on other features than its inputs; return the outputs."""
     called: dict[int, list[Symbol]] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
 
     def feature(symbol: Symbol) -> Symbol:
@@ -364,7 +364,7 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
-    """Return the function that makes a layer, a ``builder``, of one that returns what writes the layer: a decorator.
+    """Decorate a function that returns a layer's writer: the result checks its arguments and returns the layer.
 
     Its signature has the :class:`LayerArguments` in place of ``**common``. Arguments are checked by name.
     """

@@ -1,4 +1,4 @@
-"""The params of models and layers as Keras's ``weights``: each with its name, its shape and its numbers."""
+"""The params of models and layers as Keras's ``weights``: variables with a name, a shape and a value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Variable:
         self.shape: tuple[int, ...] = model.params[name].shape
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of its numbers."""
+        """Return a copy of the value."""
         array: np.ndarray = self._model.params[self.name].copy()
         return array
 
@@ -34,7 +34,7 @@ class Variable:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def assign(self, value: Any) -> None:
-        """Set its numbers; the optimizer goes on from its state. Raises UserError for another shape."""
+        """Set the value; the optimizer keeps its state. Raises UserError for another shape."""
         array = np.array(value, np.float32)
         if array.shape != self.shape:
             raise UserError(f"assign: {self.name!r} has the shape {self.shape}, not {array.shape}")
@@ -45,7 +45,7 @@ class Variable:
 
 
 class HasVariables:
-    """What has params, a model or a layer."""
+    """Base class of models and layers, which have params."""
 
     @property
     def weights(self) -> list[Variable]:
@@ -54,23 +54,23 @@ class HasVariables:
 
     @property
     def variables(self) -> list[Variable]:
-        """The params in order, as ``weights``."""
+        """The params in order, the same as ``weights``."""
         return self.weights
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """The params that training moves."""
+        """The params that training changes."""
         return [variable for variable in self.weights if variable.trainable]
 
     trainable_variables = trainable_weights
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """The params that training does not move by gradients: frozen ones, and running means."""
+        """The params without gradients in training: frozen params and running means."""
         return [variable for variable in self.weights if not variable.trainable]
 
     non_trainable_variables = non_trainable_weights
 
     def count_params(self) -> int:
-        """Return how many numbers the params have."""
+        """Return the total number of elements of the params."""
         return sum(math.prod(variable.shape) for variable in self.weights)

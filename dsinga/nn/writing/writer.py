@@ -1,4 +1,4 @@
-"""Writing the layers of a job: names, sources, params and shapes, one call of a layer after the other."""
+"""Writes the layers of a job, one call of a layer after the other: their names, sources, params and shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsinga.nn.writing.feature import Feature, Writable, row_shape
 
 
 class NetWriter:
-    """The layers of a job while a model is written.
+    """The layers that a job has so far, while a model is written into it.
 
     ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
     that was written, by the id of its builder, for further calls to share, and ``builders`` are these. ``penalties``
@@ -41,7 +41,7 @@ class NetWriter:
         self.named: dict[str, Writable] = {}
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
-        """Write the layers that one call of ``builder`` stands for, and return its feature."""
+        """Write the layers of one call of ``builder``, and return its feature."""
         name = self.unused_name(builder)
         feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
         feature = keep_lengths(builder.kind, name, feature, sources)
@@ -51,14 +51,14 @@ class NetWriter:
         return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
-        """Return the feature of a flat source after a kReshape, which is written once."""
+        """Return the feature of a flat source after a kReshape layer, which is written once for each source."""
         name = f"{source.layer}_flat"
         if not any(conf.name == name for conf in self.layers):
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
 
     def trained_below(self, conf: LayerConf) -> str:
-        """Return the name of a layer below one whose params training moves, "" for none."""
+        """Return the name of a trained layer from which a layer is computed, or ""."""
         below = {*conf.srclayers}
         for written in reversed(self.layers):  # sources are written before
             if written.name in below & self.trained:
@@ -68,7 +68,7 @@ class NetWriter:
         return ""
 
     def unused_name(self, builder: Writable) -> str:
-        """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
+        """Return the name for the next call of a layer; raise UserError where two layers have the same name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
@@ -162,7 +162,7 @@ class LayerWriter:
         return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors.
+        """Return the sources as a layer of ``type`` takes them: flat ones are reshaped unless it takes vectors.
 
         A layer whose sources have one shape, such as kAdd, takes flat ones as they are where all have the same shape.
         """
@@ -174,7 +174,7 @@ class LayerWriter:
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the layer of the net, None where its shape cannot be known yet; raise UserError for wrong shapes."""
+        """Return the layer of the net, or None if its shape is not known yet; raise UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
@@ -198,7 +198,7 @@ class LayerWriter:
             return None
 
     def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        """Add a layer to the net, and return its feature; raise UserError where params below need its gradient."""
+        """Add a layer to the net and return its feature; raise UserError if it blocks gradients to params below."""
         self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
@@ -215,7 +215,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the confs of the layer's params, without those at the end that say nothing and were not given."""
+        """Return the configurations of the layer's params, without empty ones at the end."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
@@ -257,7 +257,7 @@ class LayerWriter:
 
 
 class PartWriter(LayerWriter):
-    """Writes a layer that belongs to another one, as a projection, with the arguments of all layers of that one."""
+    """Writes a layer that is part of another one, such as a projection, with the common arguments of the other."""
 
     SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
 
@@ -280,18 +280,18 @@ ARGUMENTS = {
 
 
 def layer_settings(function: str, type: str, given: Mapping[str, Any], names: Mapping[str, str] = {}) -> dict[str, Any]:
-    """Return the field of a layer with its settings, as :func:`settings_field`."""
+    """Return the configuration field that holds a layer's settings."""
     return settings_field(function, getattr(lookup("layer", type), "Conf", None), given, ARGUMENTS | {**names})
 
 
 def simple(function: str, type: str, /, **given: Any) -> Write:
-    """Return what writes a layer that needs nothing but its settings."""
+    """Return a function that writes a layer from its settings alone."""
     fields = layer_settings(function, type, given)
     return lambda writer: writer.add(type, **fields)
 
 
 def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
-    """Return a LayerConf; ``type`` is a layer type, or the name under which a user's layer is registered."""
+    """Return a LayerConf, where ``type`` is a layer type or the registered name of a user's layer."""
     user = isinstance(type, str) and type not in LayerType.__members__
     kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
     set_values = {key: value for key, value in fields.items() if value is not None}
@@ -299,7 +299,7 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
-    """Return the value for the role of a param, or for its last part: "bias" or "hx" of "back_z_hx"."""
+    """Return the value for a param by its role, or by the last part of its role: "hx" of "back_z_hx"."""
     return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
 
 
@@ -311,7 +311,7 @@ OTHER_ORDER = set("Permute Reshape RepeatVector index matmul".split())  # whose 
 
 
 def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
-    """Return the sources of a layer with the lengths of its sequences, where it takes them and was given none."""
+    """Return the sources of a layer with the lengths of its sequences added, if it takes lengths and has none."""
     if not sources or any(len(row_shape(source) or ()) != 2 for source in sources):
         return sources
     source = sources[0] if kind in ONE_SOURCE and len(sources) == 1 else None
@@ -320,7 +320,7 @@ def with_lengths(kind: str, sources: Sequence[Feature]) -> Sequence[Feature]:
 
 
 def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Feature]) -> Feature:
-    """Return the feature of a layer called ``name`` with the lengths of its first source, where it has its steps."""
+    """Return the feature with the sequence lengths of its first source, if it has the same steps."""
     rows, lengths = row_shape(feature), sources[0].lengths if sources else None
     if lengths is None or feature.lengths is not None or rows is None or len(rows) != 2 or kind in OTHER_ORDER:
         return feature
