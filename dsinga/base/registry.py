@@ -111,7 +111,7 @@ def version() -> int:
 
 
 def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return SINGA's numbers of components of a kind, by name, where they have one; nothing is imported."""
+    """Return the numbers of the components of a kind, by name, where they have one; nothing is imported."""
     return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
 
 
