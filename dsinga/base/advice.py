@@ -1,4 +1,4 @@
-"""Words the advice in messages: with command-line options in a command, with keyword arguments in Python."""
+"""Phrases advice in error messages as command-line options for a command, as keyword arguments for Python."""
 
 from __future__ import annotations
 

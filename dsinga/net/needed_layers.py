@@ -90,7 +90,7 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
-    """Return the net without the layers that take labels from records without labels, and those that follow them.
+    """Return the net without layers that need labels where records have none, and without the layers above these.
 
     ``records`` describes the records of each input layer of ``phase``. The net is returned as it is where it needs no
     such labels. Where ``layer`` is a softmax loss or a sigmoid cross-entropy loss, its probabilities take its place;

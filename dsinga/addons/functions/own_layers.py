@@ -124,7 +124,7 @@ def Lambda(
 
 @register("hook", "users_layer")
 class OwnLayer(FunctionBuilder, CallableLayer):
-    """Base of the user's layer classes, such as ``class Scale(nn.Layer)``: their method ``call`` computes the feature.
+    """Base of the user's layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
 
     ``call(self, x)`` gets a feature where it consists of layers and operators, or else an array of the batch, and the
     params as arrays; ``build(self, input_shape)`` makes params by :meth:`add_weight`. The constructor's arguments are

@@ -92,7 +92,7 @@ class CapturedPass:
 
 
 class CapturedPasses:
-    """The captured passes of one worker, by the key that tells them apart; used by one thread.
+    """The passes of one worker, each captured as a CUDA graph, by key; used by one thread.
 
     Args:
         ops: the kernels of the worker (CupyOps).

@@ -95,7 +95,7 @@ class WorkerTasks:
         self.chains.wait(connected)
 
     def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
-        """End the workers of some worker groups on the Dask workers that are left; the others go on."""
+        """End the workers of some worker groups, on those of their Dask workers that live; others go on."""
         for group in groups:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()

@@ -1,4 +1,4 @@
-"""The interfaces of a call: the transport at the caller's end, the service at the other end, and the reply.
+"""Protocols of calls between workers and servers: the caller's transport, the receiving service, and the reply.
 
 The transport of calls within a process is here, too.
 """

@@ -90,7 +90,7 @@ class ParamHome(ABC):
         return None
 
     def versions(self) -> dict[int, int]:
-        """Return the version of each slice, by id, for which the server may send changed rows only."""
+        """Return the version of each slice that this worker has, by id, so that the server sends changed rows only."""
         return {}
 
     def forget(self) -> None:

@@ -86,7 +86,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
 
 
 def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
-    """Return the arrays ``data`` and, if present, ``labels`` of a record store; raise UserError for other arrays."""
+    """Return the arrays ``data`` and, if present, ``labels`` of a store; raise UserError where one has a wrong form."""
     arrays: dict[str, zarr.Array] = {}
     for name in ("data", "labels"):
         try:

@@ -94,7 +94,7 @@ class ConfiguredLayer:
         self.expect_axes(range(2, 33), "(batch, channels, ...)")
 
     def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
-        """Return a setting; raise UserError unless it is from ``low`` to ``high``, ``because`` of the sources."""
+        """Return a setting; raise UserError unless it is from ``low`` to ``high``, with ``because`` as the reason."""
         value: int = getattr(self.settings, field)
         if not low <= value <= high:
             raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)

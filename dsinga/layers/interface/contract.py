@@ -69,7 +69,7 @@ def check_layer(layer: Layer) -> None:
 
 
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
-    """Return the part of ``layer``, which has a ``cut.connection``, that computes ``columns`` of its feature.
+    """Return a layer that computes only ``columns`` of the feature of ``layer``, which has a ``cut.connection``.
 
     ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
     Raises JobError where the part has another shape, or other params than the layer's, cut in proportion.

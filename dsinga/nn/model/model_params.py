@@ -1,4 +1,4 @@
-"""The params of a model: initial values, get, set and save; the net for numpy arrays; the summary."""
+"""The part of a model that sets, gets and saves its params, builds its net for predictions, and prints its summary."""
 
 from __future__ import annotations
 

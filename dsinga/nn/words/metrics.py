@@ -23,7 +23,7 @@ from dsinga.nn.writing.writer import NetWriter, make_conf
 
 @dataclass(frozen=True)
 class MetricLayer:
-    """A layer that reports metrics of an output: its type, and the name and content of its settings field."""
+    """The type, the name and the settings of a layer that reports metrics of an output."""
 
     type: str
     name: str

@@ -238,7 +238,7 @@ def targets(
 
 
 def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
-    """Return the objective from the losses of ``compile``, one for each output; raise UserError for another number.
+    """Return the objective made of the losses of ``compile``; raise UserError unless there is one for each output.
 
     ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
     """

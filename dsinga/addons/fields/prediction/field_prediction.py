@@ -111,7 +111,7 @@ def predict_windows(
     direct: int = 1,
     most: int | None = None,
 ) -> tuple[PredictionWindows, list[da.Array]]:
-    """Return windows and their prediction at each lead, dask arrays (windows ..., C', points of space ...).
+    """Return the windows, and for each lead their predictions as a dask array (windows ..., C', points of space ...).
 
     The windows have the numbers that ``layer`` gives for each number of the targets. ``most`` is how many windows along
     time a task computes at most where the net is not called for more. The stages stand below in their order: the tiles

@@ -184,7 +184,7 @@ class FieldPredictor:
         return self._known[dim, ends]
 
     def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock) -> np.ndarray:
-        """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a block.
+        """Predict a block; return an array (windows of each dimension of samples ..., C', points of space ...).
 
         ``values`` are the numbers of each variable at :meth:`points`. Points that lack context are NaN.
         """
