@@ -104,15 +104,24 @@ def checked(function: F) -> F:
         return function(*args, **kwargs)
 
     if fields := re.search(r"Unpack\[(\w+)\]", str(signature)):
-        own, hints = signature.parameters, function.__globals__[fields[1]].__annotations__
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=hint)
-            for name, hint in hints.items()
-            if name not in own
-        ]
-        expanded = arguments.extended_signature(function, more, signature.return_annotation)
+        more = keyword_parameters(function.__globals__[fields[1]], default=...)
+        more = {name: more[name] for name in more if name not in signature.parameters}
+        expanded = arguments.extended_signature(function, more.values(), signature.return_annotation)
         call.__signature__ = expanded  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
+
+
+def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = {}) -> dict[str, inspect.Parameter]:
+    """Return the fields of a TypedDict as keyword-only parameters; ``default`` is that of those not in ``defaults``."""
+    return {
+        name: inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, default),
+            annotation=hint.__forward_arg__,  # the text that the class has
+        )
+        for name, hint in fields.__annotations__.items()
+    }
 
 
 def checked_class(cls: type[T]) -> type[T]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
@@ -15,7 +14,7 @@ from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
-from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters, refuse_subclasses
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
@@ -344,15 +343,7 @@ class LayerArguments(TypedDict, total=False):
     exclude: Sequence[str] | None
 
 
-COMMON = {
-    name: inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default={"trainable": True, "recompute": False}.get(name),
-        annotation=hint.__forward_arg__,  # the text that the class has
-    )
-    for name, hint in LayerArguments.__annotations__.items()
-}
+COMMON = keyword_parameters(LayerArguments, None, {"trainable": True, "recompute": False})
 
 # Arguments of Keras's layers that say the shape of a row of the source; nn.Sequential makes an input of the first one.
 SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
