@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -87,9 +87,10 @@ class ResultPool:
 
 
 class ThreadBases(threading.local):
-    """The bases (blocks of memory) that a thread uses before it asks the pool, by size in bytes."""
+    """The bases (blocks of memory) that a thread uses before it asks the pool, by size in bytes, and its hook."""
 
     bases: Mapping[int, Sequence[np.ndarray]] = {}
+    hook: Callable[[np.ndarray], Any] | None = None
 
 
 pool = ResultPool()
@@ -127,6 +128,11 @@ def clear() -> None:
     pool.buckets = {}
 
 
+def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
+    """Let ``hook`` return the arrays of the calling thread in place of new ones, which it is given; None ends that."""
+    _thread_bases.hook = hook
+
+
 def base_bytes(nbytes: int) -> int:
     """Return the size in bytes of the base (block of memory) of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
@@ -141,13 +147,15 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
         batch, channels, *sizes = shape
         return empty((batch, *sizes, channels), dtype=dtype).transpose(0, -1, *range(1, len(sizes) + 1))
     size = prod(shape) * np.dtype(dtype).itemsize
+    hook = _thread_bases.hook
     if size < SMALLEST:
-        return np.empty(shape, dtype)
+        return np.empty(shape, dtype) if hook is None else hook(np.empty(shape, dtype))
     base_size = base_bytes(size)
     base = _free(_thread_bases.bases.get(base_size, ()))
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
-    return np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
+    array = np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
+    return array if hook is None else hook(array)
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor
+from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import evaluate, forward_in_order
@@ -85,10 +86,12 @@ class LocalEngine(Engine):
             self.updater.put(begin.params)
         self._earlier_steps = self.updater.steps - begin.step
         self._updates = CountedUpdates(self.updater)
-        self._training_step = TrainingStep(
-            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches, repeats=True
-        )
         capture = self._ops.capture()
+        self._training_step = TrainingStep(
+            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches, repeats=True,
+            passes=passes_of(self._ops, "training passes") if capture is None else None,
+        )  # fmt: skip
+        self._tests = passes_of(self._ops, "tests")
         self._captured = None
         if capture is not None:
             self._captured = capture.iterations(
@@ -220,10 +223,11 @@ class LocalEngine(Engine):
 
         def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
             ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, number)
-            metrics = None
-            if self._captured is not None and averages is None:
-                metrics = self._captured.evaluate(net, records, ctx)
-            return forward(net, values, records, ctx)[1] if metrics is None else metrics
+            result = None
+            if self._tests is not None and averages is None:
+                key = net, ctx.phase, ctx.rows
+                result = self._tests.compute(key, net, records, ctx, functools.partial(_forward, net), values=values)
+            return forward(net, values, records, ctx)[1] if result is None else result.metrics
 
         passes = self._opened.passes(phase, batches)
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
@@ -317,6 +321,11 @@ class LocalEngine(Engine):
         if isinstance(self._batches, Prefetch):
             self._batches.close()
         self._batches = self._loop = None
+
+
+def _forward(net: NeuralNet, records: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> None:
+    """Compute the metrics of a batch of another phase, which a recorded pass keeps."""
+    forward(net, values, records, ctx)
 
 
 class CountedUpdates:

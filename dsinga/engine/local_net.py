@@ -22,9 +22,8 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Array, Processor, SparseRows
-from dsinga.ops.interface import RepeatedPasses
-from dsinga.ops.types import NotCapturable, is_plain
+from dsinga.ops import Processor, SparseRows
+from dsinga.ops.types import is_plain
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, rows_of, to_host, whole_shape
@@ -219,20 +218,20 @@ class LocalNet:
         if cut_rows:
             compute = functools.partial(self._backward_cut, compute)
         ops, _, passes = self._open()
+        if ops.device_count() and (len(parts) > 1 or (names and has_codes(net))):
+            passes = None  # the host checks codes
         ops.set_threads(self._count_threads(net))
         ctx = Context(ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
-        metrics = None
-        if passes is not None and compute is bp and len(parts) == 1 and not (names and has_codes(net)):
-            metrics = _launch(passes, net, values, records, ctx, pushed)
         batches: Iterable[tuple[Mapping[str, Records], Context]] = [(records, ctx)]
         if len(parts) > 1:
             batches = ((rows_of(records, part), replace(ctx, rows=part, micro_batch=part)) for part in parts)
         with np.errstate(over=self._overflow, invalid=self._overflow):
-            if metrics is None:
-                if not cut_rows:
-                    values = {name: ops.asarray(value) for name, value in values.items()}
-                training_step = TrainingStep(compute, net, len(parts), repeats=not cut_rows)
-                metrics = training_step.run(step, values, batches, pushed)
+            if not cut_rows and passes is None:
+                values = {name: ops.asarray(value) for name, value in values.items()}
+            training_step = TrainingStep(
+                compute, net, len(parts), repeats=not cut_rows, passes=passes, keeps_gradients=True
+            )
+            metrics = training_step.run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
         on_host = {name: to_host(gradient, ops) for name, gradient in pushed.items()}
         for name, gradient in on_host.items() if ops.device_count() else ():
@@ -337,24 +336,3 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
-
-
-def _launch(
-    passes: RepeatedPasses, net: NeuralNet, values: ParamArrays, records: Mapping[str, Records], ctx: Context,
-    updates: KeptGradients,
-) -> Metrics | None:  # fmt: skip
-    """Compute gradients of a batch by what was captured; return its metrics, None where that cannot be."""
-
-    def compute(batch: Mapping[str, Records], params: Mapping[str, Array], ctx: Context) -> KeptGradients:
-        pushed = KeptGradients()
-        bp(net, params, batch, ctx, pushed.push)
-        if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
-            raise NotCapturable("gradients have few rows")
-        return pushed
-
-    result = passes.compute((net, ctx.rows), net, records, ctx, compute, values)
-    if result is None:
-        return None
-    updates.update(result.outputs)
-    metrics: Metrics = result.metrics
-    return metrics

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
@@ -39,12 +40,57 @@ class RepeatedPasses(Protocol):
 
     def compute(
         self, key: Hashable, net: Any, records: Mapping[str, Any], ctx: Any, compute: Callable[[Any, Any, Any], Any],
-        params: Mapping[str, Array] | None = None,
+        params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
     ) -> PassResult | None:  # fmt: skip
         """Return the result of ``compute(records, params, ctx)`` by replaying the capture of ``key``; None: call it.
 
-        ``records`` are by input layer, those of the step of ``ctx``, ``params`` those that differ from pass to pass.
+        ``records`` are by input layer, those of the step of ``ctx``; ``params`` are those that differ from pass to
+        pass, or in their place ``values`` those that keep their addresses.
         """
+
+
+class PassMemory(Protocol):
+    """The arrays of one captured pass, and what is launched: a graph of a GPU, or a list of calls on a host.
+
+    Attributes:
+        warm_ups: how often a pass is recorded before it is captured.
+        is_on_host: whether it is replayed by calls on a host, in which case it changes no param.
+    """
+
+    warm_ups: int
+    is_on_host: bool
+
+    def put(self, name: str, array: Any) -> Array:
+        """Copy an array of the batch to the buffer of its name, and return the buffer."""
+
+    def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return params that keep their addresses, as the recorded pass takes them."""
+
+    def recording(self, step: int) -> AbstractContextManager[None]:
+        """Return a context in which kernels take the numbers of ``step`` from where later launches put theirs."""
+
+    def capturing(self) -> AbstractContextManager[None]:
+        """Return a context, within :meth:`recording`, after which the pass is captured."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is something to launch."""
+
+    def launch(self, step: int) -> None:
+        """Compute the pass on what its buffers hold, with the numbers of ``step``."""
+
+    def read(self) -> list[float]:
+        """Return the metrics of the first launch that was not read; one is NaN where the pass must be called."""
+
+    def results(self, outputs: Any) -> Any:
+        """Return the outputs of a recorded pass as callers take them; each launch overwrites them."""
+
+    def cancel(self) -> None:
+        """Wait for all launches, and forget their metrics."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that it holds."""
 
 
 class RepeatedIterations(Protocol):
@@ -83,9 +129,6 @@ class Capture(Protocol):
     - None, in place of a result, says that the pass must be called, and that no param has changed: a layer has raised
       :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, so that the call says what is wrong.
     """
-
-    def passes(self, what: str) -> RepeatedPasses:
-        """Return the object that repeats the passes of a worker; ``what`` is their name in the log."""
 
     def iterations(
         self, step: Any, updater: Any, params: Any, updates: Any, is_local: bool = True
@@ -145,6 +188,15 @@ class Ops(
 
     def capture(self) -> Capture | None:
         """Return how this worker repeats passes; None where each is computed as it is called."""
+        return None
+
+    captures_passes: ClassVar[bool] = False
+    """Whether :meth:`new_pass` returns one."""
+    calls_before_capture: ClassVar[int] = 0
+    """How often a pass is called before it is worth to be recorded."""
+
+    def new_pass(self) -> PassMemory | None:
+        """Return memory for a pass that is captured; None where there is none for passes."""
         return None
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:

@@ -21,9 +21,14 @@ SECOND = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
 BLOCK = 1 << 16  # numbers, whose temporary arrays stay in a core's cache
 
 
+def contiguous(x: Array) -> Array:
+    """Return x in C order: x itself if it is, else a copy."""
+    return x if x.flags.c_contiguous else x.copy()
+
+
 def to_rows(x: Array) -> Array:
     """Return x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
-    return np.ascontiguousarray(x.transpose(LAST[x.ndim]))
+    return contiguous(x.transpose(LAST[x.ndim]))
 
 
 def to_image(rows: Array) -> Array:

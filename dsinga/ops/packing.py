@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.layout import contiguous
 from dsinga.ops.types import Array
 
 
@@ -60,7 +61,7 @@ class Packing(NamedTuple):
 
     def pack(self, x: Array) -> Array:
         """Return the packed steps (N, n) of x (B, T, n)."""
-        rows = np.ascontiguousarray(x).reshape(-1, x.shape[2])
+        rows = contiguous(x).reshape(-1, x.shape[2])
         return np.take(rows, self.places, 0, buffers.empty((len(self.places), x.shape[2]), dtype=x.dtype), "clip")
 
     def unpack(self, packed: Array, times: int) -> Array:

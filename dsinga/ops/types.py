@@ -44,7 +44,7 @@ def is_on_device(array: Any) -> bool:
     """Whether ``array`` is an array in the memory of a device, as labels and codes are where a pass is recorded."""
     if isinstance(array, np.ndarray):
         return hasattr(array, "get")  # of an emulated device
-    return hasattr(array, "dtype") and not isinstance(array, np.generic)
+    return hasattr(array, "dtype") and not isinstance(array, np.generic) and not hasattr(array, "array")
 
 
 class CellActivations(NamedTuple):

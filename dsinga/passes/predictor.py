@@ -20,6 +20,7 @@ from dsinga.net.node import Node
 from dsinga.ops import Array, Ops, Processor
 from dsinga.ops.interface import PassResult, RepeatedPasses
 from dsinga.ops.types import is_on_device
+from dsinga.passes.captured_passes import passes_of
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
@@ -50,8 +51,7 @@ class ThreadKernels(NamedTuple):
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
         """Return the kernels of the calling thread with copies of params; ``what`` names its passes in the log."""
         ops.enter()
-        capture = ops.capture()
-        return cls(ops, _load(ops, params), None if capture is None else capture.passes(what))
+        return cls(ops, _load(ops, params), passes_of(ops, what))
 
 
 class Predictor:
@@ -116,7 +116,7 @@ class Predictor:
         if passes is not None and not self._states:
             result = self._launch(passes, values, records, params, ctx, names)
             if result is not None:
-                return {name: _to_host(result.outputs[name], ops) for name in keep}, result.metrics
+                return {name: _copied(_to_host(result.outputs[name], ops)) for name in keep}, result.metrics
         if params is not None:
             values = _load(ops, params)
         outputs, metrics = forward(self.net, values, records, ctx, names)
@@ -130,16 +130,16 @@ class Predictor:
     ) -> PassResult | None:  # fmt: skip
         """Compute a batch by replaying a recorded pass; return None if that is not possible.
 
-        Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
+        On a device codes of sequences are not checked, and a feature, unlike a loss, does not show wrong ones.
         """
-        if has_codes(self.net):
+        if ctx.ops.device_count() and has_codes(self.net):
             return None
 
         def compute(batch: Mapping[str, Records], given: Mapping[str, Array], ctx: Context) -> dict[str, Output]:
-            return forward(self.net, given or values, batch, ctx, names)[0]
+            return forward(self.net, given, batch, ctx, names)[0]
 
         key = self.net, ctx.phase, ctx.rows, tuple(names)  # the net itself, which must outlive its capture
-        return passes.compute(key, self.net, records, ctx, compute, params)
+        return passes.compute(key, self.net, records, ctx, compute, params, values if params is None else None)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
         """Return the feature (n, ...) of ``layer`` for records (n, ...), computed in batches of bounded memory.
@@ -207,6 +207,12 @@ def _to_host(output: Output, ops: Ops) -> Records:
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
     return Records(feature, labels if isinstance(labels, np.ndarray) and len(labels) == len(feature) else None)
+
+
+def _copied(records: Records) -> Records:
+    """Return copies of features and labels that the next replay of their pass overwrites."""
+    data, labels = records
+    return Records(data.copy(), None if labels is None else labels.copy())
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:

@@ -14,7 +14,9 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.ops import Array, Ops, SparseRows
-from dsinga.training import Algorithm, Metrics, accumulate
+from dsinga.ops.interface import RepeatedPasses
+from dsinga.ops.types import NotCapturable
+from dsinga.training import Algorithm, Metrics, Push, accumulate, bp
 from dsinga.training.divergence import (
     all_finite,
     are_finite,
@@ -66,6 +68,8 @@ class TrainingStep:
         micro_batches: how many parts of a batch are computed one after the other.
         skips: whether a batch with numbers that are not finite is left out, in place of ending the run.
         repeats: whether a pass may be repeated, to find the layer whose gradient is not finite: it sends nothing.
+        passes: replays passes of back-propagation in place of calls, where it can; None where all are called.
+        keeps_gradients: whether gradients must outlive the step; else the next replay may overwrite them.
     """
 
     algorithm: Algorithm
@@ -73,6 +77,8 @@ class TrainingStep:
     micro_batches: int = 1
     skips: bool = False
     repeats: bool = False
+    passes: RepeatedPasses | None = None
+    keeps_gradients: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
         """Compute the micro-batches of a step and push their gradients; return the metrics, None for a skipped batch.
@@ -147,7 +153,30 @@ class TrainingStep:
         return metrics
 
     def _accumulate(self, params: Mapping[str, Array], batches: MicroBatches, push: Any) -> Metrics:
-        return accumulate(self.algorithm, self.net, params, batches, self.micro_batches, push)
+        algorithm = self.algorithm if self.passes is None or self.algorithm is not bp else self._replay
+        return accumulate(algorithm, self.net, params, batches, self.micro_batches, push)
+
+    def _replay(
+        self, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
+    ) -> Metrics:
+        """Compute a micro-batch as back-propagation does, by replaying what was captured where it can."""
+        assert self.passes is not None
+
+        def compute(batch: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> KeptGradients:
+            pushed = KeptGradients()
+            bp(net, values, batch, ctx, pushed.push)
+            if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
+                raise NotCapturable("gradients have few rows")
+            return pushed
+
+        result = self.passes.compute((net, ctx.rows), net, records, ctx, compute, params)
+        if result is None:
+            return bp(net, {name: ctx.ops.asarray(value) for name, value in params.items()}, records, ctx, push)
+        copies = self.keeps_gradients or self.micro_batches > 1
+        for name, gradient in result.outputs.items():
+            push(name, gradient.copy() if copies else gradient)
+        metrics: Metrics = result.metrics
+        return metrics
 
 
 def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:

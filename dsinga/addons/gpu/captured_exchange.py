@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga.addons.gpu.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute
 from dsinga.addons.gpu.device_params import Block, DeviceParams
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.types import AsyncCopy, NotCapturable
+from dsinga.passes.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute
 from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Metrics, bp
 
@@ -48,6 +48,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         self, memory: CupyPass, params: DeviceParams, groups: Sequence[Group], static: Collection[str], ops: Any
     ):
         super().__init__(memory)
+        self._cut = memory.cut
         self._params, self._groups, self._ops = params, groups, ops
         self._group_of = {name: n for n, group in enumerate(groups) for block in group for name in block}
         trained = [[tuple(name for name in block if name not in static) for block in group] for group in groups]
@@ -66,7 +67,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             return self._params[name]
         if (group := self._group_of[name]) not in self._fetched:
             self._fetched.add(group)
-            self.memory.cut(partial(self._fetch, group))
+            self._cut(partial(self._fetch, group))
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -91,7 +92,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             self._blocks[block] = self._join([self._gradients.pop(name).reshape(-1) for name in block])
         if any(self._missing):
             self._sent.add(group)
-            self.memory.cut(partial(self._send, self._trained[group]))
+            self._cut(partial(self._send, self._trained[group]))
 
     def _join(self, gradients: list[Array]) -> Array:
         if len(gradients) == 1:
@@ -103,7 +104,9 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             start += gradient.size
         return joined
 
-    def run(self, records: Mapping[str, Records], ctx: Context, compute: Compute, replay: Any) -> None:
+    def run(
+        self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
+    ) -> bool:
         """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
         if not self.memory.captured:
             for group in range(len(self._groups)):
@@ -111,12 +114,13 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             self._blocks, self._gradients, self._fetched, self._sent = {}, {}, {0}, set()
             self._missing = [{name for block in group for name in block} for group in self._trained]
             self._after = None
-        super().run(records, ctx, compute, replay)
+        was_launched = super().run(records, ctx, compute, values)
         if self._after is None:
             sent = self._sent if self.memory.captured else set()
             between = {block for group in sent for block in self._trained[group]}
             self._after = [block for block in self._blocks if block not in between]
         self._send(self._after)
+        return was_launched
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
         """Launch the graphs, beginning with the values of the first group."""

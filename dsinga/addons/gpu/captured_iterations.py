@@ -7,7 +7,6 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsinga.addons.gpu.captured_exchange import ExchangedIterations
-from dsinga.addons.gpu.captured_passes import CapturedPass, CapturedPasses
 from dsinga.addons.gpu.device_params import DeviceParams
 from dsinga.base.registry import register
 from dsinga.job import ClusterConf, Job, UpdaterConf
@@ -15,6 +14,7 @@ from dsinga.layers import Context, Records
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet
 from dsinga.ops import Array
+from dsinga.passes.captured_passes import CapturedPass, CapturedPasses
 from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Algorithm, Metrics, Updater, algorithm, bp, forward
 
@@ -134,10 +134,6 @@ class GraphCapture:
 
     def __init__(self, ops: Any):
         self._ops = ops
-
-    def passes(self, what: str) -> CapturedPasses:
-        """Return the passes of a worker, which the log calls ``what``."""
-        return CapturedPasses(self._ops, what)
 
     def iterations(
         self, step: TrainingStep, updater: Updater, params: Any, updates: Any, is_local: bool = True

@@ -18,6 +18,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
 from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
+from dsinga.ops.recorded_array import host_array
 from dsinga.ops.types import NotCapturable, is_on_device
 
 CHECKED = "the host checks the labels"
@@ -129,7 +130,7 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
         source = layer.source_name(layer.labels.source)
         raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
     # Labels are in host memory with every backend, except where a pass is recorded.
-    return labels if is_on_device(labels) else np.asarray(labels)
+    return labels if is_on_device(labels) else host_array(labels)
 
 
 def integer_labels(layer: Layer, labels: Any) -> np.ndarray:

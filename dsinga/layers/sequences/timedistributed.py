@@ -15,6 +15,7 @@ from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
+from dsinga.ops.recorded_array import host_array
 from dsinga.ops.types import NotCapturable, is_on_device
 
 
@@ -102,7 +103,7 @@ class TimeDistributed(Layer):
             labels = sources[self.labels.source]
             if is_on_device(labels):
                 self._check_on_device()
-            labels = labels if is_on_device(labels) else np.asarray(labels)
+            labels = labels if is_on_device(labels) else host_array(labels)
             if not is_on_device(labels) and labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))

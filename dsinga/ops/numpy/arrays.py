@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.layout import LAST, to_image, to_rows
+from dsinga.ops.recorded_array import RecordedArray, host_array, recorder
 from dsinga.ops.types import Array, AsyncCopy, FinishedCopy, NotCapturable
 from dsinga.ops.update import Update, apply
 
@@ -32,7 +33,7 @@ class NumpyArrays:
 
     def asarray(self, array: Array) -> Array:
         """Return ``array`` as this backend's array, without a copy where possible."""
-        return np.asarray(array)
+        return host_array(array)
 
     def to_numpy(self, array: Array) -> Array:
         """Return ``array`` as a numpy array in host memory."""
@@ -146,15 +147,20 @@ class NumpyArrays:
     @property
     def is_recording(self) -> bool:
         """Whether a pass is recorded, so that nothing may be copied from or to the host."""
-        return False
+        return recorder() is not None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
         """Return ``compute(step)``; where a pass is recorded, a float64 array (1,) that has it for each later step."""
-        return compute(step)
+        recorded = recorder()
+        return compute(step) if recorded is None else recorded.of_step(lambda step: [compute(step)])
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
         """Read these numbers after each replay of the pass that is recorded; updates need all of them to be finite."""
-        raise NotImplementedError(f"{self.name} records no passes")
+        recorded = recorder()
+        assert recorded is not None, "no pass is recorded"
+        if not all(isinstance(number, RecordedArray) for number in numbers):
+            raise NotCapturable("a metric is computed in host memory")
+        recorded.numbers = [number.array for number in numbers]
 
     # -- updates ---------------------------------------------------------------------------------------------
 

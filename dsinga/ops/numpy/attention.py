@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.layout import contiguous
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array
 
@@ -29,7 +30,7 @@ class NumpyAttention(NumpyElementwise):
     def rotate_pairs(self, x: Array, factors: Array) -> Array:
         """Return x (B, T, n), its pairs of neighbouring features multiplied as complex numbers by factors (T, n/2)."""
         y = buffers.empty(x.shape, dtype=x.dtype)
-        np.multiply(np.ascontiguousarray(x).view(factors.dtype), factors, out=y.view(factors.dtype))
+        np.multiply(contiguous(x).view(factors.dtype), factors, out=y.view(factors.dtype))
         return y
 
     def attention_weights(
@@ -48,7 +49,7 @@ class NumpyAttention(NumpyElementwise):
         if score is None:
             self.batched_product(q, k.transpose(0, 1, 3, 2), scores, factor)
         else:
-            hidden = self.tanh(np.ascontiguousarray(q[:, :, :, None] + k[:, :, None]))
+            hidden = self.tanh(contiguous(q[:, :, :, None] + k[:, :, None]))
             np.einsum("bhijd,hd->bhij", hidden, score.reshape(heads, -1), out=scores)
         return self._masked_softmax(scores, visible), hidden
 

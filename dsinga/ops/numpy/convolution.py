@@ -12,7 +12,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from dsinga.ops.layout import crop_rows, extents, output_sizes, pad_rows, padded_sizes, taps, to_image, to_rows
+from dsinga.ops.layout import (
+    contiguous,
+    crop_rows,
+    extents,
+    output_sizes,
+    pad_rows,
+    padded_sizes,
+    taps,
+    to_image,
+    to_rows,
+)
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array, Sizes
 
@@ -65,7 +75,7 @@ class NumpyConvolution(NumpyElementwise):
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
         dw = _columns(x, kernel, stride, pad, outputs).T @ dy_rows
-        dw = np.ascontiguousarray(np.moveaxis(dw.reshape(*kernel, channels, filters), (-1, -2), (0, 1)))
+        dw = contiguous(np.moveaxis(dw.reshape(*kernel, channels, filters), (-1, -2), (0, 1)))
         db = dy_rows.sum(axis=0) if need_db else None
         return self.transposed_convolution(dy, w, None, stride, pad, x.shape[2:]) if need_dx else None, dw, db
 
@@ -82,7 +92,7 @@ class NumpyConvolution(NumpyElementwise):
         padded = np.zeros((batch, *padded_sizes(size, pad), channels), columns.dtype)
         for position, tap in enumerate(taps(padded, kernel, stride, outputs)):
             tap += columns[..., position, :]
-        y = np.ascontiguousarray(crop_rows(padded, pad))
+        y = contiguous(crop_rows(padded, pad))
         if b is not None:
             y += b
         return to_image(y)
@@ -127,7 +137,7 @@ class NumpyPooling:
             winner = (source == best) & pending
             pending ^= winner
             tap += rows * winner
-        return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
+        return to_image(contiguous(crop_rows(padded, pad)))
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
@@ -144,7 +154,7 @@ class NumpyPooling:
         share = to_rows(dy) * (1 / prod(kernel))
         for tap in views:
             tap += share
-        return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
+        return to_image(contiguous(crop_rows(padded, pad)))
 
 
 def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
@@ -181,7 +191,7 @@ class NumpyGroupedConvolution:
         by_group = _split(dy_rows, groups)
         columns = _group_columns(x, kernel, stride, pad, dilation, groups, outputs)
         dw = (columns.transpose(0, 2, 1) @ by_group).reshape(groups, *kernel, channels, filters // groups)
-        dw = np.ascontiguousarray(np.moveaxis(dw, (-1, -2), (1, 2))).reshape(w.shape)
+        dw = contiguous(np.moveaxis(dw, (-1, -2), (1, 2))).reshape(w.shape)
         db = dy_rows.sum(axis=0) if need_db else None
         if not need_dx:
             return None, dw, db
@@ -190,7 +200,7 @@ class NumpyGroupedConvolution:
         padded = np.zeros((x.shape[0], *padded_sizes(x.shape[2:], pad), x.shape[1]), dcolumns.dtype)
         for position, tap in enumerate(taps(padded, kernel, stride, outputs, dilation)):
             tap += _join(dcolumns[:, :, position]).reshape(tap.shape)
-        return to_image(np.ascontiguousarray(crop_rows(padded, pad))), dw, db
+        return to_image(contiguous(crop_rows(padded, pad))), dw, db
 
 
 def _group_columns(
@@ -220,4 +230,4 @@ def _split(rows: Array, groups: int) -> Array:
 def _join(by_group: Array) -> Array:
     """Undo :func:`_split`."""
     groups, count, columns = by_group.shape
-    return np.ascontiguousarray(by_group.transpose(1, 0, 2).reshape(count, groups * columns))
+    return contiguous(by_group.transpose(1, 0, 2).reshape(count, groups * columns))

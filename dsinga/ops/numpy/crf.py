@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.ops.layout import contiguous
 from dsinga.ops.types import Array
 
 
@@ -97,7 +98,7 @@ def by_length(x: Array, lengths: Array) -> Chains:
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     counts = (lengths > np.arange(longest)[:, None]).sum(axis=1)
-    return Chains(order, counts, np.ascontiguousarray(x.transpose(1, 0, 2)[:longest, order]))
+    return Chains(order, counts, contiguous(x.transpose(1, 0, 2)[:longest, order]))
 
 
 def path_scores(x: Array, tags: Array, transitions: Array, start: Array) -> Array:

@@ -161,7 +161,7 @@ class NumpyLoss(NumpyElementwise):
         """
         p = self.softmax(x)
         of_labels = p[np.arange(len(labels)), labels]
-        loss = -float(np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64))
+        loss = -np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64)
         return p, loss, self.hits(p, labels, topk)
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
@@ -189,7 +189,7 @@ class NumpyLoss(NumpyElementwise):
         """
         of_labels = scores[np.arange(len(labels)), labels][:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit
-            return int(((scores.argmax(axis=1) == labels) & ~np.isnan(of_labels[:, 0])).sum())
+            return ((scores.argmax(axis=1) == labels) & ~np.isnan(of_labels[:, 0])).sum()
         later = np.arange(scores.shape[1]) > labels[:, None]
         beaten = ((scores < of_labels) | ((scores == of_labels) & later)).sum(axis=1)
-        return int((beaten >= scores.shape[1] - topk).sum())
+        return (beaten >= scores.shape[1] - topk).sum()

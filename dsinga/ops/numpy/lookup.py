@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.recorded_array import recorder
 from dsinga.ops.types import Array, Pair
 
 
@@ -58,7 +59,10 @@ class NumpyRandom:
         Each row takes w = ⌈columns/8⌉ counters; the first counter of the first row is (first·w, 0, step, 0). Both
         numbers of the key are below 2⁶⁴. Where a pass is recorded, the step is that of each later pass.
         """
-        return philox(key, first, step, rows, columns)
+        recorded = recorder()
+        if recorded is None:
+            return philox(key, first, step, rows, columns)
+        return recorded.of_step(lambda step: philox(key, first, step, rows, columns))
 
     def crop(
         self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int

@@ -19,7 +19,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.compiled.compiler import compiled
-from dsinga.ops.layout import LAST, by_channel
+from dsinga.ops.layout import LAST, by_channel, contiguous
 from dsinga.ops.numpy.normalisation import NumpyNormalisation
 from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.library import (
@@ -121,7 +121,7 @@ def repeat_constants(group: int, *constants: Array) -> Array:
 
 def pixel_rows(x: Array) -> Array:
     """Return x (B, C, ...) as C-contiguous (n, C)."""
-    return np.ascontiguousarray(by_channel(x))
+    return contiguous(by_channel(x))
 
 
 @lru_cache
@@ -185,7 +185,8 @@ def _far(mean: Array, variance: Array) -> bool:
 
 def _apply(affine: Affine, x: Array, scale: Array, shift: Array) -> Array:
     y = buffers.empty(x.shape, channels_last=x.ndim in LAST, dtype=x.dtype)
-    affine(pixel_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
+    factors = (contiguous(array.astype(np.float32, copy=False)) for array in (scale, shift))
+    affine(pixel_rows(x), y, *factors)
     return y
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import join_rows, to_rows
+from dsinga.ops.layout import contiguous, join_rows, to_rows
 from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
 from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, run_elementwise
@@ -167,6 +167,8 @@ class Bf16Ops(Bf16Images):
     has_bf16_features = True
     factor_dtype = BFLOAT16
 
+    captures_passes = False  # its conversions are no calls of numpy's
+
     def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
@@ -184,8 +186,8 @@ class Bf16Ops(Bf16Images):
             kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
         if kernel is None:
             return super().convolution(to_float32(x), w, b, stride, pad)
-        bias = () if b is None else (np.ascontiguousarray(b),)
-        return kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w), *bias)
+        bias = () if b is None else (contiguous(b),)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), *bias)
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
@@ -200,7 +202,7 @@ class Bf16Ops(Bf16Images):
         dy_rows = cast_contiguous(to_rows(dy), BFLOAT16)
         dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
         db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
-        return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+        return data(dy_rows, contiguous(w)) if data else None, dw, db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
@@ -211,7 +213,7 @@ class Bf16Ops(Bf16Images):
             kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
         if kernel is None:
             return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
-        y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w))
+        y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w))
         if b is not None:
             add_to_rows(y, b)
         return cast(y, BFLOAT16)
@@ -229,7 +231,7 @@ class Bf16Ops(Bf16Images):
         if len(x) < FEW_ROWS:
             kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
             assert kernel is not None, "a product has no kernel"
-            return kernel(x, np.ascontiguousarray(w))
+            return kernel(x, contiguous(w))
         y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
         multiply(x, cast_factor(w.T if transposed else w), y)
         return y
@@ -278,4 +280,4 @@ def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
 
 def _rows(x: Array) -> Array:
     """Return x (n, I) in bfloat16, C-contiguous."""
-    return cast_contiguous(np.ascontiguousarray(x), BFLOAT16)
+    return cast_contiguous(contiguous(x), BFLOAT16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import LAST, to_image, to_rows
+from dsinga.ops.layout import LAST, contiguous, to_image, to_rows
 from dsinga.ops.onednn.library import BFLOAT16, dense, form_of, strided
 from dsinga.ops.onednn.primitive import conversion
 from dsinga.ops.onednn.thread import get_kernel
@@ -47,7 +47,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
         return x
     if x.ndim in LAST:
         return to_image(cast_contiguous(to_rows(x), dtype))
-    return cast_contiguous(np.ascontiguousarray(x), dtype)
+    return cast_contiguous(contiguous(x), dtype)
 
 
 def cast_contiguous(x: Array, dtype: np.dtype) -> Array:

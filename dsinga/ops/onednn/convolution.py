@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import by_channel, extents, join_rows, output_sizes, to_rows
+from dsinga.ops.layout import by_channel, contiguous, extents, join_rows, output_sizes, to_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -126,7 +126,7 @@ class PaddedBackwardData:
         self.gradient = BackwardData((batch, padded, *size), self.weights.shape, stride, pad)
 
     def __call__(self, dy: Array, w: Array) -> Array:
-        self.weights[:, : self.channels] = w
+        np.copyto(self.weights[:, : self.channels], w)
         dx = buffers.empty(self.shape, channels_last=True)
         dx[...] = self.gradient(dy, self.weights)[:, : self.channels]
         return dx
@@ -178,8 +178,8 @@ class OnednnConvolution(NumpyConvolution):
         forward = choose_kernel("convolution", ConvolutionForward, *shapes, b is not None) if accepted else None
         if not forward:
             return super().convolution(x, w, b, stride, pad)
-        bias = () if b is None else (np.ascontiguousarray(b),)
-        return forward(to_rows(x), np.ascontiguousarray(w), *bias)
+        bias = () if b is None else (contiguous(b),)
+        return forward(to_rows(x), contiguous(w), *bias)
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
@@ -192,7 +192,7 @@ class OnednnConvolution(NumpyConvolution):
         dy_rows = to_rows(dy)
         dw = weights(to_rows(x), dy_rows)
         db = column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
-        return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+        return data(dy_rows, contiguous(w)) if data else None, dw, db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
@@ -201,7 +201,7 @@ class OnednnConvolution(NumpyConvolution):
         data = backward_data(*shapes) if accepts(x, w, b) else None
         if not data:
             return super().transposed_convolution(x, w, b, stride, pad, size)
-        y: Array = data(to_rows(x), np.ascontiguousarray(w))
+        y: Array = data(to_rows(x), contiguous(w))
         if b is not None:
             add_to_rows(y, b)
         return y
@@ -266,8 +266,8 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
             forward = get_kernel(ConvolutionForward, *shapes, dilation, groups)
         if forward is None:
             return super().grouped_convolution(x, w, b, stride, pad, dilation, groups)
-        bias = () if b is None else (np.ascontiguousarray(b),)
-        y: Array = forward(to_rows(x), np.ascontiguousarray(w), *bias)
+        bias = () if b is None else (contiguous(b),)
+        y: Array = forward(to_rows(x), contiguous(w), *bias)
         return y
 
     def grouped_convolution_grad(
@@ -285,4 +285,4 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
         dy_rows = to_rows(dy)
         dw = weights(to_rows(x), dy_rows)
         db = column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
-        return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+        return data(dy_rows, contiguous(w)) if data else None, dw, db

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import is_channels_last
+from dsinga.ops.layout import contiguous, is_channels_last
 from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -92,7 +92,7 @@ def _dense(x: Array) -> Array:
     """Return x if it is C-contiguous or a channels-last image, else a C-contiguous copy."""
     if x.flags.c_contiguous or is_channels_last(x):
         return x
-    return np.ascontiguousarray(x)
+    return contiguous(x)
 
 
 def _aligned(x: Array, layout: Array) -> Array:

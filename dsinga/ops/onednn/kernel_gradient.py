@@ -98,7 +98,7 @@ class RowProducts:
 def copy_rows(rows: Array, scratch: Array) -> int:
     """Copy (B, H, W, C) ``rows`` to scratch memory; return its address."""
     for source, target in _row_views(rows, scratch):
-        target[...] = source
+        np.copyto(target, source)  # which is noted, where a pass is recorded, by the class of the source
     return address(scratch)
 
 
@@ -133,29 +133,30 @@ class KernelGradient:
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         rows, _ = output_sizes(x, w[2:], stride, pad)
         self.shape, self.row_products = w, RowProducts(x, w, stride, pad, _records(rows))
-        self.sums = np.empty(self.row_products.kernel_shape, np.float32)
 
     def __call__(self, x: Array, dy: Array) -> Array:
-        self.sums[...] = 0
+        sums = buffers.empty(self.row_products.kernel_shape)
+        sums[...] = 0
         records = self.row_products.records
         for first in range(0, len(x), records):
-            self._add(x[first : first + records], dy[first : first + records])
+            self._add(x[first : first + records], dy[first : first + records], sums)
         filters, channels, height, width = self.shape
         dw = buffers.empty(self.shape)
-        dw[...] = self.sums.reshape(height, filters, width, channels).transpose(1, 3, 0, 2)
+        dw[...] = sums.reshape(height, filters, width, channels).transpose(1, 3, 0, 2)
         return dw
 
-    def _add(self, x: Array, dy: Array) -> None:
-        """Add the sums over some records."""
+    def _add(self, x: Array, dy: Array, sums: Array) -> None:
+        """Add to ``sums`` those over some records."""
         row_products = self.row_products
         images, outputs = row_products.scratch(len(x))
-        x_start, dy_start, sums_start = copy_rows(x, images), copy_rows(dy, outputs), address(self.sums)
+        x_start, dy_start, sums_start = copy_rows(x, images), copy_rows(dy, outputs), address(sums)
         for rows, width, image_offset, output_offset, kernel_offset in row_products.products(len(x)):
             sgemm(
                 *(b"T", b"N", row_products.filters, width, rows, 1.0),
                 *(dy_start + output_offset, row_products.output_stride),
                 *(x_start + image_offset, row_products.image_stride),
-                *(1.0, sums_start + kernel_offset, self.sums.shape[2]),
+                *(1.0, sums_start + kernel_offset, sums.shape[2]),
+                memory=(images, outputs, sums),
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import LAST, by_channel, is_channels_last, point_blocks, to_image, to_rows
+from dsinga.ops.layout import LAST, by_channel, contiguous, is_channels_last, point_blocks, to_image, to_rows
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm
 from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first, softmax_by_class
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
@@ -60,7 +60,7 @@ class ShiftedSums:
 def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[Array, Workspace]:
     """Return x·norm^-beta for float32 images x (B, C, H, W) and what :func:`backward` needs."""
     y = buffers.empty(x.shape, channels_last=True)
-    rows, out = np.ascontiguousarray(by_channel(x)), by_channel(y)
+    rows, out = contiguous(by_channel(x)), by_channel(y)
     norm, power = buffers.empty(rows.shape), buffers.empty(rows.shape)
     squares = buffers.empty(rows[_first(rows)].shape)
     for block in _blocks(rows):
@@ -77,7 +77,7 @@ def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[A
 def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float, beta: float) -> Array:
     """Return dx = dy·norm^-beta - 2·alpha·beta/size·x·Σ(dy·x·norm^(-beta-1)), the sum over windows."""
     dx = buffers.empty(x.shape, channels_last=True)
-    rows, dy_rows, out = np.ascontiguousarray(by_channel(x)), np.ascontiguousarray(by_channel(dy)), by_channel(dx)
+    rows, dy_rows, out = contiguous(by_channel(x)), contiguous(by_channel(dy)), by_channel(dx)
     norm, power = workspace
     scratch = buffers.empty((2, *rows[_first(rows)].shape))
     for block in _blocks(rows):

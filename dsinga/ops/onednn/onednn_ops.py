@@ -9,6 +9,7 @@ from typing import Any
 
 from dsinga.base import buffers
 from dsinga.base.registry import register
+from dsinga.ops.host_pass import HostPass
 from dsinga.ops.interface import NumpyOps, Ops
 from dsinga.ops.layout import LAST
 from dsinga.ops.onednn.choices import resolve
@@ -46,6 +47,12 @@ class Float32Ops(
 
     def set_threads(self, count: int) -> None:
         set_threads(count)
+
+    captures_passes = True
+    calls_before_capture = 3
+
+    def new_pass(self) -> HostPass | None:
+        return HostPass()
 
 
 @register("backend", "onednn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from dsinga.ops.onednn.library import (
     quick_execute,
     set_data_handle,
 )
-from dsinga.ops.onednn.thread import is_small, thread_state
+from dsinga.ops.onednn.thread import is_small, note, thread_state
+from dsinga.ops.recorded_array import Recorder, plain, recorder
 from dsinga.ops.types import FLOAT32, Array
 
 LANES = 8  # float32 numbers in a register of AVX2
@@ -64,7 +66,7 @@ class Primitive:
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
-        used = [operand for operand in operands if self.size(operand)]
+        self._used = used = [operand for operand in operands if self.size(operand)]
         self._memories = [Handle("memory", "memory_create", self.layout(operand), engine, None) for operand in used]
         self._addresses = [memory._as_parameter_.value for memory in self._memories]
         self._scratch = thread_state.scratchpad
@@ -81,6 +83,9 @@ class Primitive:
 
     def __call__(self, *arrays: Array) -> None:
         """Run on ``arrays``, whose layout must be that of the descriptors; it is not checked."""
+        recorded = recorder()
+        if recorded is not None:
+            arrays = plain(arrays)
         for memory, array in zip(self._addresses, arrays, strict=True):
             set_data_handle(memory, address(array))
         if self._scratch_memory:
@@ -89,6 +94,24 @@ class Primitive:
         status = self._execute(*self._execution)
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
+        if recorded is not None:
+            self._note(recorded, arrays)
+
+    def _note(self, recorder: Recorder, arrays: tuple[Array, ...]) -> None:
+        """Note the execution on ``arrays``, in memory objects of its own: others use this primitive, too."""
+        memory = [*arrays, self._scratch.array] if self._scratch_memory else list(arrays)
+        handles = [
+            Handle("memory", "memory_create", self.layout(operand), engine, ctypes.c_void_p(address(array)))
+            for operand, array in zip(self._used, memory, strict=True)
+        ]
+        count, table = (
+            len(handles),
+            (_Argument * len(handles))(
+                *(_Argument(index, handle._as_parameter_) for index, handle in zip(self._used, handles, strict=True))
+            ),
+        )
+        call = partial(self._execute, *self._execution[:2], ctypes.c_int(count), ctypes.cast(table, ctypes.c_void_p))
+        note(recorder, call, self._threads, self, table, *handles, *memory)
 
     def layout(self, operand: int) -> ctypes.c_void_p:
         """Return the descriptor of an operand; it lives as long as the primitive."""

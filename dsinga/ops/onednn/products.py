@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.base.buffers import address
-from dsinga.ops.layout import join_rows
+from dsinga.ops.layout import contiguous, join_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -28,6 +28,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import sgemm
+from dsinga.ops.recorded_array import plain, recorder
 from dsinga.ops.types import FLOAT32, Array, Shape
 
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
@@ -41,14 +42,18 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
     Rows or columns of a and b, and rows of out, are contiguous. No array is empty.
     """
+    result = out
+    if recorder() is not None:
+        a, b, out = plain((a, b, out))
     (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
     assert transpose_out == b"N", out.strides
     sgemm(
         *(transpose_a, transpose_b, *out.shape, a.shape[1]),
         *(1.0, address(a), step_a, address(b), step_b),
         *(1.0 if add else 0.0, address(out), step_out),
+        memory=(a, b, out),
     )
-    return out
+    return result
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
@@ -62,7 +67,7 @@ def _layout(matrix: Array) -> tuple[bytes, int]:
 def column_sums(x: Array) -> Array:
     """Sum (n, C) over n, as a product with ones: at the speed of memory."""
     joined = join_rows(x)
-    sums = np.empty((1, joined.shape[1]), np.float32)
+    sums = buffers.empty((1, joined.shape[1]))
     product(np.ones((1, joined.shape[0]), np.float32), joined, sums)
     return sums.reshape(-1, x.shape[1]).sum(axis=0)
 
@@ -167,7 +172,7 @@ class OnednnProducts(NumpyConvolution):
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not accepts(x, w, b) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product(x, w, b, transpose)
-        x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+        x, w = contiguous(x), contiguous(w)
         if not transpose:
             kernel = choose_kernel("inner_product", TransposedProduct, x.shape[0], *w.shape)
             return kernel(x, w, b) if kernel else super().inner_product(x, w, b, transpose)
@@ -178,7 +183,7 @@ class OnednnProducts(NumpyConvolution):
     ) -> tuple[Array | None, Array, Array | None]:
         if not accepts(x, w, dy) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
-        x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
+        x, dy = contiguous(x), contiguous(dy)
         left, right = (x, dy) if transpose else (dy, x)
         dw = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)(left, right)
         dx = self.inner_product(dy, w, None, not transpose) if need_dx else None

@@ -16,6 +16,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.attention_blocks import BlockSums, attend_in_blocks, derive_in_blocks
+from dsinga.ops.layout import contiguous
 from dsinga.ops.numpy.attention import NumpyAttention
 from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.onednn.casting import cast_contiguous
@@ -102,7 +103,7 @@ class OnednnRecurrent(NumpyRecurrent):
             return
         if kernel not in packed:
             packed[kernel] = kernel.pack(matrix)
-        kernel.multiply(cast_contiguous(np.ascontiguousarray(a), self.factor_dtype), packed[kernel], out)
+        kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), packed[kernel], out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
         kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x, out) else None

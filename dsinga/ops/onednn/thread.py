@@ -6,7 +6,8 @@ import ctypes
 import mmap
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,8 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.library import sgemm as full_sgemm
 from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
+from dsinga.ops.recorded_array import Recorder, recorder
+from dsinga.ops.types import NotCapturable
 
 KERNELS = 2048  # kept by one thread; the oldest is dropped first
 # A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
@@ -146,9 +149,30 @@ def is_small(operations: int, nbytes: int) -> bool:
     return operations <= SMALL_OPERATIONS and nbytes <= SMALL_BYTES
 
 
-def sgemm(transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any) -> None:
-    """Multiply matrices by ``dnnl_sgemm``, with all threads if the product is large."""
+def sgemm(
+    transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any, memory: Sequence[Any]
+) -> None:
+    """Multiply matrices, whose ``memory`` are these arrays, by ``dnnl_sgemm``; with all threads if that is much."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
+    call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)
-    status = (quick_sgemm if small else full_sgemm)(transpose_a, transpose_b, rows, columns, depth, *rest)
+    status = call(transpose_a, transpose_b, rows, columns, depth, *rest)
     assert status == 0, f"sgemm failed with status {status}"
+    if (recorded := recorder()) is not None:
+        arguments = map(convert, call.argtypes, (transpose_a, transpose_b, rows, columns, depth, *rest))
+        note(recorded, partial(call, *arguments), 1 if small else thread_state.team.size, *memory)
+
+
+def convert(kind: Any, value: Any) -> Any:
+    """Return an argument as ctypes passes it, so that a call that is repeated does not convert it again."""
+    return kind(value)
+
+
+def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
+    """Note a call of the library with so many threads."""
+    if threads > 1:
+        raise NotCapturable("its kernels are large")
+    if not recorder.calls_library:
+        recorder.calls_library = True
+        recorder.add(partial(thread_state.team.use, 1))
+    recorder.add(call, *memory)

@@ -69,6 +69,7 @@ class CupyOps(
     """
 
     name = "cupy"
+    captures_passes = True
 
     def __init__(self, device: int = 0, precision: str = "float32", own_streams: bool = False):
         super().__init__()

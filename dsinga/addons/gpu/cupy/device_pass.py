@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,9 @@ class CupyPass:
     addresses: the batch, the step, and the numbers that follow it. Within :meth:`capturing`, too, they do not run but
     become a graph, which :meth:`launch` runs as often as one likes. Used by one thread, on its compute stream.
     """
+
+    warm_ups = 2  # in which libraries compile, choose and allocate
+    is_on_host = False
 
     def __init__(self, ops: CupyRecording, streams: Streams):
         assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"
@@ -69,6 +72,14 @@ class CupyPass:
             buffer.set(staged, stream=self._streams.compute)
             self._streams.hold(self._streams.event(self._streams.compute), staged)
         return buffer
+
+    def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return params that keep their addresses: the arrays themselves."""
+        return params
+
+    def results(self, outputs: Any) -> Any:
+        """Return the outputs of a recorded pass, which each launch overwrites."""
+        return outputs
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:

@@ -1,8 +1,8 @@
-"""Captures each pass of a worker on a device as one graph: recorded twice, captured, and launched from then on.
+"""Captures each pass of a worker: it is recorded once, or twice and as a graph of a GPU, and launched from then on.
 
-A graph launches all kernels of a pass at once, where Python would take longer to launch them than they take to run. It
-is for batches of one shape, in memory that stays where it is. What cannot be captured is computed eagerly, and
-the log says so once.
+A launch calls all kernels of a pass at once, where Python would take longer to call the layers than the kernels take to
+run. It is for batches of one shape, in memory that stays where it is. What cannot be captured is called, and the log
+says so once.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections import OrderedDict
+import operator
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from dsinga.base.errors import RunError, UserError
+from dsinga.base.registry import is_user_code
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.ops import Array
-from dsinga.ops.interface import PassResult
+from dsinga.ops import Array, Ops
+from dsinga.ops.interface import PassMemory, PassResult
 from dsinga.ops.types import AsyncCopy, NotCapturable, RecordedStep
 from dsinga.training import Metrics
 from dsinga.training.metrics import UnreadMetrics, report_metrics
 
-if TYPE_CHECKING:
-    from dsinga.addons.gpu.cupy.device_pass import CupyPass
-
 _log = logging.getLogger(__name__)
 
 GRAPHS = 8  # kept at most, each with the memory of its pass
-WARM_UPS = 2  # passes before the capture, in which libraries compile, choose and allocate
 PARAM = "param of this pass: "  # begins the names of params among records
 REJECTED = 3  # passes in a row that are computed again, eagerly, because their metrics are not finite
 
@@ -44,30 +42,41 @@ class CapturedPass:
     ``rejected`` counts the passes in a row whose metrics were not finite.
     """
 
-    def __init__(self, memory: CupyPass):
+    def __init__(self, memory: PassMemory):
         self.memory = memory
         self.recorded = self.rejected = 0
+        self.held: dict[str, Array] = {}
         self.unread: list[UnreadMetrics] = []
         self.outputs: Any = None
 
-    def run(self, records: Mapping[str, Records], ctx: Context, compute: Compute, replay: Callable[[], None]) -> None:
-        """Compute the pass of ``ctx.step``: by ``compute`` while it is recorded and captured, else by its graph.
+    def run(
+        self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
+    ) -> bool:
+        """Compute the pass of ``ctx.step``, by ``compute`` while it is recorded; return whether it was launched alone.
 
-        ``replay`` is called in place of ``compute`` once the graph has been launched.
+        ``values`` are the params that stay where they are in memory.
         """
         if self.memory.captured:
             self.launch(ctx.step, records)
-            replay()
-            return
+            return True
         on_device, params = split_params(self._put_all(records))
+        if values is not None:
+            self.held = dict(values)
+            params = dict(self.memory.hold(self.held))
         self.unread = []
         recorded_ctx = replace(ctx, step=cast(Any, RecordedStep()), unread=self.unread)
         with self.memory.recording(ctx.step):
-            with contextlib.nullcontext() if self.recorded < WARM_UPS else self.memory.capturing():
+            with contextlib.nullcontext() if self.recorded < self.memory.warm_ups else self.memory.capturing():
                 self.outputs = compute(on_device, params, recorded_ctx)
+        self.outputs = self.memory.results(self.outputs)
         self.recorded += 1
         if self.memory.captured:
             self.memory.launch(ctx.step)
+        return False
+
+    def uses(self, values: Mapping[str, Array] | None) -> bool:
+        """Whether ``values`` are the arrays that it was recorded with."""
+        return values is None or all(map(operator.is_, map(values.get, self.held), self.held.values()))
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
         """Launch the graph on these records."""
@@ -92,17 +101,20 @@ class CapturedPass:
 
 
 class CapturedPasses:
-    """The passes of one worker, each captured as a CUDA graph, by key; used by one thread.
+    """The passes of one worker, each captured, by key; used by one thread.
 
     Args:
-        ops: the kernels of the worker (CupyOps).
+        ops: the kernels of the worker.
         what: the name of such a pass, for the log.
         create: creates a pass in its device memory.
     """
 
-    def __init__(self, ops: Any, what: str, create: Callable[[CupyPass], CapturedPass] = CapturedPass):
+    def __init__(self, ops: Ops, what: str, create: Callable[[Any], CapturedPass] = CapturedPass):
         self._ops, self._what, self._create = ops, what, create
+        self._is_on_host = ops.calls_before_capture > 0
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
+        self._calls: Counter[Hashable] = Counter()  # of passes on a host before they are recorded
+        self._moving: set[Hashable] = set()  # keys whose params do not keep their addresses
         self._failed: dict[Hashable, str] = {}
 
     def __len__(self) -> int:
@@ -128,23 +140,31 @@ class CapturedPasses:
 
     def compute(
         self, key: Hashable, net: NeuralNet, records: Mapping[str, Records], ctx: Context, compute: Compute,
-        params: Mapping[str, Array] | None = None, replay: Callable[[], None] = lambda: None,
+        params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
+        replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:  # fmt: skip
-        """Return the result of a pass of ``ctx.step``; None where it must be computed eagerly.
+        """Return the result of a pass of ``ctx.step``; None where it must be called.
 
         Then it has changed no param: it cannot be captured, or one of its metrics is not finite. ``params`` that differ
-        from pass to pass are copied to the device as records are.
+        from pass to pass are copied to the device as records are, on a host once they have other addresses; ``values``
+        are params that keep their addresses. ``replay`` is called where the pass was launched, and not recorded.
         """
-        if params is not None:
-            records = {**records, **{f"{PARAM}{name}": Records(value, None) for name, value in params.items()}}
         key = _with_shapes(key, records)
+        if params is not None and self._keep_addresses(key, params):
+            params, values = None, params
+        if params is not None:
+            given = {f"{PARAM}{name}": Records(value, None) for name, value in params.items()}
+            key, records = _with_shapes(key, given), {**records, **given}
         if key in self._failed:
             return None
         try:
-            captured = self._find(key)
+            captured = self._find(key, values)
             if captured is None:
                 return None
-            captured.run(records, ctx, compute, replay)
+            if not captured.memory.captured and captured.memory.is_on_host:
+                _check_layers(net)
+            if captured.run(records, ctx, compute, values):
+                replay()
         except RunError:  # not of the graph: a server was lost, or did not answer
             raise
         except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
@@ -152,6 +172,17 @@ class CapturedPasses:
             return None
         metrics = self.finish(captured, net)
         return None if metrics is None else PassResult(metrics, captured.outputs)
+
+    def _keep_addresses(self, key: Hashable, params: Mapping[str, Array]) -> bool:
+        """Whether params on a host have kept their addresses from pass to pass, so that they need not be copied."""
+        if not self._is_on_host or key in self._moving:
+            return False
+        captured = self._passes.get(key)
+        if captured is None or captured.uses(params):
+            return True
+        self._moving.add(key)
+        del self._passes[key]
+        return False
 
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
@@ -191,11 +222,16 @@ class CapturedPasses:
                 self._give_up(key, reason)
         return metrics
 
-    def _find(self, key: Hashable) -> CapturedPass | None:
-        """Return the pass of a key, a new one if there is none; None where the backend has no graphs."""
-        if key in self._passes:
+    def _find(self, key: tuple[Hashable, ...], values: Mapping[str, Array] | None) -> CapturedPass | None:
+        """Return the pass of a key, a new one if there is none; None where the backend has none, or not yet."""
+        captured = self._passes.get(key)
+        if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
-            return self._passes[key]
+            return captured
+        if self._is_on_host and key[0] not in self._moving:
+            self._calls[key] += 1
+            if self._calls[key] <= self._ops.calls_before_capture:
+                return None
         memory = self._ops.new_pass()
         if memory is None:
             return None
@@ -214,8 +250,23 @@ class CapturedPasses:
         reason = reason_of(error)
         if reason not in self._failed.values():
             level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
-            _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
+            if self._is_on_host:
+                _log.debug("%s are not replayed: %s", self._what, reason)
+            else:
+                _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
+
+
+def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
+    """Return the captured passes of a worker with these kernels, None where they capture none; ``what`` names them."""
+    return CapturedPasses(ops, what) if ops.captures_passes else None
+
+
+def _check_layers(net: NeuralNet) -> None:
+    """Raise NotCapturable where a layer runs code of the user's, of which not all that it does would be noted."""
+    for stage in net.stages:
+        if stage.layer.runs_user_code or is_user_code(stage.layer):
+            raise NotCapturable(f"layer {stage.layer.name!r} runs code of the user's")
 
 
 def reason_of(error: Exception) -> str:
@@ -225,7 +276,7 @@ def reason_of(error: Exception) -> str:
     return f"{reason} ({place})" if place else reason
 
 
-def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:
+def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> tuple[Hashable, ...]:
     """Return a key that also has the shapes and dtypes of all records."""
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.gpu.captured_passes import GRAPHS, REJECTED, WARM_UPS, CapturedPasses
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops.types import NotCapturable
+from dsinga.passes.captured_passes import GRAPHS, REJECTED, CapturedPasses
 from dsinga.training.metrics import UnreadMetrics
 
 NET: Any = SimpleNamespace(bridged=False)
@@ -26,6 +26,8 @@ class OutOfMemoryError(MemoryError):
 
 class NotedPass:
     """Notes what is done with it; its only metric is what the records hold."""
+
+    warm_ups, is_on_host = 2, False
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +53,9 @@ class NotedPass:
             raise self._device.failure
         self._captured = True
 
+    def results(self, outputs: Any) -> Any:
+        return outputs
+
     def cut(self, action: Any) -> None:
         raise AssertionError("nothing is exchanged")
 
@@ -72,6 +77,8 @@ class NotedPass:
 
 class Device:
     """What a worker's kernels do for captured passes."""
+
+    calls_before_capture = 0
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -115,7 +122,7 @@ class Runs:
         return result and result.metrics, list(self.device.notes)
 
     def warm(self, **options: Any) -> None:
-        for _ in range(WARM_UPS + 1):
+        for _ in range(NotedPass.warm_ups + 1):
             assert self(**options)[0] is not None
 
 
@@ -156,7 +163,7 @@ def test_a_ninth_graph_takes_the_place_of_the_one_that_was_longest_unused(run: R
 def test_a_failure_is_said_once_and_passes_are_called_from_then_on(
     run: Runs, when: str, caplog: pytest.LogCaptureFixture
 ):
-    for _ in range({"recorded": 0, "captured": WARM_UPS, "launched": WARM_UPS + 1}[when]):
+    for _ in range({"recorded": 0, "captured": NotedPass.warm_ups, "launched": NotedPass.warm_ups + 1}[when]):
         run()
     if when == "recorded":
         run.fault = NotCapturable("the host reads\nan array")

@@ -1,0 +1,98 @@
+"""HostPass, a pass of a worker on CPU cores that is recorded once and replayed: a flat list of calls on fixed arrays.
+
+Small nets gain by it: Python takes longer to call their layers than the kernels take to run. No layer, dict or check
+of shapes is left in a replay, and nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.recorded_array import Deviated, RecordedArray, Recorder, plain, set_recorder
+from dsinga.ops.types import Array, AsyncCopy, NotCapturable
+
+# Bytes of the arrays of a pass: those of a larger one would all be in memory at once, where calls free features as soon
+# as no layer needs them, and their kernels take so long that a replay saves nothing.
+LARGEST = 1 << 24
+
+
+class HostPass:
+    """The arrays and the calls of one pass over batches of fixed shapes; used by one thread."""
+
+    warm_ups = 0
+    is_on_host = True
+
+    def __init__(self) -> None:
+        self._recorder = Recorder()
+        self._buffers: dict[str, np.ndarray] = {}
+        self._captured = False
+        self._has_deviated = False
+
+    def put(self, name: str, array: Any) -> Array:
+        """Copy an array of the batch to its buffer, and return the buffer."""
+        if isinstance(array, AsyncCopy):
+            array = array.result()
+        buffer = self._buffers.get(name)
+        if buffer is None:
+            buffer = self._buffers[name] = np.empty_like(array)
+        np.copyto(buffer, array)
+        return RecordedArray(buffer)
+
+    @contextlib.contextmanager
+    def recording(self, step: int) -> Iterator[None]:
+        """Return a context whose calls are noted, with the numbers of ``step``."""
+        self._recorder = Recorder()
+        self._recorder.step = step
+        set_recorder(self._recorder)
+        try:
+            yield
+        finally:
+            set_recorder(None)
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Return a context, within :meth:`recording`, after which the pass can be launched."""
+        yield
+        if self._recorder.nbytes > LARGEST:
+            raise NotCapturable(f"its arrays take {self._recorder.nbytes >> 20} MB, which are freed while it is called")
+        self._captured = True
+
+    @property
+    def captured(self) -> bool:
+        """Whether there are calls to launch."""
+        return self._captured
+
+    def launch(self, step: int) -> None:
+        """Call what was noted, with the numbers of ``step``."""
+        self._recorder.step = step
+        self._has_deviated = False
+        try:
+            with np.errstate(all="ignore"):
+                for call in self._recorder.calls:
+                    call()
+        except Deviated:
+            self._has_deviated = True
+
+    def read(self) -> list[float]:
+        """Return the metrics of the last launch; NaN where the numbers of the batch lead Python another way."""
+        return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
+
+    def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return params that keep their addresses, as arrays whose use is noted."""
+        return {name: RecordedArray(value) for name, value in params.items()}
+
+    def results(self, outputs: Any) -> Any:
+        """Return the outputs of a recorded pass as plain arrays, which each launch overwrites."""
+        return plain(outputs)
+
+    def cancel(self) -> None:
+        """Do nothing: no launch is left."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays that it holds."""
+        return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())

@@ -1,0 +1,276 @@
+"""RecordedArray, an array of a pass that is recorded on a host: what numpy computes with it is noted.
+
+A *recorder* has the notes of a pass in the calling thread: a flat list of calls of numpy and of the kernel library, on
+arrays that keep their addresses. To call them again, in order, is to compute the pass on what its records and params
+hold by then. A recorded array is none of numpy's, so that code which would read it without a note, or write its numbers
+to an array of numpy's, raises :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, such as
+whether labels are valid, a check is noted.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from dsinga.base import buffers
+from dsinga.ops.types import NotCapturable
+
+FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "strides", "itemsize", "flags"}
+"""Attributes of arrays that do not depend on their numbers."""
+OF_SHAPES = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "broadcast_shapes"}
+"""Functions of numpy whose results do not depend on the numbers of arrays."""
+WITH_OUT = {
+    "all", "any", "argmax", "argmin", "clip", "concatenate", "cumsum", "dot", "einsum", "max", "mean", "min", "prod",
+    "stack", "sum", "take",
+}  # fmt: skip
+"""Functions and methods that write their result to a given array; its shape does not depend on numbers."""
+IN_PLACE = {"copyto", "fill", "partition", "put", "put_along_axis", "setflags", "sort"}
+"""Functions and methods that change their first argument."""
+OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array by position
+
+
+class Deviated(Exception):
+    """Numbers of a batch lead Python another way than those of the batch with which the pass was recorded."""
+
+
+class Recorder:
+    """The calls of a pass, and the arrays that they read and write.
+
+    Attributes:
+        calls: functions without arguments, to be called in order.
+        nbytes: the bytes of the arrays that were made while it was recorded.
+        step: the step for which numbers are computed.
+        numbers: the metrics, arrays () in the order in which they are read.
+        calls_library: whether some of the calls are of the kernel library.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+        self.nbytes = self.step = 0
+        self.numbers: list[np.ndarray] = []
+        self.calls_library = False
+        self._memory: list[Any] = []  # what calls know by its address alone
+
+    def add(self, call: Callable[[], Any], *memory: Any) -> None:
+        """Note a call that is done; ``memory`` is kept, as the call knows it by its address alone."""
+        self.calls.append(call)
+        self._memory += memory
+
+    def made(self, array: np.ndarray) -> RecordedArray:
+        """Return an array that was made while the pass is recorded, as one whose use is noted."""
+        self.nbytes += array.nbytes
+        return RecordedArray(array)
+
+    def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
+        """Return ``compute(step)`` as an array that is computed again for each later step."""
+        array = np.array(compute(self.step))
+        self.add(lambda: np.copyto(array, compute(self.step)))
+        return self.made(array)
+
+
+class _Thread(threading.local):
+    recorder: Recorder | None = None
+
+
+_thread = _Thread()
+
+
+def recorder() -> Recorder | None:
+    """Return the recorder of the calling thread, None where nothing is recorded."""
+    return _thread.recorder
+
+
+def set_recorder(recorder: Recorder | None) -> None:
+    """Let a recorder note what the calling thread computes with recorded arrays; None ends that."""
+    _thread.recorder = recorder
+    buffers.set_hook(None if recorder is None else recorder.made)
+
+
+def host_array(value: Any) -> Any:
+    """Return a value as an array in host memory, as ``np.asarray`` does; a recorded array is one already."""
+    return value if isinstance(value, RecordedArray) else np.asarray(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value in which recorded arrays are numpy's own: an array, or tuples, lists and dicts of arrays."""
+    if isinstance(value, RecordedArray):
+        return value.array
+    if isinstance(value, tuple):
+        parts = map(plain, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if type(value) is list:
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        result = type(value)()
+        result.update((key, plain(part)) for key, part in value.items())
+        return result
+    return value
+
+
+class RecordedArray(NDArrayOperatorsMixin):
+    """An array of a recorded pass: each function of numpy that is called with it is noted.
+
+    Attributes:
+        array: the array of numpy, at the address that later passes use.
+    """
+
+    __slots__ = ("array",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        function, inputs, options = getattr(ufunc, method), plain(inputs), plain(options)
+        if out is not None:
+            written = tuple(map(_written, out))
+            function(*inputs, out=written, **options)
+            _note(_ufunc_call(ufunc, function, method, inputs, written, options))
+            return out[0] if len(out) == 1 else out
+        result = function(*inputs, **options)
+        if result is None:
+            raise NotCapturable(f"it calls {ufunc.__name__}.{method}")
+        results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
+        _note(_ufunc_call(ufunc, function, method, inputs, results, options))
+        recorded = tuple(map(_made, results))
+        return recorded if isinstance(result, tuple) else recorded[0]
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        return _call(function, arguments, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in FACTS:
+            return getattr(self.array, name)
+        if name == "T":
+            return RecordedArray(self.array.T)
+        method = getattr(np.ndarray, name, None)
+        if name.startswith("_") or not callable(method):
+            raise AttributeError(f"an array of a recorded pass has no {name!r}")
+        return lambda *arguments, **options: _call(method, (self, *arguments), options)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, (np.ndarray, list, RecordedArray)) for part in parts):
+            return _call(operator.getitem, (self, index), {})
+        dots = () if any(part is Ellipsis for part in parts) else (...,)  # for a view of one number
+        return RecordedArray(self.array[(*parts, *dots)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        call = partial(operator.setitem, self.array, plain(index), plain(value))
+        call()
+        _note(call)
+
+    def __bool__(self) -> bool:
+        return bool(self._decide(bool))
+
+    def __index__(self) -> int:
+        return int(self._decide(operator.index))
+
+    __int__ = __index__
+
+    def _decide(self, kind: Callable[[Any], Any]) -> Any:
+        """Return the number by which Python decides, and note a check that it is the same in later passes."""
+        array = self.array
+        decided = kind(array)
+
+        def check() -> None:
+            if kind(array) != decided:
+                raise Deviated
+
+        _note(check)
+        return decided
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise NotCapturable("it makes an array of numpy's of one that is computed in each pass")
+
+    def __float__(self) -> float:
+        raise NotCapturable("it reads a number")
+
+
+def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+    """Return the result of a function of numpy, whose call is noted unless the result is a view of an argument."""
+    given, named = plain(tuple(arguments)), plain(dict(options))
+    name = getattr(function, "__name__", "")
+    if name in IN_PLACE:
+        _written(arguments[0])
+    result = function(*given, **named)
+    written = [each for each in (*arguments, *options.values()) if result is not None and plain(each) is result]
+    if result is None or written:  # of the second, an argument takes the result
+        _written(arguments[0] if result is None else written[0])
+        _note(partial(function, *given, **named))
+        return None if result is None else written[0]
+    if name in OF_SHAPES:
+        return result
+    is_one = not isinstance(result, (tuple, list))
+    results = (result,) if is_one else result
+    if not all(isinstance(each, (np.ndarray, np.generic)) for each in results):
+        raise NotCapturable(f"it reads numbers, by numpy's {name}")
+    if all(_is_view(each, [*_arrays_in(given), *_arrays_in(named)]) for each in results):
+        recorded = list(map(RecordedArray, results))
+    else:
+        made = list(map(np.asarray, results))
+        if is_one and name in WITH_OUT:
+            _note(partial(function, *given, **named, out=made[0]))
+        else:
+            _note(lambda: _store(made, function(*given, **named)))
+        recorded = list(map(_made, made))
+    return recorded[0] if is_one else type(result)(recorded) if type(result) in (tuple, list) else tuple(recorded)
+
+
+def _written(array: Any) -> np.ndarray:
+    """Return the memory of an array that is written; raise NotCapturable for one that is read without notes."""
+    if not isinstance(array, RecordedArray):
+        raise NotCapturable("it writes to an array that was made before the pass")
+    return array.array
+
+
+def _ufunc_call(
+    ufunc: Any, function: Any, method: str, inputs: tuple[Any, ...], out: tuple[Any, ...], options: Any
+) -> Callable[[], Any]:
+    """Return a call of a ufunc that writes to ``out``; arguments by position take the least time."""
+    if method == "__call__" and not options and ufunc not in OUT_BY_NAME:
+        return partial(ufunc, *inputs, *out)
+    return partial(function, *inputs, out=out, **options)
+
+
+def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
+    """Copy results to arrays of the recorded pass; raise Deviated where they have other shapes."""
+    for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
+        if array.shape != np.shape(new):
+            raise Deviated
+        array[...] = new
+
+
+def _arrays_in(value: Any) -> Iterator[np.ndarray]:
+    """Yield the arrays in a value: tuples, lists and dicts of arrays."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _arrays_in(part)
+
+
+def _is_view(result: Any, sources: Iterable[np.ndarray]) -> bool:
+    return isinstance(result, np.ndarray) and any(np.may_share_memory(result, source) for source in sources)
+
+
+def _made(array: np.ndarray) -> Any:
+    recorder = _thread.recorder
+    return array if recorder is None else recorder.made(array)
+
+
+def _note(call: Callable[[], Any]) -> None:
+    if (recorder := _thread.recorder) is not None:
+        recorder.add(call)
