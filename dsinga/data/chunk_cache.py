@@ -31,7 +31,7 @@ class ChunkCache:
         self._reserved: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._reserved_for_parts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # these add up
         self._bytes = 0
-        self._entries: OrderedDict[tuple[Hashable, ...], Future[np.ndarray]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Hashable, ...], np.ndarray | Future[np.ndarray]] = OrderedDict()
         self._sources: Counter[Hashable] = Counter()  # that have contents which end with them
         self._lock = threading.RLock()  # the garbage collector may end a source in a thread that holds it
 
@@ -46,8 +46,8 @@ class ChunkCache:
     def bytes_of(self, content: Hashable) -> int:
         """Return the bytes of the cached chunks of ``content``."""
         with self._lock:
-            entries = [entry for key, entry in self._entries.items() if key[0] == content and entry.done()]
-            return sum(entry.result().nbytes for entry in entries)
+            entries = [entry for key, entry in self._entries.items() if key[0] == content]
+            return sum(entry.nbytes for entry in entries if isinstance(entry, np.ndarray))
 
     def reserve(self, source: Any, block_bytes: int) -> None:
         """Raise the limit to hold the blocks that training mixes, of ``block_bytes`` each, while ``source`` exists."""
@@ -86,6 +86,8 @@ class ChunkCache:
             if entry is None:
                 entry = self._entries[key] = Future()
             self._entries.move_to_end(key)
+        if isinstance(entry, np.ndarray):
+            return entry
         if missing:
             self._fill(key, entry, load)
         try:
@@ -125,8 +127,9 @@ class ChunkCache:
             entry.set_exception(error)
             return
         chunk.flags.writeable = False
+        entry.set_result(chunk)
         with self._lock:
-            entry.set_result(chunk)
+            self._entries[key] = chunk
             self._bytes += chunk.nbytes
             self._evict()
 
@@ -141,6 +144,6 @@ class ChunkCache:
     def _drop(self, key: tuple[Hashable, ...]) -> None:
         """Remove a chunk unless it is still being loaded, or has been removed meanwhile."""
         entry = self._entries.get(key)
-        if entry is not None and entry.done():
+        if isinstance(entry, np.ndarray):
             del self._entries[key]
-            self._bytes -= entry.result().nbytes
+            self._bytes -= entry.nbytes

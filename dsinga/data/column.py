@@ -48,6 +48,8 @@ class Column(ABC):
     missing_values: tuple[float, ...] = ()
     # The points of each row that are read; None for all.
     ranges: PointRanges | None = None
+    # All rows as one array in memory, in a dtype that casts safely to ``dtype``; None where they are read by blocks.
+    whole: np.ndarray | None = None
 
     def __init__(
         self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None

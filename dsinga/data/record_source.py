@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -95,6 +95,7 @@ class RecordSource:
 
     def _register(self) -> None:
         """Tell the cache that this source exists."""
+        self._unread: dict[Hashable, set[int]] = {}  # blocks by the key of a column that has all rows in memory
         _cache.reserve(self, self._data.block_bytes)
         _cache.forget_after(self, [column.key for column in self.columns if not column.stays_cached])
 
@@ -157,24 +158,27 @@ class RecordSource:
             IndexError: a row number is out of range.
             UserError: a block cannot be read, or has NaN or infinity.
         """
-        return self._gather(self._data, rows), self.read_labels(rows)
+        return self.draw(self._checked(rows))
 
-    def draw(self, rows: Any, seed: int, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def draw(
+        self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return records and labels like :meth:`read`; a user's code may make other records in each epoch.
 
         Args:
-            rows: as for :meth:`read`.
+            rows: row numbers (n,) int64, of which none is out of range.
             seed: the job's.
-            epochs: the number of the epoch of each row, (n,).
+            epochs: returns the number of the epoch of each row, (n,); None for the first epoch.
         """
-        return self.read(rows)
+        labels = self._labels
+        return self._gather(self._data, rows), None if labels is None else self._gather(labels, rows)
 
     def end_epoch(self, epoch: int, seed: int) -> None:
         """Do nothing; called when this process has read its records of an epoch."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
-        return None if self._labels is None else self._gather(self._labels, rows)
+        return None if self._labels is None else self._gather(self._labels, self._checked(rows))
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
         """Return a copy that reads only some points of each record and of each label, in the same rows.
@@ -252,16 +256,22 @@ class RecordSource:
         source._register()
         return source
 
-    def _gather(self, column: Column, rows: Any) -> np.ndarray:
+    def _checked(self, rows: Any) -> np.ndarray:
+        """Return row numbers as int64. Raises IndexError where one is out of range."""
         rows = np.asarray(rows, np.int64)
+        least, most = (rows.min(), rows.max()) if rows.size else (0, 0)
+        if not 0 <= least <= most < len(self):
+            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} records of {self.location}")
+        return rows
+
+    def _gather(self, column: Column, rows: np.ndarray) -> np.ndarray:
+        if column.whole is not None and not self._unread.get(column.key, True):
+            return column.whole.take(rows, axis=0).astype(column.dtype, copy=False)
         shape = (len(rows), *column.shape)
         if not rows.size:
             return np.empty(shape, column.dtype)
-        least, most = int(rows.min()), int(rows.max())
-        if not 0 <= least <= most < len(self):
-            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} records of {self.location}")
-        index = least // column.block
-        if index == most // column.block:  # always so for a small source
+        index = int(rows.min()) // column.block
+        if index == int(rows.max()) // column.block:  # always so for a small source
             block = self._read_block(column, index)
             within = rows - index * column.block
             chosen = block.take(within, axis=0) if block.flags.c_contiguous else block[within]
@@ -276,7 +286,12 @@ class RecordSource:
 
     def _read_block(self, column: Column, index: int) -> np.ndarray:
         key = (column.key, index, self.allows_nonfinite, self._may_be_masked(column))
-        return _cache.get(key, lambda: self._load(column, index))
+        block = _cache.get(key, lambda: self._load(column, index))
+        if column.whole is not None:  # once all blocks were read, and so checked, rows are taken from that
+            if column.key not in self._unread:
+                self._unread[column.key] = {*range(-(-column.length // column.block))}
+            self._unread[column.key].discard(index)
+        return block
 
     def _load(self, column: Column, index: int) -> np.ndarray:
         start = index * column.block

@@ -28,7 +28,7 @@ from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.divergence import LEFT_OUT
@@ -311,7 +311,7 @@ class LocalEngine(Engine):
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
         """Return a function that reads the records of a step, for the input layers of a net."""
         rows = dict.fromkeys(net.inputs, reader.parts[0])
-        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=0)
+        read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows)
         if not self._on_device:
             return read
         return functools.partial(send_ahead, read, {name: net.layer(name) for name in net.inputs}, self._ops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dsinga.job import Job, Phase
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly
-from dsinga.reading.sampler import Sampler
+from dsinga.reading.sampler import Run, Sampler
 
 
 @dataclass(frozen=True)
@@ -94,25 +95,7 @@ class BatchReader:
 
         Micro-batches are numbered through all steps. They are the batches where these are computed at once.
         """
-        if not rows:  # of a worker without input layers, or whose records the algorithm makes
-            return {}
-        step, place = divmod(number, self.micro_batches)
-        batch, first = step * self.groups + group % self.groups, place * self.parts[-1].total
-        parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
-        numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
-        records = {
-            name: self._read_augmented(name, batch, part)
-            if name in self.augmentations
-            else Records(
-                *self.stores[name].draw(numbers[part], self.sampler.seed, self.sampler.epochs(batch, *part[:2]))
-            )
-            for name, part in parts.items()
-        }
-        ended = int(self.sampler.epochs(batch + 1, 0, 1)[0]) - 1
-        if self.steps and ended >= 0 and place == self.micro_batches - 1:
-            for store in self.stores.values():
-                store.end_epoch(ended, self.sampler.seed)
-        return records
+        return WorkerBatches(self, rows, group)(number)
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
         """Return a reader that reads only the points of records and labels that a worker's input layers need.
@@ -126,14 +109,14 @@ class BatchReader:
         }
         return replace(self, stores={**self.stores, **stores})
 
-    def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
+    def read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
         """Return rows of a batch after the input layer's augmentations."""
         augmentations = self.augmentations[layer]
         before = range(rows.start - augmentations.partners, rows.start)
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
         numbers = np.concatenate([self.sampler.rows(batch, *part) for part in parts])
         epochs = np.concatenate([self.sampler.epochs(batch, *part) for part in parts])
-        drawn = self.stores[layer].draw(numbers, self.sampler.seed, epochs)
+        drawn = self.stores[layer].draw(numbers, self.sampler.seed, lambda: epochs)
         return Records(*augmentations.augment(*drawn, numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
@@ -155,6 +138,58 @@ class BatchReader:
                 batch += batch_bytes(stage, store.record_bytes, store.label_bytes)
                 shares.append((store, region.share if region else 1.0))
         return batch, kept_bytes(shares)
+
+
+class WorkerBatches:
+    """Reads a worker's rows of many micro-batches, by their numbers, for one thread at a time.
+
+    Args:
+        reader: reads the phase.
+        rows: the worker's rows, by input layer.
+        group: the number of the worker group.
+    """
+
+    def __init__(self, reader: BatchReader, rows: Mapping[str, Rows], group: int = 0):
+        self._reader, self._group = reader, group % reader.groups
+        self._inputs = [(name, reader.stores[name], *part[:2]) for name, part in rows.items()]
+        self._run: Run = (0, np.empty(0, np.int64))  # of the last rows
+        self._ended = -1  # the last epoch that has been read
+
+    def __call__(self, number: int) -> dict[str, Records]:
+        """Return the rows of micro-batch ``number``, by input layer."""
+        reader = self._reader
+        step, place = divmod(number, reader.micro_batches)
+        batch, first = step * reader.groups + self._group, place * reader.parts[-1].total
+        records = {}
+        for name, store, start, stop in self._inputs:
+            part = (batch, first + start, first + stop)
+            if name in reader.augmentations:
+                records[name] = reader.read_augmented(name, batch, Rows(*part[1:], reader.batchsize))
+            else:
+                sampler = reader.sampler
+                records[name] = Records(*store.draw(self._rows(*part), sampler.seed, partial(sampler.epochs, *part)))
+        if records and reader.steps and place == reader.micro_batches - 1:
+            self._end_epoch(batch)
+        return records
+
+    def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
+        """Return what :meth:`Sampler.rows` does, out of the run of the rows before if it has them all."""
+        sampler, count = self._reader.sampler, stop - start
+        position = sampler.skip + batch * sampler.batchsize + start
+        first, run = self._run
+        if not first <= position < first + len(run):
+            first, run = self._run = sampler.run(position)
+        rows = run[position - first : position - first + count]
+        return rows if len(rows) == count else sampler.rows(batch, start, stop)
+
+    def _end_epoch(self, batch: int) -> None:
+        """Tell the stores, after a batch has been read, which epoch is over, if one is."""
+        sampler = self._reader.sampler
+        ended = (sampler.skip + (batch + 1) * sampler.batchsize) // sampler.length - 1
+        if ended > self._ended:
+            self._ended = ended
+            for store in self._reader.stores.values():
+                store.end_epoch(ended, sampler.seed)
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:

@@ -35,7 +35,7 @@ from dsinga.ops import Array, Processor
 from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, forward
 from dsinga.training.local_updater import LocalUpdater
@@ -306,7 +306,7 @@ class GroupWorker:
         is_cut = any(layer.region is not None for layer in layers.values())
         if is_cut:
             reader = self._regional(reader, layers.values())
-        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
+        read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows, self._key.group)
         if is_cut:
             read = functools.partial(_take_regions, read, layers)
         return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read

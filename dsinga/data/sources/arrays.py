@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from dsinga.data.record_source import RecordSource
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, block_rows
 
 Labels = tuple[Column, Sequence[str] | None]  # and the names of their classes, if known
+CONVERTED_BYTES = 16 << 20  # the most bytes of rows that are converted at once and kept beside the array
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,22 @@ class ArrayColumn(Column):
         block = block_rows(len(array), array[:1].size * dtype.itemsize)
         super().__init__(name, len(array), array.shape[1:], dtype, block)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "whole"}
+
+    @cached_property
+    def whole(self) -> np.ndarray | None:  # type: ignore[override]
+        """The rows that are read: a view of the array, or a copy if they are few bytes; else None."""
+        flags = self.array.flags
+        is_ready = self.array.dtype == self.dtype and flags.c_contiguous and flags.aligned
+        if self.ranges is not None or not (is_ready or self.length * self.row_bytes <= CONVERTED_BYTES):
+            return None
+        return np.require(convert(self.array, self, self.labels), requirements=["C", "ALIGNED"])
+
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop``: a view of the array if the dtype is right, else a copy."""
-        return convert(self.array[(slice(start, stop), *self.index)], self, self.labels)
+        array = self.array if self.whole is None else self.whole
+        return convert(array[(slice(start, stop), *self.index)], self, self.labels)
 
     def why_unsendable(self) -> str:
         """Return "", since numbers can always be sent."""

@@ -134,20 +134,15 @@ class DrawnRecords(RecordSource):
         changes = {"_data": column, "_labels": None, "label_shape": (), "label_dtype": None, "has_weights": False}
         return self._changed(has_weights=False), self._changed(**changes, shape=column.shape, dtype=column.dtype)
 
-    def draw(self, rows: Any, seed: int, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the records and labels of ``rows`` in the given epochs (n,) of a run with this seed."""
-        rows = np.asarray(rows, np.int64)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} are not all in the {len(self)} records")
-        parts = self.batches.read(rows, seed, epochs)
+    def draw(
+        self, rows: np.ndarray, seed: int = 0, epochs: Callable[[], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the records and labels of ``rows`` in their epochs of a run with this seed."""
+        parts = self.batches.read(rows, seed, np.zeros(len(rows), np.int64) if epochs is None else epochs())
         for column, array in zip(self.columns, parts[self._data.part :], strict=False):
             if not self.allows_nonfinite:
                 self._check_finite(column, array, rows)
         return parts[self._data.part], None if self._labels is None else parts[1]
-
-    def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the records and labels of ``rows`` in the first epoch."""
-        return self.draw(rows, 0, np.zeros(len(rows), np.int64))
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels of ``rows`` in the first epoch, or None if the source has none."""

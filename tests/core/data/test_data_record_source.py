@@ -15,6 +15,7 @@ from dsinga.data import Column, RecordSource, open_records
 from dsinga.data import chunk_cache as cache_module
 from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import as_labels, as_records
+from dsinga.data.sources import arrays
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
 
 
@@ -30,16 +31,25 @@ class ArrayColumn(Column):
         return self.array[start:stop].copy()
 
 
+def whole_column(array: np.ndarray, block: int, name: str = "data", labels: bool = False) -> Column:
+    column = arrays.ArrayColumn(array, name, labels)
+    column.block = block
+    return column
+
+
 @given(length=st.integers(1, 50), block=st.integers(1, 60), seed=st.integers(0, 1 << 20))
 def test_rows_come_in_any_order_from_blocks_of_any_size(length: int, block: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     data, labels = rng.random((length, 2, 3), np.float32), rng.integers(-9, 9, length).astype(np.int32)
     source = RecordSource("x", ArrayColumn(data, block), ArrayColumn(labels, 7, np.int64, "labels"))
     rows = rng.integers(0, length, rng.integers(0, 2 * length))
-    records, read = source.read(rows)
-    np.testing.assert_array_equal(records, data[rows])
-    np.testing.assert_array_equal(read, labels[rows])
-    assert (records.dtype, read.dtype) == (np.float32, np.int64)
+    in_memory = RecordSource("x", whole_column(data.astype(float), block), whole_column(labels, 7, labels=True))
+    for each in (source, in_memory, in_memory):  # at first by blocks, then from the array as a whole
+        records, read = each.read(rows)
+        np.testing.assert_array_equal(records, data[rows])
+        np.testing.assert_array_equal(read, labels[rows])
+        assert (records.dtype, read.dtype) == (np.float32, np.int64)
+        each.read(range(length))
     assert source.label_range() == (labels.min(), labels.max())
     for outside in ([-1], [length], [0, 5000]):
         with pytest.raises(IndexError, match=f"are not all in the {length} records of x"):
@@ -72,10 +82,11 @@ def test_a_number_that_is_not_finite_is_named(
 ) -> None:
     data = np.zeros((20, *shape), np.float32)
     data[(13, *index)] = value
-    source = RecordSource("here", ArrayColumn(data, 8), ArrayColumn(np.zeros(20, np.int32), 8))
-    source.read([0, 7, 19])
-    with pytest.raises(UserError, match=f"^here: 'data' has {text} in record 13{place}; leave"):
-        source.read([8])
+    for column in (ArrayColumn(data, 8), whole_column(data, 8)):
+        source = RecordSource("here", column, ArrayColumn(np.zeros(20, np.int32), 8))
+        source.read([0, 7, 19])
+        with pytest.raises(UserError, match=f"^here: 'data' has {text} in record 13{place}; leave"):
+            source.read([8])
     labels = RecordSource("here", ArrayColumn(np.zeros(20, np.uint8), 8), ArrayColumn(data, 8, name="y"))
     if len(shape) > 1 and np.isnan(value):  # a masked point of a field, which losses refuse or leave out
         np.testing.assert_array_equal(labels.read_labels([13]), data[[13]])

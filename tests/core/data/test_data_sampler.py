@@ -8,6 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.data import open_records
+from dsinga.layers import Rows
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches
 from dsinga.reading.sampler import MIXED_CHUNKS, Sampler
 
 lengths = st.integers(1, 700)
@@ -38,8 +41,11 @@ class TestOrder:
     ) -> None:
         in_order = {step: Sampler(length, batchsize, 3, chunk).rows(step) for step in sorted(steps)}
         sampler = pickle.loads(pickle.dumps(Sampler(length, batchsize, 3, chunk)))
+        records, part = open_records(np.arange(length)), Rows(0, batchsize, batchsize)
+        read = WorkerBatches(BatchReader({"data": records}, {}, sampler, (part,)), {"data": part})
         for step in (*steps, *steps[::-1]):
             rows = sampler.rows(step)
+            np.testing.assert_array_equal(read(step)["data"].data, rows)
             assert rows.shape == (batchsize,)
             assert rows.dtype == np.int64
             np.testing.assert_array_equal(rows, in_order[step])
