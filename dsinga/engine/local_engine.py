@@ -101,6 +101,10 @@ class LocalEngine(Engine):
         if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
             dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
             self._gradient_memory = buffers.one_base(4 * param.size for param in dense)
+        self._contexts = [
+            Context(self._ops, Phase.kTrain, reader.rows(0, k), job.seed, micro_batch=reader.micro_batch(k))
+            for k in range(reader.micro_batches)
+        ]
         self._batches: Iterator[dict[str, Records]] | None = None
         self._started = self._data_seconds = 0.0  # when the present step began, and its seconds of waiting for records
         self._loop: Loop | None = None
@@ -152,15 +156,15 @@ class LocalEngine(Engine):
             self._step += 1
             if metrics is None:
                 _log.warning(LEFT_OUT, 0, begun.step)
-            compute = timing.total - timing.data - timing.update
-            reports.append(StepReport(metrics or {}, {**timing._asdict(), "compute": compute}))
+            total, data, exchange, crossing, within, update = timing
+            seconds = {"total": total, "data": data, "exchange": exchange, "crossing": crossing, "within": within}
+            reports.append(StepReport(metrics or {}, {**seconds, "update": update, "compute": total - data - update}))
 
         training = Round(self._begin, self._launch, self._captured, self._compute, report)
         self._may_run = self._on_device
         try:
-            training.run(
-                self.updater.steps, self._earlier_steps + stop, lambda: time.perf_counter() - started >= ROUND_SECONDS
-            )
+            with buffers.use_bases(self._gradient_memory):
+                training.run(self.updater.steps, self._earlier_steps + stop, ROUND_SECONDS)
         except Diverged:
             raise
         except RunError as error:
@@ -178,18 +182,18 @@ class LocalEngine(Engine):
 
     def _launch(self, begun: BegunStep) -> bool:
         """Launch a step, if it has been captured; return whether."""
-        return self._captured is not None and self._captured.launch(begun.records, self._context(begun.step, 0))
+        assert self._captured is not None
+        return self._captured.launch(begun.records, self._contexts[0].at_step(begun.step))
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
         """Compute the gradients of a batch and apply them; return its metrics and the timing."""
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
-            metrics = self._captured.train(begun.records, self._context(begun.step, 0))
+            metrics = self._captured.train(begun.records, self._contexts[0].at_step(begun.step))
         if metrics is None:
             batches = self._micro_batches(begun)
-            with buffers.use_bases(self._gradient_memory):
-                metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
+            metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
         total, update = time.perf_counter() - self._started, self._updates.seconds
         return metrics, Timing(total, self._data_seconds, update, update=update)
 
@@ -203,14 +207,8 @@ class LocalEngine(Engine):
 
     def _micro_batches(self, begun: BegunStep) -> Iterator[tuple[dict[str, Records], Context]]:
         """Yield the records and the context of each micro-batch of a step."""
-        for number in range(self._reader.micro_batches):
-            yield self._next_records() if number else begun.records, self._context(begun.step, number)
-
-    def _context(self, step: int, micro_batch: int) -> Context:
-        return Context(
-            self._ops, Phase.kTrain, self._reader.rows(0, micro_batch), self.job.seed, step,
-            micro_batch=self._reader.micro_batch(micro_batch),
-        )  # fmt: skip
+        for number, ctx in enumerate(self._contexts):
+            yield self._next_records() if number else begun.records, ctx.at_step(begun.step)
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Compute the metrics of each batch, and add them up."""

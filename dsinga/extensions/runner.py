@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code
 from dsinga.extensions.best_value import BAD_STATE
 from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.standard import Display
 from dsinga.extensions.triggers import LoopPosition
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics
@@ -79,11 +80,23 @@ class ExtensionRunner:
             for name, extension in self._pausing.items()
         )
 
-    def observe(self, sums: Metrics) -> None:
-        """Show a training step to all extensions, and run those that are due and need no pause."""
+    def next_look(self, step: int) -> int | None:
+        """Return the first step after ``step`` at which :meth:`observe` must be called, None for the last one."""
+        triggers = [extension.trigger for extension in self._looking.values()]
+        if self._observing or not all(trigger.names_its_steps for trigger in triggers):
+            return step + 1
+        return min((at for trigger in triggers if (at := trigger.next_step(step)) is not None), default=None)
+
+    def observe(self, steps: Sequence[Metrics]) -> None:
+        """Show training steps to all extensions, and run those that are due at the last one and need no pause.
+
+        The last step is the present one; the others come before that of :meth:`next_look`.
+        """
         self._recorded.clear()
+        for display in self._displays:
+            self._call(display, display.add, steps)
         for extension in self._observing:
-            self._call(extension, extension.observe, self._loop, sums)
+            self._call(extension, extension.observe, self._loop, steps[-1])
         self._run_due(self._looking, self._loop.step >= self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
@@ -155,9 +168,11 @@ class ExtensionRunner:
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}
-        self._observing = [
-            extension for extension in extensions.values() if type(extension).observe is not Extension.observe
+        observing = [each for each in extensions.values() if type(each).observe is not Extension.observe]
+        self._displays = [
+            each for each in observing if isinstance(each, Display) and type(each).observe is Display.observe
         ]
+        self._observing = [each for each in observing if type(each).observe is not Display.observe]
 
     def _run_due(self, extensions: Mapping[str, Extension], at_end: bool) -> None:
         for name, extension in extensions.items():

@@ -110,7 +110,11 @@ class Display(Extension):
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
         """Add up the metrics."""
-        self._sums = add_metrics([self._sums, sums])
+        self.add([sums])
+
+    def add(self, steps: Sequence[Metrics]) -> None:
+        """Add up the metrics of several steps."""
+        self._sums = add_metrics([self._sums, *steps])
 
     def run(self, loop: LoopView) -> None:
         """Add a row, and begin anew."""

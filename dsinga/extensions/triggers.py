@@ -78,6 +78,11 @@ class Trigger(ABC):
     def __or__(self, other: Trigger) -> Trigger:
         return Either(self, other)
 
+    @property
+    def names_its_steps(self) -> bool:
+        """Whether it fires only at steps that :meth:`next_step` returns, or at the end of training."""
+        return type(self) in (EverySteps, EveryEpoch, AtEnd)
+
 
 class EverySteps(Trigger):
     """Fires every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
@@ -221,6 +226,10 @@ class Either(Trigger):
     def __init__(self, *triggers: Trigger):
         self._triggers = triggers
         self.by_clock = any(trigger.by_clock for trigger in triggers)
+
+    @property
+    def names_its_steps(self) -> bool:
+        return all(trigger.names_its_steps for trigger in self._triggers)
 
     def due(self, moment: LoopPosition) -> bool:
         return any(trigger.due(moment) for trigger in self._triggers)

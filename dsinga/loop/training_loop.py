@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
 from dsinga.loop.view import Observer, ObserverWatcher, TrainingView
 from dsinga.monitor import Row
-from dsinga.training import create_updater
+from dsinga.training import Metrics, create_updater
 
 _log = logging.getLogger(__name__)
 
@@ -211,11 +212,15 @@ class TrainingLoop:
     def _show_steps(self, stop: int | None = None) -> None:
         """Show the steps of the last round to the extensions; those beyond ``stop`` are not computed yet."""
         while self._unseen:
-            report = self._unseen.popleft()
-            self.timings.append(report.timing)
-            self.view.step += report.steps
+            look = self._extensions.next_look(self.view.step) or math.inf
+            steps: list[Metrics] = []
+            while self._unseen and self.view.step < look:
+                report = self._unseen.popleft()
+                self.timings.append(report.timing)
+                self.view.step += report.steps
+                steps.append(report.metrics)
             self.view.paused = self.view.step == stop
-            self._extensions.observe(report.metrics)
+            self._extensions.observe(steps)
         self.view.paused = False
 
     def _estimate_seconds_to_stop(self) -> float:

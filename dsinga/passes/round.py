@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -60,22 +61,23 @@ class Round:
         self._running: BegunStep | None = None
         self._reported = 0.0
 
-    def run(self, start: int, stop: int, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Run the steps ``start`` to ``stop`` - 1, or until ``is_over`` returns true after a step."""
+    def run(self, start: int, stop: int, seconds: float = math.inf) -> None:
+        """Run the steps ``start`` to ``stop`` - 1, or as many as begin in so many seconds."""
         self._reported = time.perf_counter()
+        end = self._reported + seconds
         for step in range(start, stop):
             try:
                 begun = self._begin(step)
             except Exception:
                 self._end_running()  # what fails there has failed before
                 raise
-            is_launched = self._launch(begun)
-            is_accepted = self._end_running()
+            is_launched = self._captured is not None and self._launch(begun)
+            is_accepted = self._running is None or self._end_running()
             if is_launched and is_accepted:
                 self._running = begun
             else:
                 self._add(begun, *self._compute(begun))
-            if is_over():
+            if self._reported >= end:
                 break
         self._end_running()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +22,10 @@ Reports = Sequence[tuple[str, Mapping[str, tuple[Any, float]]]]
 def add_metrics(parts: Iterable[Metrics]) -> Metrics:
     """Return the sums and counts of several parts, added in their order."""
     sums: Metrics = {}
-    for name, (total, count) in itertools.chain.from_iterable(part.items() for part in parts):
-        before = sums.get(name, (0.0, 0.0))
-        sums[name] = (before[0] + total, before[1] + count)
+    for part in parts:
+        for name, (total, count) in part.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + total, before[1] + count)
     return sums
 
 

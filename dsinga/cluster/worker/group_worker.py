@@ -163,7 +163,8 @@ class GroupWorker:
 
     def _launch(self, begun: BegunStep) -> bool:
         """Launch a step, if it has been captured; return whether."""
-        if self._captured is None or not self._captured.launch(begun.records, self._whole_context(begun)):
+        assert self._captured is not None
+        if not self._captured.launch(begun.records, self._whole_context(begun)):
             return False
         self._step = begun.step + 1
         return True
