@@ -25,7 +25,7 @@ import click
 
 from dsinga.ops import describe_kernels
 from tools.benchmarks.cases import CASES, Case
-from tools.benchmarks.form_process import TURN_SECONDS, FormProcess
+from tools.benchmarks.form_process import TURN_SECONDS, FormProcess, take_turns
 from tools.benchmarks.machine_state import MachineState
 from tools.benchmarks.peers import LIBRARIES, PEERS, allocator
 from tools.benchmarks.table import OURS, best, details, states, summary
@@ -67,13 +67,7 @@ def compare(
         for number in range(most):
             if number >= turns and (spread := spread_of(figures)) is not None and spread <= SPREAD:
                 break
-            for form, process in processes.items():
-                if form not in left_out:
-                    try:
-                        figures.setdefault(form, []).append(process.turn())
-                    except RuntimeError as error:
-                        left_out[form] = str(error)
-                        figures.pop(form, None)
+            take_turns(processes, figures, left_out)
         machine = state.figures()
     medians = {
         form: {key: MIDDLES[key](turn[key] for turn in done) for key in MIDDLES if key in done[0]}

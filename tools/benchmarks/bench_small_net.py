@@ -1,205 +1,167 @@
-"""What the engine adds to the kernels of a small net: ``python -m tools.benchmarks.bench_small_net``.
+"""Small nets beside PyTorch, JAX and scikit-learn: ``python -m tools.benchmarks.bench_small_net [CASE ...]``.
 
-The net is that of DQN in Young and Tian 2019, "MinAtar": images 10 x 10 x 4, a convolution of 16 filters 3 x 3, 128
-units, 6 outputs; batches of 32, RMSProp. Microseconds of the thread's processor time on one core, in turn in one
-process: an iteration of the training loop on records in memory; its kernels in sequence, by the interface of
-``dsinga.ops``, and its seven products alone; the same iteration in eager PyTorch; an update of DQN here and in PyTorch.
+On one core with one thread, in turn, each library in a process of its own, in the root of the checkout: the
+microseconds of processor time of a step of :mod:`tools.benchmarks.small_nets`, and the Python functions that a step of
+dsinga calls; the milliseconds of whole runs of :mod:`tools.benchmarks.small_runs`. PyTorch is eager and compiled by
+TorchInductor, JAX's step is jitted. ``--before CHECKOUT`` lets the dsinga of another checkout, which has these
+benchmarks, take part. Ratios are medians of those of dsinga's to another's turn by turn.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
 
-for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[name] = "1"
+import click
 
-import click  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from dsinga import nn, rl  # noqa: E402
-from dsinga.addons.planner.benchmark import SilentObserver  # noqa: E402
-from dsinga.job import Job  # noqa: E402
-from dsinga.loop.initial_state import RunOptions  # noqa: E402
-from dsinga.loop.local_run import continue_locally  # noqa: E402
-from dsinga.ops import get_ops  # noqa: E402
-from dsinga.rl.experience import Transitions  # noqa: E402
-from dsinga.training import create_updater  # noqa: E402
-from tools.benchmarks.__main__ import processor  # noqa: E402
-
-IMAGE, ACTIONS, BATCH, RECORDS, UPDATES = (4, 10, 10), 6, 32, 1024, 200
-RNG = np.random.default_rng(0)
-IMAGES, LABELS = RNG.integers(0, 2, (RECORDS, *IMAGE), np.uint8), RNG.integers(0, ACTIONS, RECORDS)
+from tools.benchmarks.__main__ import processor, version
+from tools.benchmarks.cases import Case
+from tools.benchmarks.form_process import FormProcess, take_turns
+from tools.benchmarks.pair import interpreter
+from tools.benchmarks.small_nets import SMALL_CASES
+from tools.benchmarks.table import rounded, row_of
 
 
-def layers() -> tuple[Any, Any]:
-    """Return the input and the output of the net."""
-    x = nn.Input(shape=IMAGE, name="observation")
-    hidden = nn.Flatten()(nn.Conv2D(16, 3, activation="relu")(x))
-    return x, nn.Dense(ACTIONS)(nn.Dense(128, activation="relu")(hidden))
+class Form(NamedTuple):
+    """A form of a library: the package that computes, the module of this folder, and its form in PEERS."""
+
+    package: str
+    module: str
+    peer: str
 
 
-def updater() -> Any:
-    """Return the updater of the net."""
-    return nn.RMSprop(2.5e-4, rho=0.95, epsilon=1e-4)
+OURS, BEFORE = "dsinga", "before"
+FORMS = {
+    OURS: Form("numpy", "small_ours", "dsinga"),
+    BEFORE: Form("numpy", "small_ours", "dsinga"),
+    "PyTorch": Form("torch", "small_torch", "PyTorch"),
+    "PyTorch compiled": Form("torch", "small_torch", "PyTorch compiled"),
+    "JAX": Form("jax", "small_jax", "JAX"),
+}
+RUN_FORMS = {
+    OURS: FORMS[OURS]._replace(module="small_runs"),
+    BEFORE: FORMS[BEFORE]._replace(module="small_runs"),
+    "scikit-learn": Form("scikit-learn", "small_runs", "dsinga"),
+}
+OTHERS = ("PyTorch", "PyTorch compiled", "JAX", "scikit-learn")
+RUNS = ("classifier-fit", "cartpole-ppo", "cartpole-dqn")
+LIBRARIES = {"numpy": "dsinga", "torch": "pytorch", "jax": "jax", "scikit-learn": "sklearn"}  # by package
+Turns = dict[str, list[dict[str, float]]]  # the figures of each turn, by form
 
 
-def job() -> Job:
-    """Return the job that trains the net to classify the images."""
-    model = nn.Model(*layers())
-    model.compile(updater(), "sparse_categorical_crossentropy")
-    return model.job(IMAGES, LABELS, batch_size=BATCH, train_steps=1)
+def processes_of(
+    name: str, forms: Sequence[str], pythons: Mapping[str, str], before: Path | None, steps: int
+) -> dict[str, FormProcess]:
+    """Return the processes of a case or a run by form. ``pythons`` are interpreters by library."""
+    processes = {}
+    for form_name, form in (RUN_FORMS if name in RUNS else FORMS).items():
+        if form_name not in forms or (form_name == "scikit-learn" and name != "classifier-fit"):
+            continue
+        root = before if form_name == BEFORE else None
+        python = interpreter(root) if root else pythons[LIBRARIES[form.package]]
+        measured = "scikit-learn" if form_name == "scikit-learn" else name
+        case, count = Case(name, 1, 0.5), 1 if name in RUNS else steps
+        processes[form_name] = FormProcess(form.peer, python, measured, case, count, root, module=form.module)
+    return processes
 
 
-def train(steps: int) -> float:
-    """Return the seconds of processor time of a run."""
-    started = time.thread_time()
-    continue_locally(job().replace(train_steps=steps), SilentObserver(), RunOptions(), max_threads=1)
-    return time.thread_time() - started
+def compare(processes: Mapping[str, FormProcess], turns: int) -> tuple[Turns, dict[str, str]]:
+    """Return the figures of all forms, turn by turn, and why a form is left out."""
+    figures: Turns = {}
+    left_out: dict[str, str] = {}
+    with ExitStack() as stack:
+        for process in processes.values():
+            stack.enter_context(process)
+        for _ in range(turns):
+            take_turns(processes, figures, left_out)
+    return figures, left_out
 
 
-def iteration() -> float:
-    """Return the microseconds of an iteration in the training loop, without the beginning and the end of a run."""
-    return 1e6 * (train(2 * UPDATES) - train(UPDATES)) / UPDATES
+def median_ratio(figures: Turns, form: str) -> float | None:
+    """Return the median of the ratios of dsinga's time to another form's by turn, None where one of both is missing."""
+    if OURS not in figures or form not in figures:
+        return None
+    pairs = zip(figures[OURS], figures[form], strict=True)
+    return statistics.median(ours["us"] / other["us"] for ours, other in pairs)
 
 
-def kernels(products_only: bool) -> Callable[[], Any]:
-    """Return a function that computes the kernels of an iteration, or the seven products alone."""
-    ops, step, square = get_ops(), (1, 1), (0, 0)
-    shapes = {"k": (16, 4, 3, 3), "kb": (16,), "w": (128, 1024), "b": (128,), "v": (ACTIONS, 128), "c": (ACTIONS,)}
-    params = {name: RNG.normal(0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()}
-    k, kb, w, b, v, c = params.values()
-    rmsprop = create_updater(updater())
-    small = ["k", "kb", "b", "v", "c"]
-    flat = [np.concatenate([params[name].ravel() for name in small]), params["w"].reshape(-1)]
-    states = [rmsprop.create_state(array.size) for array in flat]
-    images, labels = IMAGES[:BATCH], LABELS[:BATCH]
-    converted = ops.images(images)
-    joined, rows = np.zeros_like(flat[0]), converted.shape[0]
-    ops.set_threads(1)
-
-    def products() -> None:
-        convolved = ops.convolution(converted, k, kb, step, square)
-        flattened = ops.flatten(convolved)
-        hidden = ops.inner_product(flattened, w, b)
-        scores = ops.inner_product(hidden, v, c)
-        dhidden, _, _ = ops.inner_product_grad(hidden, v, scores, False, True, True)
-        dflat, _, _ = ops.inner_product_grad(flattened, w, dhidden, False, True, True)
-        ops.convolution_grad(converted, k, ops.unflatten(dflat, convolved.shape), step, square, False, True)
-
-    def every() -> None:
-        x = ops.images(images)
-        convolved = ops.relu(ops.convolution(x, k, kb, step, square))
-        flattened = ops.flatten(convolved)
-        hidden = ops.relu(ops.inner_product(flattened, w, b))
-        p, _, _ = ops.softmax_loss(ops.inner_product(hidden, v, c), labels, 1)
-        dscores = ops.softmax_loss_grad(p, labels, 1 / rows)
-        dhidden, *_ = ops.inner_product_grad(hidden, v, dscores, False, True, True)
-        dflat, dw, _ = ops.inner_product_grad(flattened, w, ops.relu_grad(hidden, dhidden), False, True, True)
-        rmsprop.update(0, flat[1], dw.reshape(-1), states[1])
-        dconvolved = ops.relu_grad(convolved, ops.unflatten(dflat, convolved.shape))
-        ops.convolution_grad(x, k, dconvolved, step, square, False, True)
-        rmsprop.update(0, flat[0], joined, states[0])
-
-    return products if products_only else every
+def cells_of(figures: Turns, forms: Sequence[str], scale: float) -> Iterator[str]:
+    """Yield the cells of a row of a table, without the case's name; microseconds are divided by ``scale``."""
+    for form in forms:
+        known = form in figures
+        yield f"{statistics.median(turn['us'] for turn in figures[form]) / scale:.0f}" if known else "-"
+    for form in forms[1:]:
+        yield rounded(median_ratio(figures, form))
+    for form in forms:
+        if form in (OURS, BEFORE):
+            calls = figures[form][0] if form in figures else {}
+            yield f"{calls['calls']:.0f}, {calls['own_calls']:.0f}" if "calls" in calls else "-"
 
 
-def torch_net() -> torch.nn.Sequential:
-    """Return the net."""
-    hidden = [torch.nn.Conv2d(IMAGE[0], 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(1024, 128)]
-    return torch.nn.Sequential(*hidden, torch.nn.ReLU(), torch.nn.Linear(128, ACTIONS))
+def table(cases: Mapping[str, Turns], forms: Sequence[str], unit: str, scale: float) -> Iterator[str]:
+    """Yield the lines of a table, whose first form is dsinga, and of the geometric means of its ratios."""
+    head = [unit, *forms, *(f"of {form}" for form in forms[1:])]
+    head += [f"calls of {form} a step, those of its own functions" for form in forms if form in (OURS, BEFORE)]
+    yield row_of(head)
+    yield row_of(["---"] * len(head))
+    for name, figures in cases.items():
+        yield row_of([name, *cells_of(figures, forms, scale)])
+    for form in forms[1:]:
+        if medians := [ratio for figures in cases.values() if (ratio := median_ratio(figures, form))]:
+            yield f"\nGeometric mean of {len(medians)} ratios to {form}: {statistics.geometric_mean(medians):.2f}"
 
 
-def torch_iteration() -> Callable[[], Any]:
-    """Return a function that does an iteration in PyTorch, on a batch at hand."""
-    net = torch_net()
-    optimizer = torch.optim.RMSprop(net.parameters(), lr=2.5e-4, alpha=0.95, eps=0.01)
-    images, labels = torch.from_numpy(IMAGES[:BATCH]), torch.from_numpy(LABELS[:BATCH])
-
-    def iterate() -> float:
-        loss = torch.nn.functional.cross_entropy(net(images.float()), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return float(loss.item())
-
-    return iterate
-
-
-def transitions() -> Transitions:
-    """Return a batch of random transitions."""
-    ones, ended = np.ones(BATCH, np.float32), RNG.random(BATCH) < 0.05
-    return Transitions(
-        *(IMAGES[:BATCH], LABELS[:BATCH], ones, IMAGES[BATCH : 2 * BATCH], ended, ones, np.arange(BATCH), 0.99 * ones)
-    )
-
-
-def dqn() -> Callable[[], Any]:
-    """Return a function that does an update of DQN."""
-    spaces = rl.Spaces(rl.box(IMAGE, 0, 1, np.uint8), rl.DiscreteSpace(ACTIONS))
-    algorithm = rl.DQN(rl.Model(nn.Model(*layers())), spaces, updater=updater(), target_every=1000)
-    batch = transitions()
-    return lambda: algorithm.learn(batch)
-
-
-def torch_dqn() -> Callable[[], Any]:
-    """Return a function that does the update in PyTorch, in the form of MinAtar's ``examples/dqn.py``."""
-    net, target = torch_net(), torch_net()
-    optimizer = torch.optim.RMSprop(net.parameters(), lr=2.5e-4, alpha=0.95, eps=0.01)
-    batch = transitions()
-    states, following = (torch.from_numpy(array).float() for array in (batch.observations, batch.next_observations))
-    actions, rewards = torch.from_numpy(batch.actions)[:, None], torch.from_numpy(batch.rewards)[:, None]
-    goes_on = torch.from_numpy(np.flatnonzero(~batch.terminated))
-
-    def update() -> None:
-        values = net(states).gather(1, actions)
-        next_values = torch.zeros(BATCH, 1)
-        next_values[goes_on] = target(following.index_select(0, goes_on)).detach().max(1)[0].unsqueeze(1)
-        loss = torch.nn.functional.smooth_l1_loss(rewards + 0.99 * next_values, values)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return update
-
-
-def microseconds(call: Callable[[], Any]) -> float:
-    """Return the median processor time of a call."""
-    times = []
-    for _ in range(UPDATES):
-        started = time.thread_time()
-        call()
-        times.append(time.thread_time() - started)
-    return 1e6 * statistics.median(times)
+def tables(cases: Mapping[str, Turns], chosen: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the table of steps and of that of whole runs."""
+    for forms, unit, scale, is_run in ((FORMS, "us a step", 1, False), (RUN_FORMS, "ms to the end", 1000, True)):
+        if rows := {name: figures for name, figures in cases.items() if (name in RUNS) is is_run}:
+            yield from (*table(rows, [form for form in forms if form in chosen], unit, scale), "")
 
 
 @click.command()
-@click.option("--turns", default=9, show_default=True, type=click.IntRange(1))
-def main(turns: int) -> None:
-    """Print the median over turns of each figure, and the cost of the engine."""
-    torch.set_num_threads(1)
-    calls = {
-        "products": kernels(products_only=True),
-        "kernels": kernels(products_only=False),
-        "PyTorch": torch_iteration(),
-        "update of DQN": dqn(),
-        "update of DQN, PyTorch": torch_dqn(),
-    }
-    figures: dict[str, list[float]] = {"iteration": [], **{label: [] for label in calls}}
-    for turn in range(turns + 1):
-        measured = {"iteration": iteration()} | {label: microseconds(call) for label, call in calls.items()}
-        for label, value in measured.items():
-            if turn:  # the first warms up
-                figures[label].append(value)
-    click.echo(f"{processor()}, load {os.getloadavg()[0]:.1f}, PyTorch {torch.__version__}, us, medians of {turns}")
-    medians = {label: statistics.median(values) for label, values in figures.items()}
-    for label, value in medians.items():
-        click.echo(f"{label:24}{value:8.0f}")
-    click.echo(f"{'engine':24}{medians['iteration'] - medians['kernels']:8.0f}  iteration - kernels")
+@click.argument("names", nargs=-1, type=click.Choice([*SMALL_CASES, *RUNS]))
+@click.option("--turns", default=9, show_default=True, type=click.IntRange(1), help="Turns of each form.")
+@click.option("--steps", default=1000, show_default=True, type=click.IntRange(1), help="Measured steps of a turn.")
+@click.option("--peer", "chosen", multiple=True, type=click.Choice(OTHERS), help="Only these take part beside dsinga.")
+@click.option("--python", "interpreters", multiple=True, metavar="LIBRARY=PATH", help="The interpreter for a library.")
+@click.option(
+    "--before",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    help="Another checkout, whose dsinga takes part.",
+)
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
+def main(
+    names: Sequence[str],
+    turns: int,
+    steps: int,
+    chosen: tuple[str, ...],
+    interpreters: tuple[str, ...],
+    before: Path | None,
+    file: Path | None,
+) -> None:
+    """Print the time of steps and runs, the ratios of dsinga's to others', and its calls of Python functions."""
+    pythons = dict.fromkeys(LIBRARIES.values(), sys.executable) | dict(option.split("=", 1) for option in interpreters)
+    forms = [OURS, *([BEFORE] if before else []), *(chosen or OTHERS)]
+    versions = {package: version(pythons[library], package) for package, library in LIBRARIES.items()}
+    named = ", ".join(f"{package} {number}" for package, number in versions.items())
+    click.echo(f"{datetime.date.today()}, {processor()}, {named}, medians of {turns} turns of {steps} steps\n")
+    cases: dict[str, Turns] = {}
+    out: list[dict[str, Any]] = []
+    for name in names or (*SMALL_CASES, *RUNS):
+        cases[name], left_out = compare(processes_of(name, forms, pythons, before, steps), turns)
+        for form, message in left_out.items():
+            click.echo(f"{form} left out of {name}: {message}", err=True)
+        out.append({"case": name, "figures": cases[name], "left out": left_out, "load": os.getloadavg()[0]})
+        if file:
+            file.write_text(json.dumps({"versions": versions, "cases": out}, indent=1), encoding="utf-8")
+    click.echo("\n".join(tables(cases, forms)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import select
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -31,13 +32,22 @@ class FormProcess:
         steps: the measured iterations of a turn.
         root: the checkout, by default the working directory.
         preload: a library that the process loads first, such as a memory allocator.
+        module: the module of this folder that measures, by default that of the form's library.
     """
 
     def __init__(
-        self, form: str, python: str, name: str, case: Case, steps: int, root: Path | None = None, preload: str = ""
+        self,
+        form: str,
+        python: str,
+        name: str,
+        case: Case,
+        steps: int,
+        root: Path | None = None,
+        preload: str = "",
+        module: str = "",
     ):
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
-        module = LIBRARIES[PEERS[form].library].module
+        module = module or LIBRARIES[PEERS[form].library].module
         self._command = ["taskset", "-c", cores, python, "-m", f"tools.benchmarks.{module}", name, str(steps)]
         self._environment = {**os.environ, **THREADS, **PEERS[form].environment}
         if preload:
@@ -96,6 +106,19 @@ class FormProcess:
     ) -> None:
         self.close()
         self._messages.close()
+
+
+def take_turns(
+    processes: Mapping[str, FormProcess], figures: dict[str, list[dict[str, float]]], left_out: dict[str, str]
+) -> None:
+    """Let each form take a turn, and append its figures; one that fails is left out from then on, with the reason."""
+    for form, process in processes.items():
+        if form not in left_out:
+            try:
+                figures.setdefault(form, []).append(process.turn())
+            except RuntimeError as error:
+                left_out[form] = str(error)
+                figures.pop(form, None)
 
 
 def reason(stderr: str) -> str:

@@ -36,8 +36,12 @@ def figures(milliseconds: list[float]) -> dict[str, float]:
 
 def figures_of_turn(milliseconds: list[float]) -> dict[str, float]:
     """Return the median of the milliseconds of iterations, and the peak megabytes of this process."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"ms": statistics.median(milliseconds), "mb": peak}
+    return {"ms": statistics.median(milliseconds), "mb": peak_megabytes()}
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def print_turns(iterate: Callable[[], object], steps: int) -> None:
