@@ -1,12 +1,16 @@
 """Traces an updater's formula into a straight-line program of numpy ufuncs, by running it once on symbols.
 
 A backend compiles a program into one kernel. The operations are exactly rounded in float32, so a kernel that rounds
-after each of them has numpy's bits.
+after each of them has numpy's bits. The formulas of all steps of an updater are traced once, too: their numbers, such
+as the learning rate, are symbols then, and the arithmetic on them is done again at each step.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import operator
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -18,6 +22,7 @@ OPERATIONS = {
     np.absolute, np.negative, np.positive,
 }  # fmt: skip
 W, G, FIRST_SLOT = 0, 1, 2
+FORMULAS = 256  # whose programs are kept
 
 
 class Untraceable(TypeError):
@@ -37,6 +42,11 @@ class UfuncCall(NamedTuple):
     name: str
     result: int
     operands: tuple[UfuncOperand, ...]
+
+    @property
+    def registers(self) -> tuple[int, ...]:
+        """The registers that it reads."""
+        return tuple([operand.number for operand in self.operands if operand.kind == "register"])
 
 
 class UfuncProgram(NamedTuple):
@@ -59,32 +69,118 @@ class TracedFormula(NamedTuple):
     constants: tuple[float, ...]
 
 
+Numbers = Sequence[Any]  # what a formula takes from its step: floats and integers, or None for one that it does without
+
+
+class FormulaSeries(Protocol):
+    """Formulas that differ in their numbers only: those of an updater at all steps."""
+
+    def with_numbers(self, numbers: Numbers) -> Formula:
+        """Return the formula with these numbers, which are symbols while it is traced."""
+
+    def __hash__(self) -> int:
+        """Return the same number for series of the same formulas."""
+
+
+class Calculation(NamedTuple):
+    """Arithmetic on two numbers of a formula, given by their places in :attr:`TracedSeries.values`, as its result."""
+
+    result: int
+    function: Callable[[Any, Any], Any]
+    left: int
+    right: int
+
+
+class TracedSeries(NamedTuple):
+    """A program and how its constants follow from the numbers of a formula.
+
+    ``values`` are the ``numbers``, then literals and results of ``calculations``, done in their order; ``constants``
+    are the places of the program's constants there.
+    """
+
+    program: UfuncProgram
+    numbers: int
+    values: tuple[Any, ...]
+    calculations: tuple[Calculation, ...]
+    constants: tuple[int, ...]
+
+    def calculate(self, numbers: Numbers) -> list[Any]:
+        """Return ``values`` for these numbers, by Python's own arithmetic."""
+        values = [*numbers, *self.values[self.numbers :]]
+        for result, function, left, right in self.calculations:
+            values[result] = function(values[left], values[right])
+        return values
+
+    def formula(self, numbers: Numbers) -> TracedFormula:
+        """Return the program with the constants for these numbers."""
+        values = self.calculate(numbers)
+        return TracedFormula(self.program, tuple([float(values[place]) for place in self.constants]))
+
+
 def trace(formula: Formula, slots: int) -> TracedFormula:
     """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable if there is none."""
-    tape = _Tape()
+    return _trace(_Tape(), formula, slots).formula(())
+
+
+def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
     w, g, *state = (tape.symbol() for _ in range(FIRST_SLOT + slots))
     formula(w, g, state, tape.symbol(), tape.symbol())
     written = {operation.result for operation in tape.operations}
     if G in written:
         raise Untraceable("the formula changes the gradient")
     changed = tuple(number for number in range(FIRST_SLOT + slots) if number in written)
-    return TracedFormula(UfuncProgram(tuple(tape.operations), slots, tape.registers, changed), tuple(tape.constants))
+    program = UfuncProgram(tuple(tape.operations), slots, tape.registers, changed)
+    return TracedSeries(program, tape.numbers, tuple(tape.values), tuple(tape.calculations), tuple(tape.constants))
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas."""
+    """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas.
+
+    A formula of a ``series`` (:class:`FormulaSeries`), which says its ``numbers``, is not traced again at each step.
+    """
+    series, numbers = getattr(formula, "series", None), getattr(formula, "numbers", ())
+    if series is not None and (traced := trace_series(series, slots, tuple([each is None for each in numbers]))):
+        return traced.formula(numbers)
     try:
-        return trace(formula, slots)
+        return _trace_again(formula, slots)
+    except TypeError:  # the formula has no hash
+        return _try(lambda: trace(formula, slots))
+
+
+@lru_cache(FORMULAS)
+def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
+    """Return the program of the formulas of a series with ``slots`` arrays of state.
+
+    ``missing`` says which of their numbers are None. None where no program has the numbers as symbols, as where a
+    user's formula compares them or takes their root.
+    """
+    tape = _Tape(len(missing))
+    numbers = [None if is_missing else _Number(tape, place) for place, is_missing in enumerate(missing)]
+    return _try(lambda: _trace(tape, series.with_numbers(numbers), slots))
+
+
+@lru_cache(FORMULAS)
+def _trace_again(formula: Formula, slots: int) -> TracedFormula | None:
+    return _try(lambda: trace(formula, slots))
+
+
+def _try(function: Callable[[], Any]) -> Any:
+    """Return the result of tracing, None where that fails."""
+    try:
+        return function()
     except (TypeError, AttributeError):  # also Untraceable: symbols support ufuncs and operators only
         return None
 
 
 class _Tape:
-    """Records the ufuncs called on its symbols."""
+    """Records the ufuncs called on its symbols, and the arithmetic on the numbers of a formula."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: int = 0) -> None:
         self.operations: list[UfuncCall] = []
-        self.constants: list[float] = []
+        self.values: list[Any] = [None] * numbers
+        self.numbers = numbers
+        self.calculations: list[Calculation] = []
+        self.constants: list[int] = []
         self.registers = 0
 
     def symbol(self) -> _Symbol:
@@ -94,32 +190,84 @@ class _Tape:
     def operand(self, value: Any) -> UfuncOperand:
         if isinstance(value, _Symbol) and value.tape is self:
             return UfuncOperand("register", value.number)
-        if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
-            raise Untraceable(f"{type(value).__name__} cannot be an operand")
-        self.constants.append(float(value))
+        self.constants.append(self.place(value))
         return UfuncOperand("constant", len(self.constants) - 1)
 
+    def place(self, value: Any) -> int:
+        """Return the place of a number of the formula, or of a literal."""
+        if isinstance(value, _Number) and value.tape is self:
+            return value.number
+        if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
+            raise Untraceable(f"{type(value).__name__} cannot be an operand")
+        self.values.append(value)
+        return len(self.values) - 1
 
-class _Symbol(NDArrayOperatorsMixin):
-    """A placeholder for a block of numbers."""
+    def calculate(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> _Number:
+        places = self.place(left), self.place(right)
+        self.values.append(None)
+        self.calculations.append(Calculation(len(self.values) - 1, function, *places))
+        return _Number(self, len(self.values) - 1)
+
+
+class _Traced:
+    """A symbol of a tape, with the number of its register or of its place."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, tape: _Tape, number: int):
         self.tape, self.number = tape, number
 
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise Untraceable("the formula converts a block or a number to a numpy array")
+
+    def __bool__(self) -> bool:
+        raise Untraceable("the formula branches on values of a block or on numbers of its step")
+
+
+class _Symbol(_Traced, NDArrayOperatorsMixin):
+    """A placeholder for a block of numbers."""
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> _Symbol:
         (result,) = options.pop("out", (None,))
         if method != "__call__" or options or ufunc not in OPERATIONS:
             raise Untraceable(f"{ufunc.__name__} with {', '.join([method, *options])}")
         operands = tuple(self.tape.operand(value) for value in inputs)
+        if all(operand.kind == "constant" for operand in operands):
+            raise Untraceable(f"{ufunc.__name__} of numbers alone, which numpy computes in float64")
         if result is None:
             result = self.tape.symbol()
         self.tape.operations.append(UfuncCall(ufunc.__name__, self.tape.operand(result).number, operands))
         return result
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise Untraceable("the formula converts a block to a numpy array")
 
-    def __bool__(self) -> bool:
-        raise Untraceable("the formula branches on values of a block")
+def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the methods that record ``function`` of a number and another one, and of that one and the number."""
+
+    def forward(self: _Number, other: Any) -> Any:
+        return NotImplemented if isinstance(other, _Symbol) else self.tape.calculate(function, self, other)
+
+    def reflected(self: _Number, other: Any) -> Any:
+        return self.tape.calculate(function, other, self)
+
+    return forward, reflected
+
+
+class _Number(_Traced):
+    """A placeholder for a number of a formula, such as its learning rate."""
+
+    __add__, __radd__ = _operators(operator.add)
+    __sub__, __rsub__ = _operators(operator.sub)
+    __mul__, __rmul__ = _operators(operator.mul)
+    __truediv__, __rtruediv__ = _operators(operator.truediv)
+    __pow__, __rpow__ = _operators(operator.pow)
+
+    def __neg__(self) -> _Number:
+        return self.tape.calculate(operator.mul, -1, self)
+
+    def __eq__(self, other: object) -> bool:
+        raise Untraceable("the formula compares numbers of its step")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(value, _Symbol) for value in (*inputs, *options.get("out", ()))):
+            return NotImplemented  # its method is called next
+        raise Untraceable(f"{ufunc.__name__} of numbers alone")

@@ -171,7 +171,8 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rate = DelayedSchedule(schedule(conf.learning_rate), conf.earlier_steps)
+        rate = schedule(conf.learning_rate)
+        self.rate = DelayedSchedule(rate, conf.earlier_steps) if conf.earlier_steps else rate
         self._momentum_share: Any = None
         if conf.momentum_conf is not None:
             from dsinga.training.composed_schedules import momentum_share
@@ -213,7 +214,7 @@ class Updater(Configured, ABC):
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's rate times the rate factor of the step."""
         rate = float(self.rate(step))  # a numpy float64 of a user's schedule would make blocks float64
-        return rate * factor_at(self._rate_factors, step)
+        return rate * factor_at(self._rate_factors, step) if self._rate_factors else rate
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
         """Return the initial state for ``size`` elements: float32 zeros, by slot."""
@@ -327,54 +328,59 @@ class Formulas:
     """The update formulas of a param, one for each step, with the updater and the param's scales of rate and decay."""
 
     updater: Updater
-    lr_scale: float
-    wd_scale: float
-    shape: tuple[int, ...] = ()
+    lr_scale: float = 1.0
+    wd_scale: float = 1.0
+    shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
 
     def __call__(self, step: int) -> Formula:
-        """Return the formula of a step, with its learning rate, momentum and share of the average."""
-        updater = self.updater
-        conf, counted = updater.conf, step + updater.conf.earlier_steps
-        lr, decay = updater.rate_at(step) * self.lr_scale, conf.weight_decay * self.wd_scale
-        return Formula(updater, updater.change_at(counted), lr, decay, self.shape, decay_at(conf.ema_conf, counted))
+        """Return the formula of a step."""
+        return Formula(self, *self.numbers_at(step))
+
+    def with_numbers(self, numbers: Sequence[Any]) -> Formula:
+        """Return the formula with such numbers as :meth:`numbers_at` returns, or with symbols of them."""
+        return Formula(self, *numbers)
+
+    def numbers_at(self, step: int) -> tuple[float, int, float | None]:
+        """Return a step's learning rate, the number of steps before it, and the share of the average, if it has one."""
+        updater, conf = self.updater, self.updater.conf
+        counted = step + conf.earlier_steps
+        ema_decay = None if conf.ema_conf is None else decay_at(conf.ema_conf, counted)
+        return updater.rate_at(step) * self.lr_scale, counted, ema_decay
 
 
 @dataclass(frozen=True)
 class Formula:
     """An updater's formula at one step, a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
 
-    updater: Updater
-    change: Change
+    series: Formulas
     lr: float
-    decay: float
-    shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
+    counted: int  # the steps before this one, those of an earlier run among them
     ema_decay: float | None = None  # of the average of the param, the last slot, if this update goes into it
 
     @property
-    def numbers(self) -> tuple[Any, ...] | None:
-        """A key that is equal for equal formulas of one updater; None if the formula depends on the step."""
-        if self.change != self.updater.change:
-            return None
-        return self.lr, self.decay, self.shape, self.ema_decay
+    def numbers(self) -> tuple[float, int, float | None]:
+        """What distinguishes this formula from those of other steps."""
+        return self.lr, self.counted, self.ema_decay
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Clip the gradient, apply the weight decay, change the block, and update its average."""
-        conf = self.updater.conf
-        if self.shape:
-            w, g, t, s = (array.reshape(self.shape) for array in (w, g, t, s))
-            slots = [array.reshape(self.shape) for array in slots]
+        updater, shape = self.series.updater, self.series.shape
+        conf, decay = updater.conf, updater.conf.weight_decay * self.series.wd_scale
+        if shape:
+            w, g, t, s = (array.reshape(shape) for array in (w, g, t, s))
+            slots = [array.reshape(shape) for array in slots]
         slots, averages = (slots[:-1], slots[-1:]) if conf.ema_conf else (slots, ())
         if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
-        if self.updater.clips:
+        if updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
         if conf.l2:
             g = np.add(g, np.multiply(w, 2 * conf.l2, out=s), out=t)
         if conf.l1:  # of sign(w), which is 0 of 0
             size = np.add(np.absolute(w, out=s), SMALLEST, out=s)
             g = np.add(g, np.multiply(np.divide(w, size, out=s), conf.l1, out=s), out=t)
-        self.updater.decay_and_change(self.change, self.lr, self.decay, w, g, slots, t, s)
-        if (decay := self.ema_decay) is not None:
+        updater.decay_and_change(updater.change_at(self.counted), self.lr, decay, w, g, slots, t, s)
+        if (share := self.ema_decay) is not None:
             for a in averages:
-                a *= decay
-                a += np.multiply(w, 1.0 - decay, out=s)
+                a *= share
+                a += np.multiply(w, 1.0 - share, out=s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import types
@@ -14,9 +13,6 @@ from dsinga.ops.compiled.compiler import compile_loop
 from dsinga.ops.types import FLOAT32, Array, Formula
 from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, W, try_trace
 
-FORMULAS = 64  # of an updater, whose programs are kept
-# By updater, or formula of a user's own, as long as it lives; of an updater by the numbers of its formulas.
-_programs: WeakKeyDictionary[Any, dict[tuple[Any, ...], Formula | None]] = WeakKeyDictionary()
 _CALLS = {
     "add": "{} + {}",
     "subtract": "{} - {}",
@@ -41,25 +37,7 @@ def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | Non
     """
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
-    slots, numbers = len(arrays) - FIRST_SLOT, getattr(formula, "numbers", ())
-    if numbers is None:
-        return _compile(formula, slots)
-    key = *numbers, slots
-    owner = getattr(formula, "updater", formula)
-    try:
-        programs = _programs.setdefault(owner, {})
-    except TypeError:  # no weak reference to the formula can be made, or it has no hash
-        return None
-    if key in programs:
-        return programs[key]
-    if len(programs) >= FORMULAS:
-        _programs[owner] = programs = {}  # another thread may still read the old ones
-    run = programs[key] = _compile(formula, slots)
-    return run
-
-
-def _compile(formula: Formula, slots: int) -> Formula | None:
-    traced = try_trace(formula, slots)
+    traced = try_trace(formula, len(arrays) - FIRST_SLOT)
     if traced is None:
         return None
     loop, constants = _loop(traced.program), np.array(traced.constants, np.float32)

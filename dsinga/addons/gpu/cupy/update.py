@@ -7,7 +7,7 @@ the device, copied there again when they have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ import numpy as np
 from dsinga.addons.gpu.cupy.arrays import contiguous
 from dsinga.addons.gpu.cupy.library import Source, cupy
 from dsinga.addons.gpu.cupy.recording import CupyRecording
-from dsinga.ops.types import Array, Formula, NotCapturable
+from dsinga.ops.types import Array, NotCapturable
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, try_trace
 from dsinga.ops.update import Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
 STATE = 6  # the first column of a param's state, likewise
-FORMULAS = 64  # whose programs are cached
+TABLES = 64  # of chunks that are kept
 FLOAT32 = np.dtype(np.float32)
 
 _norms = Source("norms")
@@ -48,7 +48,6 @@ class CupyUpdate(CupyRecording):
 
     def __init__(self) -> None:
         super().__init__()
-        self._traced: dict[tuple[Formula, int], TracedFormula | None] = {}
         self._params: tuple[np.ndarray, Array] | None = None
         self._chunks: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
@@ -74,14 +73,7 @@ class CupyUpdate(CupyRecording):
         """Return the program of an update's formula; None if it cannot be traced, as a user's, and must be called."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
-        return self._trace(update.formula, len(update.state))
-
-    def _trace(self, formula: Formula, slots: int) -> TracedFormula | None:
-        if (formula, slots) not in self._traced:
-            if len(self._traced) >= FORMULAS:
-                self._traced.clear()
-            self._traced[formula, slots] = try_trace(formula, slots)
-        return self._traced[formula, slots]
+        return try_trace(update.formula, len(update.state))
 
     def _launch(self, together: Sequence[tuple[Update, TracedFormula]], clip_norm: float) -> None:
         programs = tuple(dict.fromkeys(traced.program for _, traced in together))
@@ -106,7 +98,7 @@ class CupyUpdate(CupyRecording):
         """
         table = table_of(together, programs)
         if self.block is not None:
-            constants = UpdateConstants(table, together, self._trace)
+            constants = UpdateConstants(table, together)
             return self.block.numbers(table.size, constants).reshape(table.shape)
         if self._params is None or not np.array_equal(self._params[0], table):
             self._params = table, cupy.asarray(table)
@@ -115,7 +107,7 @@ class CupyUpdate(CupyRecording):
     def _chunk_tables(self, sizes: tuple[int, ...]) -> tuple[Array, Array]:
         """Return the tables of :func:`chunks_of` on the device, from a cache."""
         if sizes not in self._chunks:
-            if len(self._chunks) >= FORMULAS:
+            if len(self._chunks) >= TABLES:
                 self._chunks.clear()
             chunks, first = chunks_of(np.array(sizes))
             self._chunks[sizes] = cupy.asarray(chunks), cupy.asarray(first)
@@ -125,13 +117,8 @@ class CupyUpdate(CupyRecording):
 class UpdateConstants:
     """Writes the table of updates with the constants that their formulas have at a step."""
 
-    def __init__(
-        self,
-        table: np.ndarray,
-        together: Sequence[tuple[Update, TracedFormula]],
-        trace: Callable[[Formula, int], TracedFormula | None],
-    ):
-        self._table, self._trace = table, trace
+    def __init__(self, table: np.ndarray, together: Sequence[tuple[Update, TracedFormula]]):
+        self._table = table
         self._rows: dict[tuple[Any, int, UfuncProgram], list[int]] = {}
         for row, (update, traced) in enumerate(together):
             if update.formula_at is not None:
@@ -141,7 +128,7 @@ class UpdateConstants:
     def __call__(self, step: int, place: np.ndarray) -> None:
         """Write the table of ``step``; raise NotCapturable where a formula has other operations then."""
         for (formula_at, slots, program), rows in self._rows.items():
-            traced = self._trace(formula_at(step), slots)
+            traced = try_trace(formula_at(step), slots)
             if traced is None or traced.program != program:
                 raise NotCapturable(f"updates of step {step} have other formulas than those that were captured")
             first = STATE + slots
