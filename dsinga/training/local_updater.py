@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,16 @@ from dsinga.base.registry import nearest
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.sparse import fault, scaled, values_of
-from dsinga.ops.types import NotCapturable, is_plain
+from dsinga.ops.types import FLOAT32, NotCapturable
 from dsinga.ops.update import assign, norm_factor, sum_of_squares
+from dsinga.training.divergence import is_finite_gradient
+from dsinga.training.joined_params import JoinedParams, JoinedRun, joinable
 from dsinga.training.updater import Updater, create_updater
 
 Gradient = Array | SparseRows
 Slots = Mapping[str, Mapping[str, np.ndarray]]  # arrays by param and slot
+Joined = tuple[list[JoinedRun], list[str]]  # updates of joined params, and the names of the others with a gradient
+MOST_RUNS = 64  # combinations of params whose joined updates are kept
 
 
 class LocalUpdater:
@@ -53,8 +56,10 @@ class LocalUpdater:
         self._joinable = {
             name: self._ops is None and joinable(self._updaters[name], param) for name, param in params.items()
         }
-        self._joined: dict[Any, JoinedParams] = {}
+        self._groups: dict[Updater, JoinedParams] = {}
+        self._runs: dict[tuple[str, ...], list[JoinedRun]] = {}  # by the names of the params in them
         self._waiting: dict[str, Gradient] = {}  # gradients that were pushed and not applied
+        self._joined: Joined | None = None  # of these gradients, once they have been joined
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -92,7 +97,14 @@ class LocalUpdater:
 
         Raises UserError for the state of another updater.
         """
-        self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
+        self._groups, self._runs = self._join_params(), {}
+        joined = {name: view for group in self._groups.values() for name, view in group.values.items()}
+        for name, view in joined.items():
+            view[...] = values[name]
+        self.values = {
+            name: joined[name] if name in joined else self._placed(np.array(values[name], np.float32))
+            for name in self.params
+        }
         if state is not None:
             self.resume(state)
         for name, param in self.params.items():
@@ -146,13 +158,16 @@ class LocalUpdater:
         UserError for a gradient of a wrong name or shape.
         """
         for name, gradient in gradients.items():
-            if not (is_plain(gradient) and gradient.shape == self._shapes.get(name)):
+            if not (
+                type(gradient) is np.ndarray and gradient.dtype is FLOAT32 and gradient.shape == self._shapes.get(name)
+            ):
                 self.check_gradient(name, gradient)
-            value = params.get(name)
-            if not (is_plain(value) and value.flags.writeable and value.shape == self._shapes[name]):
+            value: Any = params.get(name)
+            is_plain = type(value) is np.ndarray and value.dtype is FLOAT32 and value.flags.carray
+            if not (is_plain and value.shape == self._shapes[name]):
                 _check_value(name, params, self._shapes[name])
                 params[name] = np.require(params[name], np.float32, ["C", "W"])
-        self.values, self._waiting = params, dict(gradients)
+        self.values, self._waiting, self._joined = params, dict(gradients), None
         self.finish(max_norm=max_norm)
 
     def check_gradient(self, name: str, gradient: Gradient) -> None:
@@ -168,9 +183,30 @@ class LocalUpdater:
         gradient = self._moved(name, gradient)
         is_joined = self._joinable[name] and type(gradient) is np.ndarray
         if self._ops is not None or is_joined or self.updater.conf.clip_global_norm:
-            self._waiting[name] = gradient
+            self._waiting[name], self._joined = gradient, None
         else:
             self._apply(name, gradient)
+
+    def push_all(self, gradients: Mapping[str, Gradient]) -> str | None:
+        """Queue all gradients of a step if they are finite; else return the name of the first one that is not.
+
+        None of them is applied before :meth:`finish`. Those on a device count as finite. Raises UserError for a
+        gradient of a wrong name or shape.
+        """
+        for name, gradient in gradients.items():
+            if not (
+                type(gradient) is np.ndarray and gradient.dtype is FLOAT32 and gradient.shape == self._shapes.get(name)
+            ):
+                self.check_gradient(name, gradient)
+        if self._ops is not None:
+            self._waiting = {name: self._moved(name, gradient) for name, gradient in gradients.items()}
+            return None
+        self._waiting = dict(gradients)
+        runs, rest = self._joined = self._join()
+        if all(map(JoinedRun.is_finite, runs)) and all(map(is_finite_gradient, map(gradients.__getitem__, rest))):
+            return None
+        self.discard()
+        return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
 
     @property
     def squares(self) -> dict[str, float]:
@@ -189,31 +225,22 @@ class LocalUpdater:
         if self._ops is not None:
             self._finish_on_device(self._ops, self._clip_factor() if factor is None else factor)
             return
-        small: dict[Updater, list[str]] = {}
-        single: list[str] = []
-        for name, gradient in self._waiting.items():
-            if self._joinable[name] and type(gradient) is np.ndarray:
-                small.setdefault(self._updaters[name], []).append(name)
-            else:
-                single.append(name)
-        groups = [self._group(updater, names) for updater, names in small.items()]
-        joined = [group.join(self._waiting) for group in groups]
-        trained = [name for name in single if self.params[name].trainable]
+        runs, rest = self._joined or self._join()
         if factor is None:
-            factor = self._clip_factor([*joined, *(self._waiting[name] for name in trained)], max_norm)
-        gradients, self._waiting = self._waiting, {}
-        if factor != 1.0:
-            joined = [gradient * np.float32(factor) for gradient in joined]
-            gradients |= {name: scaled(gradients[name], factor) for name in trained}
-        for name in single:
-            self._apply(name, gradients[name])
-        for group, gradient in zip(groups, joined, strict=True):
-            group.update(self.steps, self.values, gradient, self.state)
+            factor = self._clip_factor(rest, max_norm) if max_norm or self.updater.conf.clip_global_norm else 1.0
+        gradients, self._waiting, self._joined = self._waiting, {}, None
+        for name in rest:
+            is_scaled = factor != 1.0 and self.params[name].trainable
+            self._apply(name, scaled(gradients[name], factor) if is_scaled else gradients[name])
+        for run in runs:
+            if factor != 1.0:
+                run.scale(factor)
+            run.update(self.steps, self.values, self.state)
         self.steps += 1
 
     def discard(self) -> None:
         """Drop the queued gradients."""
-        self._waiting = {}
+        self._waiting, self._joined = {}, None
 
     def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
         """Apply at once the gradient of the elements from ``start`` on; it replaces a param that is not trained."""
@@ -260,18 +287,43 @@ class LocalUpdater:
             update = update._replace(gradient=update.gradient * np.float32(factor))
         return updater.conf.clip_norm, update
 
-    def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
-        """Return the factor that clips the norm of the queued ``gradients``."""
-        factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
+    def _clip_factor(self, rest: Collection[str] = (), max_norm: float = 0.0) -> float:
+        """Return the factor that clips the norm of the queued gradients; those of ``rest`` are not joined."""
+        factor = 1.0
+        if max_norm:
+            joined: dict[Updater, list[Array]] = {}
+            for name, gradient in self._waiting.items():
+                if name not in rest and not isinstance(gradient, SparseRows):
+                    joined.setdefault(self._updaters[name], []).append(gradient.reshape(-1))
+            single = [self._waiting[name] for name in rest if self.params[name].trainable]
+            factor = min(1.0, max_norm / max(norm_of([*map(np.concatenate, joined.values()), *single]), max_norm))
         if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
         return factor
 
-    def _group(self, updater: Updater, names: list[str]) -> JoinedParams:
-        key = updater, *names
-        if key not in self._joined:
-            self._joined[key] = JoinedParams(updater, {name: self.values[name].size for name in names})
-        return self._joined[key]
+    def _join(self) -> Joined:
+        """Copy the queued gradients of small params to where they are joined."""
+        names: list[str] = []
+        rest: list[str] = []
+        for name, gradient in self._waiting.items():
+            (names if self._joinable[name] and type(gradient) is np.ndarray else rest).append(name)
+        key = tuple(names)
+        if key not in self._runs:
+            self._groups = self._groups or self._join_params()
+            if len(self._runs) >= MOST_RUNS:
+                self._runs.clear()
+            self._runs[key] = [run for group in self._groups.values() for run in group.runs(names)]
+        for run in (runs := self._runs[key]):
+            run.join(self._waiting)
+        return runs, rest
+
+    def _join_params(self) -> dict[Updater, JoinedParams]:
+        """Return new memory for the small params of each updater."""
+        shapes: dict[Updater, dict[str, tuple[int, ...]]] = {}
+        for name, shape in self._shapes.items():
+            if self._joinable[name]:
+                shapes.setdefault(self._updaters[name], {})[name] = shape
+        return {updater: JoinedParams(updater, of_updater) for updater, of_updater in shapes.items()}
 
     def _create_state(self, name: str, value: np.ndarray) -> None:
         """Create the initial updater state of a param from its value in host memory."""
@@ -329,61 +381,3 @@ def _check_value(name: str, params: Mapping[str, np.ndarray], shape: tuple[int, 
         raise UserError(f"there is a gradient for the param {name!r}, which the given params lack")
     if np.shape(params[name]) != shape:
         raise UserError(f"the param {name!r} has the shape {np.shape(params[name])}, but the net's has {shape}")
-
-
-LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an update of about so many
-
-
-class JoinedParams:
-    """Several small params that an updater changes together as one array, and their state.
-
-    The formulas are elementwise, so that each param gets the bits that it would get alone.
-
-    Args:
-        updater: the updater of all these params.
-        sizes: the number of elements of each param, by name.
-    """
-
-    def __init__(self, updater: Updater, sizes: Mapping[str, int]):
-        self._updater, self._names = updater, list(sizes)
-        bounds = np.cumsum([0, *sizes.values()]).tolist()
-        self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
-        self._state = updater.initial_state(np.zeros(bounds[-1], np.float32))
-        self._views = [{slot: array[part] for slot, array in self._state.items()} for part in self._slices]
-
-    def join(self, arrays: Mapping[str, Any]) -> np.ndarray:
-        """Return one new array that joins an array of each param, such as its gradient."""
-        return np.concatenate([arrays[name].reshape(-1) for name in self._names])
-
-    def update(
-        self,
-        step: int,
-        params: Mapping[str, np.ndarray],
-        gradient: np.ndarray,
-        state: MutableMapping[str, dict[str, np.ndarray]],
-    ) -> None:
-        """Change the params by the joined gradient, and their ``state`` by name and slot, whose memory is kept here."""
-        for name, views in zip(self._names, self._views, strict=True):
-            slots = state.get(name)
-            if slots is not views:
-                if slots is None:
-                    slots = self._updater.initial_state(params[name].reshape(-1))
-                for slot, view in views.items():  # also after a restore
-                    view[:] = slots[slot]
-                state[name] = views
-        value = self.join(params)
-        self._updater.update(step, value, gradient, self._state)
-        for name, part in zip(self._names, self._slices, strict=True):
-            params[name].reshape(-1)[:] = value[part]
-
-
-def joinable(updater: Updater, param: Param) -> bool:
-    """Whether a param may be updated as part of a larger array, and is small enough to gain from it."""
-    return (
-        param.trainable
-        and param.size <= LARGEST
-        and param.lr_scale == param.wd_scale == 1.0
-        and not updater.conf.clip_norm
-        and not updater.whole
-        and type(updater).update is Updater.update
-    )

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dsinga
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.job import ParamConf, UpdaterConf, UpdaterType
+from dsinga.layers import ParamSpec
+from dsinga.net import Param
 from dsinga.nn import LocalNet
-from dsinga.training import create_updater
-from dsinga.training.local_updater import LocalUpdater
+from dsinga.ops.ufunc_programs import trace, trace_series
+from dsinga.ops.update import norm_factor, sum_of_squares
+from dsinga.training import Updater, create_updater
+from dsinga.training.joined_params import LARGEST
+from dsinga.training.local_updater import LocalUpdater, norm_of
+from dsinga.training.updater import Formulas
 
 JOB = """
 updater {{ {updater} learning_rate {{ type: kFixed base_lr: 0.01 }} {settings} }}
@@ -42,24 +54,150 @@ def train(net: LocalNet, updater: LocalUpdater, params: dict[str, np.ndarray], s
         updater.step(params, net.backward(params, X, Y).gradients)
 
 
-@pytest.mark.parametrize("kind", UPDATERS)
-def test_joined_params_get_the_bits_that_each_would_get_alone(kind: str) -> None:
-    net = net_of(kind)
+RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "decays": {"weight_decay": 0.02, "decoupled_weight_decay": True, "ema_conf": {"decay": 0.9, "every": 2}},
+    "clips": {"clip_low": -0.5, "clip_high": 0.7, "nan_to_zero": True, "l1": 0.05, "l2": 0.03, "weight_decay": 0.1},
+    "goes on": {"earlier_steps": 3, "learning_rate": RATE, "ema_conf": {"decay": 0.9, "warmup": True}},
+    "bounds the norm": {"clip_global_norm": 2.0, "param_settings": [{"match": "w2", "weight_decay": 0.1}]},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    **{kind.name: {"type": kind} for kind in UpdaterType if kind is not UpdaterType.kUserUpdater},
+    "kRMSProp": {"type": "kRMSProp", "rmsprop_conf": {"rho": 0.8, "centered": True}},
+    "corrected": {"type": "kAdam", "adam_conf": {"beta1": 0.8, "bias_correction": True}},
+    "momentum": {"type": "kNesterov", "momentum": 0.9},
+    "moving momentum": {"type": "kSGD", "momentum_conf": {"final_momentum": 0.8, "saturation_step": 4}},
+    "powers": {"user_type": "test-updater-of-powers"},
+    "exponentials": {"user_type": "test-updater-of-exponentials"},
+}
+SHAPES = {"w1": (5, 7), "b1": (7,), "w2": (4, 4), "b2": (3,), "large": (LARGEST + 1,), "mean": (7,)}
+TURNS = (SHAPES, SHAPES, ("b1", "w2", "mean"), SHAPES, ("w1", "b2", "large"), [*reversed(SHAPES)])
+
+
+@register("updater", "test-updater-of-powers")
+class OfPowers(Updater):
+    """A formula with more arithmetic on the rate than others, on both sides, and with arrays of its own."""
+
+    slots = ("history",)
+
+    def change(self, lr: float, w: Any, g: Any, slots: Any, t: Any, s: Any) -> None:
+        w += -lr * g + (2 - lr**2) * (lr / 3 + lr - 1) / 1e3 * slots[0]
+        np.maximum(slots[0], g * g / (1 + lr), out=slots[0])
+
+
+@register("updater", "test-updater-of-exponentials")
+class OfExponentials(Updater):
+    """A formula that no program expresses, and that looks at its rate."""
+
+    def change(self, lr: float, w: Any, g: Any, slots: Any, t: Any, s: Any) -> None:
+        w -= np.multiply(np.tanh(g, out=t), lr if lr > 0.03 else math.sqrt(lr), out=s)
+
+
+def param_of(name: str) -> Param:
+    spec = ParamSpec("weight", SHAPES[name], trainable=name != "mean")
+    return Param(name, spec, ParamConf(lr_scale=2 if name == "b2" else 1))
+
+
+class EachAlone:
+    """Params that are updated one after the other by their updaters, with factors that bound the norm of all."""
+
+    def __init__(self, updater: Updater, params: dict[str, np.ndarray]):
+        self.updater, self.params = updater, copy.deepcopy(params)
+        self.state: dict[str, dict[str, np.ndarray]] = {}
+
+    def step(self, step: int, gradients: dict[str, np.ndarray], max_norm: float) -> None:
+        trained = {name: gradient.reshape(-1) for name, gradient in gradients.items() if name != "mean"}
+        factor = min(1.0, max_norm / norm_of([*self._joined(trained)])) if max_norm else 1.0
+        if limit := self.updater.conf.clip_global_norm:
+            norm = math.sqrt(math.fsum(map(sum_of_squares, trained.values())))
+            factor *= norm_factor(norm * factor, limit)
+        for name, gradient in trained.items():
+            updater, value, param = self.updater.of(name, SHAPES[name]), self.params[name], param_of(name)
+            state = self.state.setdefault(name, updater.initial_state(value.reshape(-1)))
+            scaled = gradient * np.float32(factor) if factor != 1.0 else gradient
+            updater.update(step, value.reshape(-1), scaled, state, param.lr_scale, 1.0, param.shape)
+        if "mean" in gradients:
+            self.params["mean"] = gradients["mean"]
+
+    def _joined(self, trained: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield the gradients whose norms are taken together: joined ones of each updater, then single ones."""
+        groups: dict[Any, list[np.ndarray]] = {}
+        for name, gradient in trained.items():
+            updater = self.updater.of(name, SHAPES[name])
+            is_single = updater.whole or name in ("large", "b2")
+            groups.setdefault((is_single, name if is_single else id(updater)), []).append(gradient)
+        for key in sorted(groups, key=lambda key: key[0]):
+            yield np.concatenate(groups[key])
+
+
+@pytest.mark.parametrize("way", ["pushed", "pushed together", "given"])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_params_get_the_bits_that_each_would_get_alone(kind: str, settings: str, way: str) -> None:
+    fields = {"rmsprop_conf": {"rho": 0.8}, **SETTINGS[settings], **KINDS[kind], "delta": 1e-3}
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    alone = EachAlone(create_updater(UpdaterConf(**fields)), params)
+    updater = LocalUpdater(create_updater(UpdaterConf(**fields)), {name: param_of(name) for name in SHAPES})
+    updater.put(params)
+    values, max_norm = (params, 1.5) if way == "given" else (updater.values, 0.0)
+    arrays = dict(values)
+    for step, names in enumerate(TURNS):
+        if step == 2:
+            updater.set_rate_factors({3: 0.5})
+            alone.updater.set_rate_factors({3: 0.5})
+        gradients = {name: rng.standard_normal(SHAPES[name]).astype(np.float32) for name in names}
+        alone.step(step, gradients, max_norm)
+        if way == "given":
+            updater.step(params, gradients, max_norm)
+        elif way == "pushed together":
+            assert updater.push_all(gradients) is None
+            updater.finish()
+        else:
+            for name, gradient in gradients.items():
+                updater.push(name, gradient)
+            updater.finish()
+        for name, value in alone.params.items():
+            np.testing.assert_array_equal(values[name], value, err_msg=f"{name} after step {step}")
+            assert values[name] is arrays[name]  # changed in place
+    assert_same(updater.state, alone.state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_formulas_of_all_steps_are_one_program(kind: str) -> None:
+    """But those of whole params, and those that compare a number of their step or call a function of it."""
+    updater = create_updater(UpdaterConf(**{"rmsprop_conf": {"rho": 0.8}, **KINDS[kind]}))
+    traced = trace_series(Formulas(updater), len(updater.slots), (False, False, True))
+    assert (traced is None) == (updater.whole or kind in ("moving momentum", "exponentials"))
+    for step in (0, 3) if traced else ():
+        formula = Formulas(updater)(step)
+        assert traced.formula(formula.numbers) == trace(formula, len(updater.slots))
+
+
+def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Assert that the state arrays of params have the same bits."""
+    for name, slots in expected.items():
+        for slot, array in slots.items():
+            np.testing.assert_array_equal(actual[name][slot], array, err_msg=f"{slot} of {name}")
+
+
+def test_gradients_that_are_not_finite_are_not_queued() -> None:
+    """The first of them is named, also where the norm of finite ones is too large for float32."""
+    net = net_of("momentum")
     params, updater = net.initial_params(), net.updater()
-    kept = params["w1"]
-    alone, formulas, state = copy.deepcopy(params), create_updater(net.job.updater), {}
-    for step in range(3):
-        gradients = net.backward(params, X, Y).gradients
-        updater.step(params, gradients)
-        for name, param in net.net.params.items():
-            formula = formulas.of(name)
-            slots = state.setdefault(name, formula.create_state(param.size))
-            gradient = gradients[name].reshape(-1)
-            formula.update(step, alone[name].reshape(-1), gradient, slots, param.lr_scale, param.wd_scale)
-            np.testing.assert_array_equal(params[name], alone[name])
-            for slot, array in slots.items():
-                np.testing.assert_array_equal(updater.state[name][slot], array)
-    assert params["w1"] is kept  # changed in place
+    updater.put(params)
+    gradients = {name: np.full_like(value, 1e30) for name, value in params.items()}
+    assert updater.push_all(gradients) is None
+    updater.discard()
+    gradients["b1"][0], gradients["w2"][1] = np.nan, np.inf
+    assert updater.push_all(gradients) == "b1"  # which has an lr_scale, and is not joined
+    gradients["b1"][0] = 1
+    assert updater.push_all(gradients) == "w2"
+    updater.finish()
+    for name, value in params.items():
+        np.testing.assert_array_equal(updater.values[name], value)
+    with pytest.raises(UserError, match="no param of the net; did you mean"):
+        updater.push_all({"w": gradients["w1"]})
 
 
 @pytest.mark.parametrize("way", ["state is set", "pickled"])
