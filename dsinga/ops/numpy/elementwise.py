@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.layout import contiguous
 from dsinga.ops.types import Array
 
 
@@ -147,6 +148,11 @@ def _normal_distribution(x: Array) -> Array:
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
+def places_of(labels: Array, classes: int) -> Array:
+    """Return where the number of each row's label is in (B, ``classes``), seen as one row; (B,)."""
+    return labels + np.arange(0, len(labels) * classes, classes)
+
+
 FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
@@ -160,7 +166,7 @@ class NumpyLoss(NumpyElementwise):
         or 0-d arrays of the backend for ``read``.
         """
         p = self.softmax(x)
-        of_labels = p[np.arange(len(labels)), labels]
+        of_labels = p.reshape(-1).take(places_of(labels, p.shape[1]), mode="clip")
         loss = -np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64)
         return p, loss, self.hits(p, labels, topk)
 
@@ -170,8 +176,9 @@ class NumpyLoss(NumpyElementwise):
         It is the gradient of ``factor`` times the loss for x. The target is 1 - ``smoothing`` at the label, and
         ``smoothing`` over all classes.
         """
-        dx = self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1])
-        dx[np.arange(len(labels)), labels] -= factor * (1 - smoothing)
+        dx = contiguous(self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1]))
+        numbers, places = dx.reshape(-1), places_of(labels, p.shape[1])
+        numbers[places] = numbers.take(places, mode="clip") - factor * (1 - smoothing)
         return dx
 
     def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
@@ -187,7 +194,7 @@ class NumpyLoss(NumpyElementwise):
         Of equal scores the lower index is higher; NaN counts against the label. The result is a number, or a 0-d array
         for ``read``.
         """
-        of_labels = scores[np.arange(len(labels)), labels][:, None]
+        of_labels = scores.reshape(-1).take(places_of(labels, scores.shape[1]), mode="clip")[:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit
             return ((scores.argmax(axis=1) == labels) & ~np.isnan(of_labels[:, 0])).sum()
         later = np.arange(scores.shape[1]) > labels[:, None]

@@ -68,6 +68,16 @@ def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
     return outputs * inputs < rows * (outputs + inputs)
 
 
+def is_small_product(rows: int, outputs: int, inputs: int) -> bool:
+    """Whether a product is so small that a kernel for its shapes has the bits of ``sgemm``, in less time."""
+    return min(rows, outputs, inputs) > 1 and max(rows, outputs, inputs) <= 256
+
+
+def is_small_layer(rows: int, outputs: int, inputs: int) -> bool:
+    """Whether a small product with a bias has the bits of the others: ``sgemm`` adds that of few rows first."""
+    return is_small_product(rows, outputs, inputs) and (rows >= 16 or not has_many_rows(rows, outputs, inputs))
+
+
 def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
     """Whether writing a weight's gradient takes most of its product's time: one thread, a large weight, few rows."""
     is_large = outputs * inputs > 1 << 20 and inputs >= 2048  # short rows lie near each other: blocks only add calls
@@ -126,6 +136,14 @@ TABLE = (
         "EPYC, 2026-11-23: 0.31 of the kernel's time for 512 numbers, 0.24 for 16,384"),
     Choice("softmax-by-class", "point_softmax", ANY, has_few_classes, "normalisation.SoftmaxByClass",
         "Xeon with AMX, 2026-11-26: 4 classes 0.26 of the kernel's time, 8 0.61; 16 would be 1.45, 64 6.3"),
+    Choice("direct-product", "inner_product", "brg:avx512_core", is_small_layer, "products.DirectProduct",
+        "EPYC with AVX-512, 2026-11-28: 0.63 of the kernel's time for 64 x 64 and 2 to 256 rows, 0.9 for 256 x 256"),
+    Choice("direct-source-gradient", "inner_product_grad_x", "sgemm:avx512_core", is_small_product,
+        "products.DirectSourceGradient",
+        "EPYC with AVX-512, 2026-11-28: 0.58 to 0.74 of the time for 64 x 64, 0.9 for 256 x 256"),
+    Choice("direct-weight-gradient", "inner_product_grad_w", "sgemm:avx512_core", is_small_product,
+        "products.DirectWeightGradient",
+        "EPYC with AVX-512, 2026-11-28: 0.65 to 0.84 of the time for 64 x 64, 0.9 for 256 x 256"),
     Choice("inner-product-by-sgemm", "inner_product", "gemm:jit:f32", fills_no_registers, "products.SgemmProduct",
         "EPYC, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes"),
     Choice("inner-product-of-many-rows", "inner_product", "brg:avx512_core", has_many_rows, "products.SgemmProduct",
@@ -150,17 +168,22 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
     return None
 
 
-def choose_kernel(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a kernel of the calling thread: ``library_kernel(*arguments)``, or the implementation of the table.
+def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a kernel of the calling thread: ``make(*arguments)``, or the implementation of the table.
 
     None if the library does not support the case and the table has no row for it.
     """
-    return get_kernel(_make, kernel, library_kernel, *arguments)
+    return get_kernel(_make, kernel, make, *arguments)
 
 
-def _make(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
+def library_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a kernel of the library, whatever the table says; None if it does not support the case."""
+    return get_kernel(make, *arguments)
+
+
+def _make(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        default = library_kernel(*arguments)
+        default = make(*arguments)
         choice = choose(kernel, default.implementation, *arguments)
     except Unsupported:
         choice = choose(kernel, NONE, *arguments)

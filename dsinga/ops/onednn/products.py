@@ -16,6 +16,7 @@ from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     AVX512_CORE,
+    BIAS,
     DST,
     LINEAR,
     SRC,
@@ -35,6 +36,7 @@ from dsinga.ops.types import FLOAT32, Array, Shape
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
 SMALL_PRODUCT = 1 << 19
 BLOCK_ROWS = 32  # of a weight's gradient
+SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_CORE else 'avx2'}"
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
@@ -117,10 +119,62 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
     return product(x, w, y, add=b is not None)
 
 
+class DirectProduct:
+    """x Wᵀ + b by a kernel of the library for these shapes, which adds the bias."""
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        self.shape = (rows, outputs)
+        factors = engine, dense((rows, inputs)), strided((inputs, outputs), (1, inputs))
+        table, operations = dense(self.shape), 2 * rows * outputs * inputs
+        self.plain = Primitive("matmul", *factors, None, table, operands=(SRC, WEIGHTS, DST), operations=operations)
+        self.biased = Primitive(
+            *("matmul", *factors, dense((1, outputs)), table),
+            operands=(SRC, WEIGHTS, BIAS, DST),
+            operations=operations,
+        )
+
+    def __call__(self, x: Array, w: Array, b: Array | None) -> Array:
+        y = buffers.empty(self.shape)
+        if b is None:
+            self.plain(x, w, y)
+        else:
+            self.biased(x, w, contiguous(b), y)
+        return y
+
+
+class SourceGradient:
+    """y W, (n, I), from y (n, O) and W (O, I), by ``sgemm``."""
+
+    implementation = SGEMM
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        self.shape = (rows, inputs)
+
+    def __call__(self, y: Array, w: Array) -> Array:
+        return product(y, w, buffers.empty(self.shape))
+
+
+class DirectSourceGradient(SourceGradient):
+    """y W by a kernel of the library for these shapes."""
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        super().__init__(rows, outputs, inputs)
+        self.multiply = Primitive(
+            *("matmul", engine, dense((rows, outputs)), dense((outputs, inputs)), None, dense(self.shape)),
+            operands=(SRC, WEIGHTS, DST),
+            operations=2 * rows * outputs * inputs,
+        )
+
+    def __call__(self, y: Array, w: Array) -> Array:
+        dx = buffers.empty(self.shape)
+        self.multiply(y, w, dx)
+        return dx
+
+
 class WeightGradient:
     """yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
 
-    implementation = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_CORE else 'avx2'}"
+    implementation = SGEMM
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.shape = (outputs, inputs)
@@ -145,6 +199,23 @@ class WeightGradientByBlocks(WeightGradient):
         dw, columns = buffers.empty(self.shape), y.T
         for start, stop in pairwise(self.bounds):
             product(columns[start:stop], x, dw[start:stop])
+        return dw
+
+
+class DirectWeightGradient(WeightGradient):
+    """yᵀ x by a kernel of the library for these shapes."""
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        super().__init__(rows, outputs, inputs)
+        self.multiply = Primitive(
+            *("matmul", engine, strided((outputs, rows), (1, outputs)), dense((rows, inputs)), None, dense(self.shape)),
+            operands=(SRC, WEIGHTS, DST),
+            operations=2 * rows * outputs * inputs,
+        )
+
+    def __call__(self, y: Array, x: Array) -> Array:
+        dw = buffers.empty(self.shape)
+        self.multiply(y, x, dw)
         return dw
 
 
@@ -186,7 +257,11 @@ class OnednnProducts(NumpyConvolution):
         x, dy = contiguous(x), contiguous(dy)
         left, right = (x, dy) if transpose else (dy, x)
         dw = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)(left, right)
-        dx = self.inner_product(dy, w, None, not transpose) if need_dx else None
+        dx = None
+        if need_dx and transpose:
+            dx = self.inner_product(dy, w, None)
+        elif need_dx:
+            dx = choose_kernel("inner_product_grad_x", SourceGradient, x.shape[0], *w.shape)(dy, contiguous(w))
         return dx, dw, column_sums(dy) if need_db else None
 
 

@@ -177,11 +177,14 @@ def test_a_missing_library_is_one_clear_sentence():
 def test_products_of_small_nets_are_numpys_up_to_a_limit(rows, by_numpy, monkeypatch):
     x, w, dy = normal(rows, 64), normal(64, 64), normal(rows, 64)
     calls = []
-    monkeypatch.setattr(products, "product", lambda a, b, out, add=False: calls.append(1) or np.matmul(a, b, out=out))
+    for name in ("product", "choose_kernel"):  # by which the library computes
+        function = getattr(products, name)
+        monkeypatch.setattr(products, name, lambda *given, f=function, **named: calls.append(1) or f(*given, **named))
     small = onednn.with_fast_rounding()
     y, gradients = small.inner_product(x, w, None, True), small.inner_product_grad(x, w, dy, True, False, False)
     np.testing.assert_allclose(y, x @ w, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(gradients[1], x.T @ dy, rtol=1e-5, atol=1e-4)
-    assert len(calls) == (0 if by_numpy else 2)
+    assert bool(calls) != by_numpy
+    calls.clear()
     onednn.inner_product(x, w, None, True)  # of other nets, all are the library's
-    assert len(calls) == (1 if by_numpy else 3)
+    assert calls

@@ -62,7 +62,7 @@ def library_names(kernel: str) -> set[str]:
     if kernel == "inner_product":
         arguments = engine, dense((40, 30)), strided((30, 20), (1, 30)), None, dense((40, 20))
         return implementations("matmul", *arguments)
-    if kernel == "inner_product_grad_w":
+    if kernel in ("inner_product_grad_w", "inner_product_grad_x"):
         return {"sgemm:avx512_core", "sgemm:avx2"}
     names = set()
     for x, w, stride, pad in GEOMETRIES:
@@ -143,9 +143,9 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("convolution_grad_x", STRIDED, ((1, 2, 4, 4, 4), (3, 2, 3, 3, 3), (2, 2, 2), (1, 1, 1)), None),
         ("inner_product", "gemm:jit:f32", (20, 140, 130), "inner-product-by-sgemm"),
         ("inner_product", "gemm:jit:f32", (16, 140, 130), None),
-        ("inner_product", "brg:avx512_core", (67, 140, 130), None),
-        ("inner_product", "brg:avx512_core", (68, 140, 130), "inner-product-of-many-rows"),
-        ("inner_product", "brg:avx512_core", (64, 65, 65), "inner-product-of-many-rows"),
+        ("inner_product", "brg:avx512_core", (67, 140, 300), None),
+        ("inner_product", "brg:avx512_core", (300, 140, 130), "inner-product-of-many-rows"),
+        ("inner_product", "brg:avx512_core", (64, 65, 65), "direct-product"),
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 2000, 2500), "weight-gradient-by-blocks"),
         ("inner_product_grad_w", "sgemm:avx512_core", (32, 2000, 2500), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (128, 2000, 1000), None),
