@@ -13,6 +13,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.layout import contiguous
+from dsinga.ops.recorded_array import RecordedArray, check_equal_lengths
 from dsinga.ops.types import Array
 
 
@@ -80,6 +81,9 @@ def pack_sequences(batch: int, times: int, lengths: Array | None, reverse: bool)
 
     If ``reverse``, each sequence is run from its own last step to its first.
     """
+    if isinstance(lengths, RecordedArray):
+        check_equal_lengths(lengths, times)
+        lengths = None
     clipped = np.full(batch, times) if lengths is None else np.clip(np.asarray(lengths, np.int64), 0, times)
     order = np.argsort(-clipped, kind="stable")
     ordered = clipped[order]

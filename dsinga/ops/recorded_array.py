@@ -30,8 +30,13 @@ WITH_OUT = {
     "stack", "sum", "take",
 }  # fmt: skip
 """Functions and methods that write their result to a given array; its shape does not depend on numbers."""
-IN_PLACE = {"copyto", "fill", "partition", "put", "put_along_axis", "setflags", "sort"}
+IN_PLACE = {
+    "copyto", "fill", "fill_diagonal", "partition", "place", "put", "put_along_axis", "putmask", "setflags", "sort",
+}  # fmt: skip
 """Functions and methods that change their first argument."""
+COPIES = {"astype", "copy"}
+VIEWS_BY_NUMBERS = {"real_if_close", "trim_zeros"}
+"""Functions that return a view of an argument, by whose numbers they choose it."""
 OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array by position
 
 
@@ -69,9 +74,46 @@ class Recorder:
 
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
         """Return ``compute(step)`` as an array that is computed again for each later step."""
-        array = np.array(compute(self.step))
-        self.add(lambda: np.copyto(array, compute(self.step)))
+        return self.array_of(lambda: compute(self.step))
+
+    def array_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedArray:
+        """Return the array ``compute(*arguments)``, which is computed again, by the same call, in each pass."""
+        call = partial(compute, *plain(arguments))
+        array = np.array(call())
+        self.add(lambda: np.copyto(array, call()))
         return self.made(array)
+
+    def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
+        """Return an object that has the result of ``compute(*arguments)``, which may have another shape in each pass.
+
+        The pass has no other use of it than to return it.
+        """
+        call, result = partial(compute, *plain(arguments)), RecordedResult()
+
+        def renew() -> None:
+            result.value = call()
+
+        renew()
+        self.add(renew)
+        return result
+
+
+class RecordedResult:
+    """What a function has returned in the last pass, as ``value``; its shape and dtype are those of that."""
+
+    value: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        shape: tuple[int, ...] = self.value.shape
+        return shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the value."""
+        dtype: np.dtype = self.value.dtype
+        return dtype
 
 
 class _Thread(threading.local):
@@ -95,6 +137,12 @@ def set_recorder(recorder: Recorder | None) -> None:
 def host_array(value: Any) -> Any:
     """Return a value as an array in host memory, as ``np.asarray`` does; a recorded array is one already."""
     return value if isinstance(value, RecordedArray) else np.asarray(value)
+
+
+def check_equal_lengths(lengths: Any, steps: int = -1) -> None:
+    """Raise NotCapturable if a pass is recorded whose sequences are not all of ``steps`` steps; -1: of any lengths."""
+    if isinstance(lengths, RecordedArray) and (steps < 0 or (lengths < steps).any()):
+        raise NotCapturable("sequences have different lengths")
 
 
 def plain(value: Any) -> Any:
@@ -127,18 +175,17 @@ class RecordedArray(NDArrayOperatorsMixin):
         self.array = array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        if method == "at":
+            raise NotCapturable(f"it calls {ufunc.__name__}.at")
         function, inputs, options = getattr(ufunc, method), plain(inputs), plain(options)
-        if out is not None:
+        if out is not None and not isinstance(out[0], RecordedNumber):
             written = tuple(map(_written, out))
             function(*inputs, out=written, **options)
             _note(_ufunc_call(ufunc, function, method, inputs, written, options))
             return out[0] if len(out) == 1 else out
         result = function(*inputs, **options)
-        if result is None:
-            raise NotCapturable(f"it calls {ufunc.__name__}.{method}")
-        results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
-        _note(_ufunc_call(ufunc, function, method, inputs, results, options))
-        recorded = tuple(map(_made, results))
+        recorded = tuple(map(_made, result if isinstance(result, tuple) else (result,)))
+        _note(_ufunc_call(ufunc, function, method, inputs, plain(recorded), options))
         return recorded if isinstance(result, tuple) else recorded[0]
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
@@ -164,8 +211,8 @@ class RecordedArray(NDArrayOperatorsMixin):
         parts = index if isinstance(index, tuple) else (index,)
         if any(isinstance(part, (np.ndarray, list, RecordedArray)) for part in parts):
             return _call(operator.getitem, (self, index), {})
-        dots = () if any(part is Ellipsis for part in parts) else (...,)  # for a view of one number
-        return RecordedArray(self.array[(*parts, *dots)])
+        view = self.array[index]
+        return RecordedArray(view) if isinstance(view, np.ndarray) else _call(operator.getitem, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
         call = partial(operator.setitem, self.array, plain(index), plain(value))
@@ -198,13 +245,28 @@ class RecordedArray(NDArrayOperatorsMixin):
     def __float__(self) -> float:
         raise NotCapturable("it reads a number")
 
+    def __str__(self) -> str:
+        raise NotCapturable("it writes a number as text")
+
+    def __format__(self, _: str) -> str:
+        return str(self)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise NotCapturable("it copies or pickles an array without numpy")
+
+
+class RecordedNumber(RecordedArray):
+    """A recorded array () that stands for a number of numpy's, which no operation changes: += makes another number."""
+
+    __slots__ = ()
+
 
 def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     """Return the result of a function of numpy, whose call is noted unless the result is a view of an argument."""
     given, named = plain(tuple(arguments)), plain(dict(options))
     name = getattr(function, "__name__", "")
-    if name in IN_PLACE:
-        _written(arguments[0])
+    if name in IN_PLACE or "out" in options:
+        _written(arguments[0] if name in IN_PLACE else options["out"])
     result = function(*given, **named)
     written = [each for each in (*arguments, *options.values()) if result is not None and plain(each) is result]
     if result is None or written:  # of the second, an argument takes the result
@@ -217,15 +279,20 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     results = (result,) if is_one else result
     if not all(isinstance(each, (np.ndarray, np.generic)) for each in results):
         raise NotCapturable(f"it reads numbers, by numpy's {name}")
-    if all(_is_view(each, [*_arrays_in(given), *_arrays_in(named)]) for each in results):
+    sources = [*_arrays_in(given), *_arrays_in(named)]
+    if all(_is_view(each, sources) for each in results):
+        if name in VIEWS_BY_NUMBERS or not all(_is_view(each, results) for each in sources):
+            raise NotCapturable(f"numbers say which part of an array numpy's {name} returns")
         recorded = list(map(RecordedArray, results))
     else:
-        made = list(map(np.asarray, results))
+        recorded = list(map(_made, results))
+        made = plain(recorded)
         if is_one and name in WITH_OUT:
             _note(partial(function, *given, **named, out=made[0]))
-        else:
+        elif name in COPIES:
+            _note(partial(np.copyto, made[0], given[0], "unsafe"))
+        elif name != "empty_like":
             _note(lambda: _store(made, function(*given, **named)))
-        recorded = list(map(_made, made))
     return recorded[0] if is_one else type(result)(recorded) if type(result) in (tuple, list) else tuple(recorded)
 
 
@@ -266,9 +333,12 @@ def _is_view(result: Any, sources: Iterable[np.ndarray]) -> bool:
     return isinstance(result, np.ndarray) and any(np.may_share_memory(result, source) for source in sources)
 
 
-def _made(array: np.ndarray) -> Any:
-    recorder = _thread.recorder
-    return array if recorder is None else recorder.made(array)
+def _made(result: Any) -> RecordedArray:
+    """Return what a function of numpy has made, an array or a number, as one whose use is noted."""
+    array = np.asarray(result)
+    if _thread.recorder is not None:
+        _thread.recorder.nbytes += array.nbytes
+    return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
 
 
 def _note(call: Callable[[], Any]) -> None:

@@ -15,6 +15,7 @@ from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.ops import Array, Ops, SparseRows
 from dsinga.ops.interface import RepeatedPasses
+from dsinga.ops.recorded_array import RecordedResult
 from dsinga.ops.types import NotCapturable
 from dsinga.training import Algorithm, Metrics, Push, accumulate, bp
 from dsinga.training.divergence import (
@@ -174,7 +175,10 @@ class TrainingStep:
             return bp(net, {name: ctx.ops.asarray(value) for name, value in params.items()}, records, ctx, push)
         copies = self.keeps_gradients or self.micro_batches > 1
         for name, gradient in result.outputs.items():
-            push(name, gradient.copy() if copies else gradient)
+            if isinstance(gradient, RecordedResult):
+                push(name, gradient.value)  # a new one in each pass
+            else:
+                push(name, gradient.copy() if copies else gradient)
         metrics: Metrics = result.metrics
         return metrics
 

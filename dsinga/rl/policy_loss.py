@@ -31,6 +31,8 @@ from dsinga.layers.interface.layer import (
 )
 from dsinga.layers.losses.pair_loss import check_rows
 from dsinga.ops import Ops
+from dsinga.ops.layout import contiguous
+from dsinga.ops.types import is_on_device
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -76,7 +78,7 @@ def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tupl
 def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
     """Return the logs of the softmax of each row, and the softmax itself."""
     xp = ops.xp
-    columns = xp.ascontiguousarray(scores.transpose())  # numpy takes far longer to reduce many short rows
+    columns = contiguous(scores.transpose())  # numpy takes far longer to reduce many short rows
     shifted = columns - columns.max(axis=0)
     exponentials = xp.exp(shifted)
     sums = exponentials.sum(axis=0)
@@ -105,8 +107,9 @@ def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int 
     """Raise UserError for numbers of actions, from source ``index``, that are not 0 to ``count`` - 1."""
     if not len(action):
         return
-    low, high = ops.read([action.min(), action.max()])
-    if not 0 <= low <= high < count:
+    are_valid = ((action >= 0) & (action < count)).all()
+    if not (ops.read([are_valid])[0] if is_on_device(are_valid) else are_valid):
+        low, high = ops.read([action.min(), action.max()])
         raise layer.fail(
             f"has {count} actions, 0 to {count - 1}, but {layer.source_name(index)} gives {low:g} to {high:g}; change "
             "the num_output of the policy, or the actions"

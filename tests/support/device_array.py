@@ -37,7 +37,7 @@ METHODS = (
     "ravel",
     "view",
 )
-ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides")
+ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides", "flags")
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
     "lt", "le", "gt", "ge", "eq", "ne",

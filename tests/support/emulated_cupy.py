@@ -425,7 +425,7 @@ def make_cupy() -> ModuleType:
         setattr(cupy, name, functools.partial(_call, getattr(np, name)))
     cupy.__getattr__ = _function  # type: ignore[method-assign]
     cupy.argsort = functools.partial(_call, functools.partial(np.argsort, kind="stable"))  # type: ignore[attr-defined]
-    cupy.empty_like = lambda x, dtype=None: _device(np.empty_like(x, dtype=dtype))  # type: ignore[attr-defined]
+    cupy.empty_like = lambda x, *types, **layout: _device(np.empty_like(x, *types, **layout))  # type: ignore[attr-defined]
     return cupy
 
 

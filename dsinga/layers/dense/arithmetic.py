@@ -18,6 +18,7 @@ from dsinga.layers.interface.declarations import Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
+from dsinga.ops.layout import contiguous
 
 
 class Operator(Enum):
@@ -209,7 +210,7 @@ class Index(Layer):
         return None if found["new"] else ...
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(ctx.ops.xp.ascontiguousarray(sources[0][self.key]))
+        return Output(contiguous(sources[0][self.key]))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -15,6 +15,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import SparseRows
+from dsinga.ops.recorded_array import recorder
 from dsinga.ops.types import is_on_device
 
 
@@ -138,6 +139,14 @@ class Embedding(CodesLayer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(output.saved, grad))
-        gradient = SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape)
-        return (None,), (ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient,)
+        shape, recorded = params[0].shape, recorder()
+
+        def compute(codes: Array, dy: Array) -> SparseRows:
+            rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(codes, dy))
+            return SparseRows(rows.astype(np.int64, copy=False), values, shape)
+
+        if recorded is None:
+            gradient = compute(output.saved, grad)
+            return (None,), (ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient,)
+        late = recorded.result_of(compute, output.saved, grad)
+        return (None,), (recorded.array_of(lambda: late.value.dense()) if self.dense_gradient else late,)

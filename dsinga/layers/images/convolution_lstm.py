@@ -15,7 +15,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.ops import Ops
-from dsinga.ops.layout import LAST, to_image
+from dsinga.ops.layout import LAST, contiguous, to_image
 
 
 class _Step(NamedTuple):
@@ -90,7 +90,7 @@ class ConvLSTM(Layer):
             if step:
                 hidden = self._image(outputs[-1], len(x))
                 total = ops.add(total, rows_of(convolve(hidden, kernel_h, None, self.recurrent_window, ops), ops))
-            gates, candidate = ops.sigmoid(total), ops.tanh(ops.xp.ascontiguousarray(self._gates(total)[2]))
+            gates, candidate = ops.sigmoid(total), ops.tanh(contiguous(self._gates(total)[2]))
             i, f, _, o = self._gates(gates)
             new = i * candidate
             cell = new if cell is None else f * cell + new
@@ -108,7 +108,7 @@ class ConvLSTM(Layer):
         ops, rows, (images, steps) = ctx.ops, len(sources[0]), output.saved
         kernel_h = params[1].reshape(self.kernels[1])
         points = rows * math.prod(self.window.outputs)
-        sums = ops.xp.empty((self.steps * points, 4 * self.filters), grad.dtype)
+        sums = ops.xp.empty_like(grad, order="C", shape=(self.steps * points, 4 * self.filters))
         d_hidden: Array | None = None
         d_cell: Array | None = None
         for step in reversed(range(self.steps)):
@@ -199,7 +199,7 @@ def by_step(x: Array) -> Array:
 
 def rows_of(image: Array, ops: Ops) -> Array:
     """Return images (B, k, H, W) as C-contiguous (B·H·W, k)."""
-    rows = ops.xp.ascontiguousarray(image.transpose(LAST[4]))
+    rows = contiguous(image.transpose(LAST[4]))
     return rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
 
 

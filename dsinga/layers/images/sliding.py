@@ -75,7 +75,8 @@ class Window(NamedTuple):
         if not any(self.extra):
             return x
         batch, channels, *size = x.shape
-        rows = ops.xp.full((batch, *map(sum, zip(size, self.extra, strict=True)), channels), fill, x.dtype)
+        shape = (batch, *map(sum, zip(size, self.extra, strict=True)), channels)
+        rows = ops.xp.full_like(x, fill, shape=shape, order="C")
         rows[(slice(None), *map(slice, size))] = x.transpose(LAST[x.ndim])
         return to_image(rows)
 

@@ -122,7 +122,7 @@ class TransposedConvolution(Layer):
         weight = weight.reshape(self.kernels)
         if self.groups == 1 and {*self.dilation} == {1}:
             return weight
-        dense = ctx.ops.xp.zeros((self.kernels[0], self.shape[1], *self.window.kernel), weight.dtype)
+        dense = ctx.ops.xp.zeros_like(weight, shape=(self.kernels[0], self.shape[1], *self.window.kernel), order="C")
         for taps in self._taps():
             dense[taps] = weight[taps[0]]
         return dense

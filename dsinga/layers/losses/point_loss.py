@@ -104,7 +104,7 @@ class DiceLoss(PointClasses):
 
     def _sums(self, p: Array, classes: Array, weights: Array | None, ctx: Context) -> tuple[Array, ...]:
         """Return Σ w·p·t, Σ w·t and Σ w·p over the points of each row, (B, K) float64 each."""
-        sums = tuple(ctx.ops.xp.empty(p.shape[:2]) for _ in range(3))
+        sums = tuple(ctx.ops.xp.empty_like(p, np.float64, shape=p.shape[:2]) for _ in range(3))
         for channel in range(self.channels):
             target, of_class = self._target(classes, channel, p.dtype), p[:, channel]
             if weights is not None:

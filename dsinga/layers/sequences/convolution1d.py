@@ -15,6 +15,8 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.sequences.steps import StepWindows, WindowLayer
+from dsinga.ops.layout import contiguous
+from dsinga.ops.recorded_array import check_equal_lengths
 
 
 class _Gathered(NamedTuple):
@@ -122,7 +124,7 @@ class Convolution1D(WindowLayer):
         """Return the filters' products with windows (N, kernel·n), of each group with its features: (N, F)."""
         if self.groups == 1:
             return ctx.ops.inner_product(windows, weight, bias)
-        y = ctx.ops.xp.empty((len(windows), len(weight)), windows.dtype)
+        y = ctx.ops.xp.empty_like(windows, shape=(len(windows), len(weight)))
         for part, rows in self._groups(windows):
             y[:, rows] = ctx.ops.inner_product(part, weight[rows], None if bias is None else bias[rows])
         return y
@@ -134,10 +136,11 @@ class Convolution1D(WindowLayer):
         if self.groups == 1:
             return ctx.ops.inner_product_grad(windows, weight, dy, False, need_dx, self.bias)
         xp = ctx.ops.xp
-        dw, db = xp.empty(weight.shape, weight.dtype), xp.empty(len(weight), weight.dtype) if self.bias else None
-        dwindows = xp.empty((len(windows), self.windows.kernel, self.groups, self._group_width), windows.dtype)
+        dw, db = xp.empty_like(weight), xp.empty_like(weight, shape=(len(weight),)) if self.bias else None
+        shape = (len(windows), self.windows.kernel, self.groups, self._group_width)
+        dwindows = xp.empty_like(windows, shape=shape)
         for group, (part, rows) in enumerate(self._groups(windows)):
-            of_dy = xp.ascontiguousarray(dy[:, rows])
+            of_dy = contiguous(dy[:, rows])
             dx, dw[rows], of_bias = ctx.ops.inner_product_grad(part, weight[rows], of_dy, False, need_dx, self.bias)
             if db is not None:
                 db[rows] = of_bias
@@ -170,6 +173,7 @@ class Convolution1D(WindowLayer):
         real = real.reshape(steps.shape)
         positions = None
         if lengths is not None:
+            check_equal_lengths(lengths)
             counted = np.arange(self.shape[1]) < self.windows.count(lengths)[:, None]
             positions = np.flatnonzero(counted)
             steps, real = steps[positions], real[positions]
@@ -193,7 +197,7 @@ class Convolution1D(WindowLayer):
         """Return the gradient for x: the sum of those of the windows that take a step."""
         features = x.shape[2]
         dwindows = dwindows.reshape(len(dwindows), self.windows.kernel, features)
-        dx = ctx.ops.xp.zeros((x.shape[0] * self.steps + 1, features), x.dtype)  # the last row is for padding
+        dx = ctx.ops.xp.zeros_like(x, shape=(x.shape[0] * self.steps + 1, features))  # the last row is for padding
         for tap in range(self.windows.kernel):  # no two windows take the same real step at one tap
             dx[gathered.steps[:, tap]] += dwindows[:, tap]
         return dx[:-1].reshape(x.shape)
@@ -286,7 +290,7 @@ class Pooling1D(WindowLayer):
         kernel, stride = (self.windows.kernel, 1), (self.windows.stride, 1)
         if self.method in CHOOSING:
             steps, counted = self._chosen_steps(lengths, ctx)
-            dx = xp.zeros(x.shape, x.dtype)  # no step is chosen by two windows that count
+            dx = xp.zeros_like(x, order="C")  # no step is chosen by two windows that count
             dy = dy if counted is None else dy * counted.astype(x.dtype)
             rows = xp.arange(len(x))[:, None]
             for chosen, features in self._halves(steps, ctx):
@@ -354,7 +358,7 @@ class Pooling1D(WindowLayer):
         assert counts is not None
         ends = np.minimum(starts + last, np.maximum(lengths, 1)[:, None] - 1)
         steps = np.maximum(ends, starts) if is_last else np.broadcast_to(starts, ends.shape)
-        return ctx.ops.asarray(np.ascontiguousarray(steps)), counts > 0
+        return ctx.ops.asarray(contiguous(steps)), counts > 0
 
 
 def as_image(x: Array) -> Array:

@@ -16,6 +16,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.records.label import check_ends, step_lengths
+from dsinga.ops.recorded_array import host_array
 
 
 @register("layer", kSequenceLength=740)
@@ -119,7 +120,7 @@ class StepWindows(NamedTuple):
     def count(self, length: Any) -> Any:
         """Return how many windows sequences of ``length`` steps have: a number or an array of them."""
         full = np.maximum(length + self.before + self.after - self.extent, 0) // self.stride + 1
-        return np.where(np.asarray(length) > 0, full, 0)
+        return np.where(host_array(length) > 0, full, 0)
 
     def starts(self, length: int) -> np.ndarray:
         """Return the first step of each window over ``length`` steps; negative where it begins before the sequence."""

@@ -9,6 +9,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.ops.layout import contiguous
 from dsinga.ops.numpy.elementwise import NumpyElementwise
+from dsinga.ops.recorded_array import host_array
 from dsinga.ops.types import Array
 
 
@@ -58,11 +59,11 @@ class NumpyAttention(NumpyElementwise):
         shape = scores.shape
         hides = None
         if visible is not None and scores.size and np.min(visible) < shape[3]:
-            hides = np.arange(shape[3]) >= np.asarray(visible)[:, None, :, None]
+            hides = np.arange(shape[3]) >= host_array(visible)[:, None, :, None]
             np.copyto(scores, np.finfo(scores.dtype).min, where=hides)
         weights = self.softmax(scores.reshape(-1, shape[3])) if scores.size else scores
         weights = weights.reshape(shape)
-        if hides is not None and np.min(np.asarray(visible)) < 1:  # else the exponentials of the smallest number are 0
+        if hides is not None and host_array(visible).min() < 1:  # else the exponentials of the smallest number are 0
             np.copyto(weights, 0, where=hides)
         return weights
 

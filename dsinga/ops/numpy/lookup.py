@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.recorded_array import recorder
+from dsinga.ops.recorded_array import RecordedArray, recorder
 from dsinga.ops.types import Array, Pair
 
 
@@ -72,6 +72,9 @@ class NumpyRandom:
         Tops and lefts are counted in images with ``pad`` zeros added on every side. ``tops``, ``lefts`` and
         ``mirrored`` have one entry an image, in host memory, or are arrays of the backend.
         """
+        recorded = recorder()
+        if recorded is not None and isinstance(images, RecordedArray):
+            return recorded.array_of(self.crop, images, tops, lefts, mirrored, size, pad)
         batch, channels, height, width = images.shape
         if pad:
             padded = np.zeros_like(images, shape=(batch, channels, height + 2 * pad, width + 2 * pad))

@@ -136,7 +136,9 @@ class NumpyNormalisation(NumpyElementwise):
 
         The share is a number, or what :meth:`step_number` returns.
         """
-        return ((1 - share) * running + share * (new * factor)).astype(running.dtype)
+        kept = 1 - share
+        kept = kept if isinstance(kept, float) else kept.astype(running.dtype)  # to which numpy rounds a float
+        return (kept * running + share * (new * factor)).astype(running.dtype)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""

@@ -56,8 +56,8 @@ class NumpyPoints:
                 hits += np.count_nonzero(right)
             else:
                 losses *= weights[rows, points]
-                hits += float((right * weights[rows, points]).sum(dtype=np.float64))
-            loss -= float(losses.sum(dtype=np.float64))
+                hits += (right * weights[rows, points]).sum(dtype=np.float64)
+            loss -= losses.sum(dtype=np.float64)
         return p, loss, hits
 
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
@@ -85,7 +85,7 @@ class NumpyPoints:
 
     def highest_channel(self, x: Array) -> Array:
         """Return the first channel with the highest number of x (B, K, P), (B, P) integers; any where there is NaN."""
-        channels = np.empty((x.shape[0], x.shape[2]), np.int64)
+        channels = np.empty_like(x, np.int64, shape=(x.shape[0], x.shape[2]))
         for rows, points in point_blocks(x.shape):
             channels[rows, points] = highest_class(classes_first(x[rows, :, points]))
         return channels
@@ -121,7 +121,7 @@ def in_memory(x: Array) -> Array:
 
 def classes_first(block: Array) -> Array:
     """Return (b, K, p) as a new C-contiguous array (K, b, p)."""
-    result = np.empty((block.shape[1], block.shape[0], block.shape[2]), block.dtype)
+    result = np.empty_like(block, order="C", shape=(block.shape[1], block.shape[0], block.shape[2]))
     result[...] = block.swapaxes(0, 1)
     return result
 
@@ -138,7 +138,7 @@ def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
 def highest_class(block: Array) -> Array:
     """Return the first class with the highest of (K, b, p), (b, p) integers; any class where there is NaN."""
     kind = np.uint8 if len(block) <= 256 else np.int32
-    chosen, highest = np.zeros(block.shape[1:], kind), block[0].copy()
+    chosen, highest = np.zeros_like(block, kind, shape=block.shape[1:]), block[0].copy()
     for label in range(1, len(block)):
         above = block[label] > highest
         np.maximum(chosen, above * kind(label), out=chosen)

@@ -129,9 +129,8 @@ class NumpyRecurrent:
         dh = packing.pack(dy)
         columns = kind.width * size
         dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products need them
-        d = np.zeros((kind.parts, batch, size), states.dtype)
-        if dlast is not None:
-            d[...] = _by_part(dlast[packing.order], kind.parts)
+        d = np.empty_like(states, shape=(kind.parts, batch, size))
+        d[...] = 0 if dlast is None else _by_part(dlast[packing.order], kind.parts)
         scratch = buffers.empty((3, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
         from_x, from_h = (dgates[:, part.start * size : part.stop * size] for part in (kind.from_x, kind.from_h))

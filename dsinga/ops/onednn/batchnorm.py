@@ -113,7 +113,7 @@ def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any
 
 def repeat_constants(group: int, *constants: Array) -> Array:
     """Return constants (C,) as float32 rows (g·C), repeated for g pixels; ``np.tile`` is slower."""
-    table = np.empty((len(constants), group, len(constants[0])), np.float32)
+    table = np.empty_like(constants[0], np.float32, shape=(len(constants), group, len(constants[0])))
     for row, constant in zip(table, constants, strict=True):
         row[...] = constant
     return table.reshape(len(constants), -1)
