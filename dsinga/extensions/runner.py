@@ -168,11 +168,10 @@ class ExtensionRunner:
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}
-        observing = [each for each in extensions.values() if type(each).observe is not Extension.observe]
-        self._displays = [
-            each for each in observing if isinstance(each, Display) and type(each).observe is Display.observe
+        self._displays = [extension for extension in extensions.values() if isinstance(extension, Display)]
+        self._observing = [
+            extension for extension in extensions.values() if type(extension).observe is not Extension.observe
         ]
-        self._observing = [each for each in observing if type(each).observe is not Display.observe]
 
     def _run_due(self, extensions: Mapping[str, Extension], at_end: bool) -> None:
         for name, extension in extensions.items():

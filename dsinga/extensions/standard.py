@@ -108,10 +108,6 @@ class Display(Extension):
         self.trigger = trigger
         self._sums: Metrics = {}
 
-    def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Add up the metrics."""
-        self.add([sums])
-
     def add(self, steps: Sequence[Metrics]) -> None:
         """Add up the metrics of several steps."""
         self._sums = add_metrics([self._sums, *steps])

@@ -90,13 +90,6 @@ class BatchReader:
         micro_batch = self.micro_batch(number)
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
-    def read(self, number: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
-        """Return the given rows of micro-batch ``number`` of a group, by input layer.
-
-        Micro-batches are numbered through all steps. They are the batches where these are computed at once.
-        """
-        return WorkerBatches(self, rows, group)(number)
-
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
         """Return a reader that reads only the points of records and labels that a worker's input layers need.
 
@@ -141,7 +134,9 @@ class BatchReader:
 
 
 class WorkerBatches:
-    """Reads a worker's rows of many micro-batches, by their numbers, for one thread at a time.
+    """Reads a worker's rows of micro-batches, by their numbers through all steps; used by one thread at a time.
+
+    Micro-batches are the batches where these are computed at once.
 
     Args:
         reader: reads the phase.
@@ -157,7 +152,7 @@ class WorkerBatches:
 
     def __call__(self, number: int) -> dict[str, Records]:
         """Return the rows of micro-batch ``number``, by input layer."""
-        reader = self._reader
+        reader, sampler = self._reader, self._reader.sampler
         step, place = divmod(number, reader.micro_batches)
         batch, first = step * reader.groups + self._group, place * reader.parts[-1].total
         records = {}
@@ -166,10 +161,12 @@ class WorkerBatches:
             if name in reader.augmentations:
                 records[name] = reader.read_augmented(name, batch, Rows(*part[1:], reader.batchsize))
             else:
-                sampler = reader.sampler
                 records[name] = Records(*store.draw(self._rows(*part), sampler.seed, partial(sampler.epochs, *part)))
-        if records and reader.steps and place == reader.micro_batches - 1:
-            self._end_epoch(batch)
+        ended = (sampler.skip + (batch + 1) * sampler.batchsize) // sampler.length - 1
+        if ended > self._ended and records and reader.steps and place == reader.micro_batches - 1:
+            self._ended = ended
+            for source in reader.stores.values():
+                source.end_epoch(ended, sampler.seed)
         return records
 
     def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
@@ -181,15 +178,6 @@ class WorkerBatches:
             first, run = self._run = sampler.run(position)
         rows = run[position - first : position - first + count]
         return rows if len(rows) == count else sampler.rows(batch, start, stop)
-
-    def _end_epoch(self, batch: int) -> None:
-        """Tell the stores, after a batch has been read, which epoch is over, if one is."""
-        sampler = self._reader.sampler
-        ended = (sampler.skip + (batch + 1) * sampler.batchsize) // sampler.length - 1
-        if ended > self._ended:
-            self._ended = ended
-            for store in self._reader.stores.values():
-                store.end_epoch(ended, sampler.seed)
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:

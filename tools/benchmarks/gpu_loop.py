@@ -16,6 +16,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import create_net
 from dsinga.ops import Array, Ops
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.training.local_updater import LocalUpdater
@@ -33,7 +34,7 @@ class Loop:
             self.net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
             self.rows = Rows(0, feed.batchsize, feed.batchsize)
             inputs = [node for node in self.net.nodes if node.layer.is_input]
-            read = feed.read(0, {node.layer.name: node.rows or self.rows for node in inputs})
+            read = WorkerBatches(feed, {node.layer.name: node.rows or self.rows for node in inputs})(0)
         self.ops, self.job = ops, job
         ops.enter()
         self.records: dict[str, Records] = {name: on_device(batch, ops) for name, batch in read.items()}

@@ -20,7 +20,7 @@ from dsinga.layers.interface.layer import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.ops import cpu_ops
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.training.local_updater import LocalUpdater
@@ -124,8 +124,9 @@ def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, ste
     input_rows = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
     touched = 3 + 2 * len(updater.state_slots)  # arrays: reads the gradient, reads and writes the value and the state
 
+    read = WorkerBatches(reader, input_rows)
     for step in range(steps):
-        records = reader.read(step, input_rows)
+        records = read(step)
         ctx = Context(ops, Phase.kTrain, rows, job.seed, step, observer=clock)
 
         def push(name: str, gradient: Array, step: int = step) -> None:

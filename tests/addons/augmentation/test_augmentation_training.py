@@ -14,6 +14,7 @@ from dsinga.base.errors import UserError
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import ClusterConf, Job, Phase, loads
 from dsinga.layers import Rows
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.bind_records import bind_records
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import assert_close, assert_same
@@ -58,7 +59,7 @@ def cut(made: Job, workers: int, *, dims: dict[str, int] | None = None, servers:
 
 def whole_batch(made: Job, step: int, group: int = 0, groups: int = 1):
     reader = CheckedJob(made).reader(Phase.kTrain, 1, groups)
-    return reader.read(step, {"data": reader.parts[0]}, group)["data"]
+    return WorkerBatches(reader, {"data": reader.parts[0]}, group)(step)["data"]
 
 
 @settings(max_examples=25)
@@ -68,7 +69,7 @@ def test_parts_of_a_batch_are_those_of_the_whole(step, bounds):
     reader = pickle.loads(pickle.dumps(CheckedJob(job()).reader(Phase.kTrain)))  # as in another process
     edges = [0, *sorted(bounds), 12]
     parts = [
-        reader.read(step, {"data": Rows(start, stop, 12)})["data"]
+        WorkerBatches(reader, {"data": Rows(start, stop, 12)})(step)["data"]
         for start, stop in zip(edges, edges[1:], strict=False)
         if start < stop
     ]
@@ -96,7 +97,7 @@ def test_epochs_and_seeds_change_a_record_otherwise():
         reader = CheckedJob(made.replace(seed=seed)).reader(Phase.kTrain)
         for epoch in (0, 1):
             order = np.argsort(reader.sampler.rows(epoch))
-            images[seed, epoch] = reader.read(epoch, {"data": reader.parts[0]})["data"].data[order]
+            images[seed, epoch] = WorkerBatches(reader, {"data": reader.parts[0]})(epoch)["data"].data[order]
     changed = [(images[3, 0] != images[key]).any(axis=(1, 2, 3)).mean() for key in ((3, 1), (4, 0))]
     assert min(changed) > 0.8
 
@@ -131,7 +132,7 @@ def test_two_runs_have_the_same_bits_and_a_resumed_one_too(tmp_path):
 def test_other_phases_get_the_centre_and_whole_labels():
     made = bind_records(job("augment { type: kRandomCrop size: 8 } augment { type: kMixup }"), {"test": (X, Y)})
     reader = CheckedJob(made).reader(Phase.kTest)
-    records = reader.read(0, {"data": reader.parts[0]})["data"]
+    records = WorkerBatches(reader, {"data": reader.parts[0]})(0)["data"]
     np.testing.assert_array_equal(records.data, X[:12, :, 1:9, 2:10])
     np.testing.assert_array_equal(records.labels, Y[:12])
     np.testing.assert_array_equal(reader.read_range(3, 5)["data"].data, X[3:5, :, 1:9, 2:10])
@@ -150,7 +151,7 @@ def test_images_without_channels_and_flat_ones():
     gray = JOB.replace("AUGMENT", "augment { type: kRandomCrop size: 6 size: 7 } augment { type: kRandomFlip }")
     reader = CheckedJob(bind_records(loads(gray), (X[:, 0], Y))).reader(Phase.kTrain)
     assert reader.infos["data"].shape == (6, 7)
-    assert reader.read(0, {"data": reader.parts[0]})["data"].data.shape == (12, 6, 7)
+    assert WorkerBatches(reader, {"data": reader.parts[0]})(0)["data"].data.shape == (12, 6, 7)
     flat = JOB.replace("AUGMENT", f"shape: 3 shape: 10 shape: 12 {CROP}")
     made = bind_records(loads(flat), (X.reshape(40, -1), Y))
     np.testing.assert_array_equal(whole_batch(made, 2).data, whole_batch(job(CROP), 2).data)

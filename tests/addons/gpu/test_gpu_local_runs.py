@@ -30,6 +30,7 @@ from dsinga.extensions import EverySteps, Extension
 from dsinga.job import Job, JobError, Phase, to_text
 from dsinga.loop.local_run import open_local_job
 from dsinga.nn import LocalNet
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from tests.addons.gpu.test_gpu_captured_iterations import DENSE, LINEAR, X, Y, job_of
 from tests.rl.test_loop_agents import VALUE, agent_job
@@ -59,7 +60,7 @@ def by_local_net(job: Job) -> ParamArrays:
     net = LocalNet(job, X, Y)
     params, updater = net.initial_params(), net.updater()
     for step in range(STEPS):
-        (batch,) = reader.read(step, {"data": reader.parts[0]}).values()
+        (batch,) = WorkerBatches(reader, {"data": reader.parts[0]})(step).values()
         updater.step(params, net.backward(params, batch.data, batch.labels).gradients)
     return params
 

@@ -16,6 +16,7 @@ from dsinga import UserError
 from dsinga.api import train
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, Phase
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import linear
 
@@ -74,7 +75,8 @@ def test_no_process_opens_the_store_of_another_site(stores: dict[str, str]) -> N
     shutil.rmtree(stores["a"])
     records = reader.of_group(1)
     assert len(records) == SIZES["b"]
-    epoch = np.concatenate([records.read(step, {"data": records.rows(0)}, 1)["data"].labels for step in range(5)])
+    read = WorkerBatches(records, {"data": records.rows(0)}, 1)
+    epoch = np.concatenate([read(step)["data"].labels for step in range(5)])
     assert sorted(epoch) == sorted(records.stores["data"].read_labels(range(100)))
     with pytest.raises(UserError, match=r"the records of site 0: .*a\.zarr"):
         reader.of_group(0)

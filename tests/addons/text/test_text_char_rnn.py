@@ -13,6 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.reader import with_fields
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from tests.cluster.runs.test_cluster_all_records import of_phase
 from tests.cluster.runs.test_loop_resumed import Kind, check_resumed
@@ -109,7 +110,7 @@ def test_records_beside_a_text_are_read_in_its_order(job: Job, folder: Path) -> 
     marks = LayerConf(name="marks", type="kRecordInput", unroll_len=1, store_conf=settings)
     net = job.neuralnet.replace(layer=[marks, *job.neuralnet.layer])
     reader = CheckedJob(job.replace(neuralnet=net), [str(folder)]).reader(Phase.kTrain)
-    read = reader.read(1, {"marks": reader.parts[0]})["marks"].data
+    read = WorkerBatches(reader, {"marks": reader.parts[0]})(1)["marks"].data
     np.testing.assert_array_equal(read[:, 0], np.arange(8, 16))
 
 

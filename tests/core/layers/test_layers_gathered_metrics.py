@@ -186,9 +186,9 @@ def test_a_row_goes_on_after_a_snapshot() -> None:
     unbroken, first, second = (Display(EverySteps(1)) for _ in range(3))
     sums = [{"gathered:roc_auc": (row, 0), "r2:moments": (moments, 5), "loss": (1.5, 2)} for row in rows]
     for part in sums:
-        unbroken.observe(None, part)
-    first.observe(None, sums[0])
+        unbroken.add([part])
+    first.add([sums[0]])
     second.load_state(first.state_dict())
-    second.observe(None, sums[1])
+    second.add([sums[1]])
     assert second.state_dict()["sums"] == unbroken.state_dict()["sums"]
     assert metric_values(second._sums) == metric_values(unbroken._sums)

@@ -92,13 +92,9 @@ class FieldWindows(RecordSource):
         for sentence in [*self.left_out, *advice_texts(self._blocks)]:
             logger.warning("%s: %s", redact(location), sentence)
 
-    def _gather(self, column: Any, rows: Any) -> np.ndarray:
-        rows = np.asarray(rows, np.int64)
+    def _gather(self, column: Any, rows: np.ndarray) -> np.ndarray:
         if not rows.size:
             return np.empty((0, *column.shape), column.dtype)
-        least, most = int(rows.min()), int(rows.max())
-        if not 0 <= least <= most < len(self):
-            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
         return column.take(rows, self.allows_nonfinite)
 
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
