@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -23,6 +24,7 @@ OPERATIONS = {
 }  # fmt: skip
 W, G, FIRST_SLOT = 0, 1, 2
 FORMULAS = 256  # whose programs are kept
+FAULTS = TypeError, AttributeError  # of what is no ufunc or operator of symbols; an Untraceable is a TypeError
 
 
 class Untraceable(TypeError):
@@ -42,11 +44,6 @@ class UfuncCall(NamedTuple):
     name: str
     result: int
     operands: tuple[UfuncOperand, ...]
-
-    @property
-    def registers(self) -> tuple[int, ...]:
-        """The registers that it reads."""
-        return tuple([operand.number for operand in self.operands if operand.kind == "register"])
 
 
 class UfuncProgram(NamedTuple):
@@ -69,33 +66,16 @@ class TracedFormula(NamedTuple):
     constants: tuple[float, ...]
 
 
-Numbers = Sequence[Any]  # what a formula takes from its step: floats and integers, or None for one that it does without
-
-
-class FormulaSeries(Protocol):
-    """Formulas that differ in their numbers only: those of an updater at all steps."""
-
-    def with_numbers(self, numbers: Numbers) -> Formula:
-        """Return the formula with these numbers, which are symbols while it is traced."""
-
-    def __hash__(self) -> int:
-        """Return the same number for series of the same formulas."""
-
-
-class Calculation(NamedTuple):
-    """Arithmetic on two numbers of a formula, given by their places in :attr:`TracedSeries.values`, as its result."""
-
-    result: int
-    function: Callable[[Any, Any], Any]
-    left: int
-    right: int
+Numbers = Sequence[Any]  # what a formula takes from its step: floats, integers, and None for what it does without
+FormulaSeries = Callable[[Numbers], Formula]  # the formulas of one updater; series that compare equal have the same
+Calculation = tuple[int, Callable[[Any, Any], Any], int, int]  # the places of the result and of both arguments
 
 
 class TracedSeries(NamedTuple):
     """A program and how its constants follow from the numbers of a formula.
 
-    ``values`` are the ``numbers``, then literals and results of ``calculations``, done in their order; ``constants``
-    are the places of the program's constants there.
+    ``values`` are the ``numbers``, then literals and the results of ``calculations``, which are done in their order;
+    ``constants`` are the places of the program's constants there.
     """
 
     program: UfuncProgram
@@ -133,43 +113,31 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
     return TracedSeries(program, tape.numbers, tuple(tape.values), tuple(tape.calculations), tuple(tape.constants))
 
 
+@lru_cache(FORMULAS)
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
     """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas.
 
-    A formula of a ``series`` (:class:`FormulaSeries`), which says its ``numbers``, is not traced again at each step.
+    A formula of a ``series``, which says its ``numbers``, is not traced again for other numbers.
     """
     series, numbers = getattr(formula, "series", None), getattr(formula, "numbers", ())
     if series is not None and (traced := trace_series(series, slots, tuple([each is None for each in numbers]))):
         return traced.formula(numbers)
-    try:
-        return _trace_again(formula, slots)
-    except TypeError:  # the formula has no hash
-        return _try(lambda: trace(formula, slots))
+    with suppress(*FAULTS):
+        return trace(formula, slots)
+    return None
 
 
 @lru_cache(FORMULAS)
 def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
-    """Return the program of the formulas of a series with ``slots`` arrays of state.
+    """Return the program of the formulas of a series whose numbers are None where ``missing`` says so.
 
-    ``missing`` says which of their numbers are None. None where no program has the numbers as symbols, as where a
-    user's formula compares them or takes their root.
+    None where no program has the numbers as symbols, as where a formula compares them or takes their root.
     """
     tape = _Tape(len(missing))
-    numbers = [None if is_missing else _Number(tape, place) for place, is_missing in enumerate(missing)]
-    return _try(lambda: _trace(tape, series.with_numbers(numbers), slots))
-
-
-@lru_cache(FORMULAS)
-def _trace_again(formula: Formula, slots: int) -> TracedFormula | None:
-    return _try(lambda: trace(formula, slots))
-
-
-def _try(function: Callable[[], Any]) -> Any:
-    """Return the result of tracing, None where that fails."""
-    try:
-        return function()
-    except (TypeError, AttributeError):  # also Untraceable: symbols support ufuncs and operators only
-        return None
+    with suppress(*FAULTS):
+        numbers = [None if is_missing else _Number(tape, place) for place, is_missing in enumerate(missing)]
+        return _trace(tape, series(numbers), slots)
+    return None
 
 
 class _Tape:
@@ -204,8 +172,8 @@ class _Tape:
 
     def calculate(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> _Number:
         places = self.place(left), self.place(right)
+        self.calculations.append((len(self.values), function, *places))
         self.values.append(None)
-        self.calculations.append(Calculation(len(self.values) - 1, function, *places))
         return _Number(self, len(self.values) - 1)
 
 

@@ -8,7 +8,7 @@ is installed, the formula is compiled into one pass over large arrays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +29,7 @@ class Update(NamedTuple):
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
     (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
-    may be any function of them, not elementwise alone. ``formula_at`` returns the formula of any step; without it, that
-    does not change.
+    may be any function of them, not elementwise alone.
     """
 
     formula: Formula
@@ -39,7 +38,6 @@ class Update(NamedTuple):
     state: Sequence[Array]
     rows: Array | None = None
     whole: bool = False
-    formula_at: Callable[[int], Formula] | None = None
 
 
 def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> None:

@@ -70,7 +70,7 @@ class UpdaterContract:
         slots: ParamArrays = {slot: np.zeros(SIZE) for slot in updater.slots}
         for step in range(STEPS):
             gradient = numbers(step + 1)
-            lr = float(updater.rate(step)) * LR_SCALE
+            lr = updater.rate(step) * LR_SCALE
             g = prepared(conf, gradient, w)
             if updater.whole and not updater.decoupled:
                 pass  # the formula has the decay

@@ -17,13 +17,12 @@ from dsinga.ops.sparse import fault, scaled, values_of
 from dsinga.ops.types import FLOAT32, NotCapturable
 from dsinga.ops.update import assign, norm_factor, sum_of_squares
 from dsinga.training.divergence import is_finite_gradient
-from dsinga.training.joined_params import JoinedParams, JoinedRun, joinable
+from dsinga.training.joined_params import JoinedParams, joinable
 from dsinga.training.updater import Updater, create_updater
 
 Gradient = Array | SparseRows
 Slots = Mapping[str, Mapping[str, np.ndarray]]  # arrays by param and slot
-Joined = tuple[list[JoinedRun], list[str]]  # updates of joined params, and the names of the others with a gradient
-MOST_RUNS = 64  # combinations of params whose joined updates are kept
+Joined = tuple[list[JoinedParams], list[str]]  # groups of params whose gradients are joined, and names of the others
 
 
 class LocalUpdater:
@@ -56,10 +55,9 @@ class LocalUpdater:
         self._joinable = {
             name: self._ops is None and joinable(self._updaters[name], param) for name, param in params.items()
         }
-        self._groups: dict[Updater, JoinedParams] = {}
-        self._runs: dict[tuple[str, ...], list[JoinedRun]] = {}  # by the names of the params in them
+        self._groups: dict[Any, JoinedParams] = {}
         self._waiting: dict[str, Gradient] = {}  # gradients that were pushed and not applied
-        self._joined: Joined | None = None  # of these gradients, once they have been joined
+        self._joined: Joined | None = None  # of these, once they have been joined
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -85,7 +83,7 @@ class LocalUpdater:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of the schedule at a step, before the factors of single params."""
-        return float(self.updater.rate(step))
+        return self.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by factors, each of which holds from its step on."""
@@ -97,14 +95,7 @@ class LocalUpdater:
 
         Raises UserError for the state of another updater.
         """
-        self._groups, self._runs = self._join_params(), {}
-        joined = {name: view for group in self._groups.values() for name, view in group.values.items()}
-        for name, view in joined.items():
-            view[...] = values[name]
-        self.values = {
-            name: joined[name] if name in joined else self._placed(np.array(values[name], np.float32))
-            for name in self.params
-        }
+        self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
         if state is not None:
             self.resume(state)
         for name, param in self.params.items():
@@ -157,11 +148,8 @@ class LocalUpdater:
         so that their norm together is at most this; ``clip_global_norm`` of the updater bounds it, too. Raises
         UserError for a gradient of a wrong name or shape.
         """
-        for name, gradient in gradients.items():
-            if not (
-                type(gradient) is np.ndarray and gradient.dtype is FLOAT32 and gradient.shape == self._shapes.get(name)
-            ):
-                self.check_gradient(name, gradient)
+        self._check_gradients(gradients)
+        for name in gradients:
             value: Any = params.get(name)
             is_plain = type(value) is np.ndarray and value.dtype is FLOAT32 and value.flags.carray
             if not (is_plain and value.shape == self._shapes[name]):
@@ -173,6 +161,13 @@ class LocalUpdater:
     def check_gradient(self, name: str, gradient: Gradient) -> None:
         """Raise UserError unless a gradient of the present step is valid, for a whole param."""
         check_gradient(name, gradient, self._shapes, (), self.steps)
+
+    def _check_gradients(self, gradients: Mapping[str, Gradient]) -> None:
+        shapes = self._shapes
+        for name, gradient in gradients.items():
+            is_plain = type(gradient) is np.ndarray and gradient.dtype is FLOAT32
+            if not (is_plain and gradient.shape == shapes.get(name)):
+                self.check_gradient(name, gradient)
 
     def push(self, name: str, gradient: Gradient) -> None:
         """Queue the gradient of a param, which is applied in :meth:`finish` or before; it must not change until then.
@@ -193,20 +188,16 @@ class LocalUpdater:
         None of them is applied before :meth:`finish`. Those on a device count as finite. Raises UserError for a
         gradient of a wrong name or shape.
         """
-        for name, gradient in gradients.items():
-            if not (
-                type(gradient) is np.ndarray and gradient.dtype is FLOAT32 and gradient.shape == self._shapes.get(name)
-            ):
-                self.check_gradient(name, gradient)
+        self._check_gradients(gradients)
         if self._ops is not None:
             self._waiting = {name: self._moved(name, gradient) for name, gradient in gradients.items()}
             return None
         self._waiting = dict(gradients)
-        runs, rest = self._joined = self._join()
-        if all(map(JoinedRun.is_finite, runs)) and all(map(is_finite_gradient, map(gradients.__getitem__, rest))):
+        groups, single = self._joined = self._join()
+        if all(map(JoinedParams.is_finite, groups)) and all(map(is_finite_gradient, map(gradients.get, single))):
             return None
         self.discard()
-        return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
+        return next(name for name, gradient in gradients.items() if not is_finite_gradient(gradient))
 
     @property
     def squares(self) -> dict[str, float]:
@@ -225,17 +216,20 @@ class LocalUpdater:
         if self._ops is not None:
             self._finish_on_device(self._ops, self._clip_factor() if factor is None else factor)
             return
-        runs, rest = self._joined or self._join()
-        if factor is None:
-            factor = self._clip_factor(rest, max_norm) if max_norm or self.updater.conf.clip_global_norm else 1.0
+        groups, single = self._joined or self._join()
+        trained = [name for name in single if self.params[name].trainable] if single else []
+        if factor is None and (max_norm or self.updater.conf.clip_global_norm):
+            joined = [group.gradient for group in groups]
+            factor = self._clip_factor([*joined, *(self._waiting[name] for name in trained)], max_norm)
         gradients, self._waiting, self._joined = self._waiting, {}, None
-        for name in rest:
-            is_scaled = factor != 1.0 and self.params[name].trainable
-            self._apply(name, scaled(gradients[name], factor) if is_scaled else gradients[name])
-        for run in runs:
-            if factor != 1.0:
-                run.scale(factor)
-            run.update(self.steps, self.values, self.state)
+        if factor is not None and factor != 1.0:
+            gradients |= {name: scaled(gradients[name], factor) for name in trained}
+            for group in groups:
+                group.gradient *= np.float32(factor)
+        for name in single:
+            self._apply(name, gradients[name])
+        for group in groups:
+            group.update(self.steps, self.values, self.state)
         self.steps += 1
 
     def discard(self) -> None:
@@ -287,43 +281,30 @@ class LocalUpdater:
             update = update._replace(gradient=update.gradient * np.float32(factor))
         return updater.conf.clip_norm, update
 
-    def _clip_factor(self, rest: Collection[str] = (), max_norm: float = 0.0) -> float:
-        """Return the factor that clips the norm of the queued gradients; those of ``rest`` are not joined."""
-        factor = 1.0
-        if max_norm:
-            joined: dict[Updater, list[Array]] = {}
-            for name, gradient in self._waiting.items():
-                if name not in rest and not isinstance(gradient, SparseRows):
-                    joined.setdefault(self._updaters[name], []).append(gradient.reshape(-1))
-            single = [self._waiting[name] for name in rest if self.params[name].trainable]
-            factor = min(1.0, max_norm / max(norm_of([*map(np.concatenate, joined.values()), *single]), max_norm))
+    def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
+        """Return the factor that clips the norm of the queued ``gradients``."""
+        factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
         if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
         return factor
 
     def _join(self) -> Joined:
-        """Copy the queued gradients of small params to where they are joined."""
-        names: list[str] = []
-        rest: list[str] = []
+        """Join the queued gradients of the small params of each updater."""
+        small: dict[Updater, list[str]] = {}
+        single: list[str] = []
         for name, gradient in self._waiting.items():
-            (names if self._joinable[name] and type(gradient) is np.ndarray else rest).append(name)
-        key = tuple(names)
-        if key not in self._runs:
-            self._groups = self._groups or self._join_params()
-            if len(self._runs) >= MOST_RUNS:
-                self._runs.clear()
-            self._runs[key] = [run for group in self._groups.values() for run in group.runs(names)]
-        for run in (runs := self._runs[key]):
-            run.join(self._waiting)
-        return runs, rest
-
-    def _join_params(self) -> dict[Updater, JoinedParams]:
-        """Return new memory for the small params of each updater."""
-        shapes: dict[Updater, dict[str, tuple[int, ...]]] = {}
-        for name, shape in self._shapes.items():
-            if self._joinable[name]:
-                shapes.setdefault(self._updaters[name], {})[name] = shape
-        return {updater: JoinedParams(updater, of_updater) for updater, of_updater in shapes.items()}
+            if self._joinable[name] and type(gradient) is np.ndarray:
+                small.setdefault(self._updaters[name], []).append(name)
+            else:
+                single.append(name)
+        groups: list[JoinedParams] = []
+        for updater, names in small.items():
+            key = updater, *names
+            if key not in self._groups:
+                self._groups[key] = JoinedParams(updater, {name: self._shapes[name] for name in names})
+            groups.append(self._groups[key])
+            groups[-1].join(self._waiting)
+        return groups, single
 
     def _create_state(self, name: str, value: np.ndarray) -> None:
         """Create the initial updater state of a param from its value in host memory."""

@@ -125,7 +125,7 @@ def _create(conf: UpdaterConf) -> Updater:
         raise conf.error(f"slots of updater {name!r} must be a tuple, as in ({cls.slots!r},)", "user_type")
     with error_note(f"in updater {name!r}, tried before training"):
         updater = cls(conf)
-        if not hasattr(updater, "rate"):
+        if not hasattr(updater, "schedule"):
             raise conf.error(f"{cls.__name__}.__init__ must begin with super().__init__(conf)", "user_type")
         updater.update(0, value := np.ones(3, np.float32), np.ones(3, np.float32), updater.initial_state(value))
     return updater
@@ -137,18 +137,6 @@ IGNORE_MOMENTUM = ("kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax")  # 
 def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
     """Return the factor at ``step`` from a rising table of (first step, factor); 1 before the first."""
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
-
-
-@dataclass(frozen=True)
-class DelayedSchedule:
-    """A schedule that counts its steps after the ``steps`` of an earlier run."""
-
-    schedule: Callable[[int], float]
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        """Return the schedule's rate at ``step``, counted from the end of the earlier run."""
-        return self.schedule(step + self.steps)
 
 
 class Updater(Configured, ABC):
@@ -171,8 +159,7 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        rate = schedule(conf.learning_rate)
-        self.rate = DelayedSchedule(rate, conf.earlier_steps) if conf.earlier_steps else rate
+        self.schedule = schedule(conf.learning_rate)
         self._momentum_share: Any = None
         if conf.momentum_conf is not None:
             from dsinga.training.composed_schedules import momentum_share
@@ -211,10 +198,13 @@ class Updater(Configured, ABC):
             return self.conf.momentum
         return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
+    def rate(self, step: int) -> float:
+        """Return the schedule's learning rate at ``step``, before which an earlier run may have done some."""
+        return float(self.schedule(step + self.conf.earlier_steps))  # a numpy float64 would make blocks float64
+
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's rate times the rate factor of the step."""
-        rate = float(self.rate(step))  # a numpy float64 of a user's schedule would make blocks float64
-        return rate * factor_at(self._rate_factors, step) if self._rate_factors else rate
+        return self.rate(step) * factor_at(self._rate_factors, step) if self._rate_factors else self.rate(step)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
         """Return the initial state for ``size`` elements: float32 zeros, by slot."""
@@ -282,16 +272,15 @@ class Updater(Configured, ABC):
         The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
         bounds the norm of all gradients, the caller has scaled this one.
         """
-        formulas = Formulas(self, lr_scale, wd_scale, shape if self.whole else ())
-        formula = formulas(step)
+        formula = Formulas(self, lr_scale, wd_scale, shape if self.whole else ()).at(step)
         slots = [state[slot] for slot in self.state_slots]
         if self.whole:
             gradient = gradient.dense().reshape(-1) if isinstance(gradient, SparseRows) else gradient
-            return Update(formula, value, gradient, slots, whole=True, formula_at=formulas)
+            return Update(formula, value, gradient, slots, whole=True)
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
-            return Update(formula, value, values, slots, gradient.rows, formula_at=formulas)
-        return Update(formula, value, gradient, slots, formula_at=formulas)
+            return Update(formula, value, values, slots, gradient.rows)
+        return Update(formula, value, gradient, slots)
 
     def change_at(self, step: int) -> Change:
         """Return the function that changes a block at ``step``: by default :meth:`change`."""
@@ -332,13 +321,13 @@ class Formulas:
     wd_scale: float = 1.0
     shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
 
-    def __call__(self, step: int) -> Formula:
-        """Return the formula of a step."""
-        return Formula(self, *self.numbers_at(step))
-
-    def with_numbers(self, numbers: Sequence[Any]) -> Formula:
+    def __call__(self, numbers: Sequence[Any]) -> Formula:
         """Return the formula with such numbers as :meth:`numbers_at` returns, or with symbols of them."""
-        return Formula(self, *numbers)
+        return Formula(self, tuple(numbers))
+
+    def at(self, step: int) -> Formula:
+        """Return the formula of a step."""
+        return Formula(self, self.numbers_at(step))
 
     def numbers_at(self, step: int) -> tuple[float, int, float | None]:
         """Return a step's learning rate, the number of steps before it, and the share of the average, if it has one."""
@@ -353,17 +342,11 @@ class Formula:
     """An updater's formula at one step, a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
 
     series: Formulas
-    lr: float
-    counted: int  # the steps before this one, those of an earlier run among them
-    ema_decay: float | None = None  # of the average of the param, the last slot, if this update goes into it
-
-    @property
-    def numbers(self) -> tuple[float, int, float | None]:
-        """What distinguishes this formula from those of other steps."""
-        return self.lr, self.counted, self.ema_decay
+    numbers: tuple[Any, ...]  # see Formulas.numbers_at
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Clip the gradient, apply the weight decay, change the block, and update its average."""
+        lr, counted, share = self.numbers
         updater, shape = self.series.updater, self.series.shape
         conf, decay = updater.conf, updater.conf.weight_decay * self.series.wd_scale
         if shape:
@@ -379,8 +362,8 @@ class Formula:
         if conf.l1:  # of sign(w), which is 0 of 0
             size = np.add(np.absolute(w, out=s), SMALLEST, out=s)
             g = np.add(g, np.multiply(np.divide(w, size, out=s), conf.l1, out=s), out=t)
-        updater.decay_and_change(updater.change_at(self.counted), self.lr, decay, w, g, slots, t, s)
-        if (share := self.ema_decay) is not None:
+        updater.decay_and_change(updater.change_at(counted), lr, decay, w, g, slots, t, s)
+        if share is not None:
             for a in averages:
                 a *= share
                 a += np.multiply(w, 1.0 - share, out=s)

@@ -173,7 +173,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
     """
     job, opened = placed.job, placed.opened
     alg = algorithm(job.train_one_batch)
-    objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
+    objects = {"the updater": updater, "the learning rate's schedule": updater.schedule, "the algorithm": alg}
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
     check_ready = partial(
         check_workers_ready, client, nets=opened.nets.values(), objects=objects, readers=opened.readers.values(),

@@ -207,7 +207,7 @@ class ClusterEngine(Engine):
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
-        return float(self._prepared.config.updater.rate(step))
+        return self._prepared.config.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the rate wherever params are updated."""

@@ -170,7 +170,7 @@ def test_formulas_of_all_steps_are_one_program(kind: str) -> None:
     traced = trace_series(Formulas(updater), len(updater.slots), (False, False, True))
     assert (traced is None) == (updater.whole or kind in ("moving momentum", "exponentials"))
     for step in (0, 3) if traced else ():
-        formula = Formulas(updater)(step)
+        formula = Formulas(updater).at(step)
         assert traced.formula(formula.numbers) == trace(formula, len(updater.slots))
 
 

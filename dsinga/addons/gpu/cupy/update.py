@@ -121,14 +121,14 @@ class UpdateConstants:
         self._table = table
         self._rows: dict[tuple[Any, int, UfuncProgram], list[int]] = {}
         for row, (update, traced) in enumerate(together):
-            if update.formula_at is not None:
-                key = update.formula_at, len(update.state), traced.program
+            if (series := getattr(update.formula, "series", None)) is not None:
+                key = series, len(update.state), traced.program
                 self._rows.setdefault(key, []).append(row)
 
     def __call__(self, step: int, place: np.ndarray) -> None:
         """Write the table of ``step``; raise NotCapturable where a formula has other operations then."""
-        for (formula_at, slots, program), rows in self._rows.items():
-            traced = try_trace(formula_at(step), slots)
+        for (series, slots, program), rows in self._rows.items():
+            traced = try_trace(series.at(step), slots)
             if traced is None or traced.program != program:
                 raise NotCapturable(f"updates of step {step} have other formulas than those that were captured")
             first = STATE + slots
