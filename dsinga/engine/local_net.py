@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Processor, SparseRows
 from dsinga.ops.types import is_plain
+from dsinga.passes.captured_passes import CapturedPass
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, rows_of, to_host, whole_shape
@@ -130,6 +132,7 @@ class LocalNet:
         self._processor: Processor | None = None  # chosen for the first net that is made
         if self.workers > 1 and job.gpu:
             _log.warning("the nets of %d workers in a process are computed by CPU cores, not by a GPU", self.workers)
+        self._captured: WeakValueDictionary[Hashable, CapturedPass] = WeakValueDictionary()
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 
@@ -177,6 +180,12 @@ class LocalNet:
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
         """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
+        key = phase, layers, y is None, *_kind(params, x)
+        if (captured := self._captured.get(key)) is not None:
+            result = captured.replay(params, x, y, step)
+            if result is not None:
+                outputs, metrics = result.outputs, result.metrics
+                return Forward({name: outputs[name].feature.copy() for name in layers or outputs}, Means(metrics))
         predictor = self._nets.predictor(phase, None if y is not None else layers, self._cut_rows(x))
         net = predictor.net
         records, rows = self._records(net, x, y, first)
@@ -184,7 +193,22 @@ class LocalNet:
             features, metrics = predictor.forward(
                 records, rows, layers or last_layers(net), params=self._values(net, params), step=step
             )
+        self._keep(key, predictor.last_pass, net, records, x, y)
         return Forward({name: feature.data for name, feature in features.items()}, Means(metrics))
+
+    def _keep(
+        self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
+        y: Batch, has_gradients: bool = False,
+    ) -> None:  # fmt: skip
+        """Keep a pass, to be replayed for the next batch of its kind, where arrays are computed as they are given."""
+        if captured is None or self.job.skip_bad_batches:
+            return
+        given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
+        for name, (data, labels) in records.items():
+            if data is not given[name] or labels is not of_layer.get(name) or (labels is not None and labels.ndim > 2):
+                return
+        if captured.prepare_replays(net, records, has_gradients):
+            self._captured[key] = captured
 
     def backward(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *,
@@ -203,6 +227,12 @@ class LocalNet:
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
         step = self._passes if step is None else step
         self._passes = step + 1
+        key = "backward", y is None, *_kind(params, x)
+        if gradients is None and (captured := self._captured.get(key)) is not None:
+            result = captured.replay(params, x, y, step)
+            if result is not None:
+                copies = {name: gradient.copy() for name, gradient in result.outputs.items()}
+                return Backward(copies, Means(result.metrics))
         compute = self._algorithm if gradients is None else bp
         names = tuple(gradients or ())
         cut_rows = self._cut_rows(x, self.job.micro_batches)
@@ -233,6 +263,8 @@ class LocalNet:
             )
             metrics = training_step.run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
+        if passes is not None and gradients is None and len(parts) == 1:
+            self._keep(key, passes.last, net, records, x, y, has_gradients=True)
         on_host = {name: to_host(gradient, ops) for name, gradient in pushed.items()}
         for name, gradient in on_host.items() if ops.device_count() else ():
             if not is_finite_gradient(gradient):
@@ -336,3 +368,10 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
+
+
+def _kind(params: Mapping[str, np.ndarray], x: Batch) -> tuple[Hashable, ...]:
+    """Return what a batch, its params and the thread have in common with others that the same pass computes."""
+    array = next(iter(x.values()), None) if type(x) is dict else x
+    shape = array.shape if type(array) is np.ndarray else None
+    return shape, id(next(iter(params.values()), None)), threading.get_ident()

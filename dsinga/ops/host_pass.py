@@ -7,7 +7,9 @@ of shapes is left in a replay, and nothing is allocated.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,21 @@ class HostPass:
         buffer = self._buffers.get(name)
         if buffer is None:
             buffer = self._buffers[name] = np.empty_like(array)
-        np.copyto(buffer, array)
+        buffer[...] = array
         return RecordedArray(buffer)
+
+    def buffer(self, name: str) -> np.ndarray:
+        """Return the memory to which :meth:`put` copies the array of this name."""
+        return self._buffers[name]
+
+    def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray]) -> None:
+        """Let launches have no result where one of these arrays is not finite; some are read before the other calls."""
+        before, after = [[x.ravel(order="K") for x in each if x.dtype.kind == "f"] for each in (inputs, outputs)]
+        calls = self._recorder.calls
+        if before:
+            calls.insert(0, partial(_check_finite, before))
+        if after:
+            calls.append(partial(_check_finite, after))
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
@@ -96,3 +111,10 @@ class HostPass:
     def nbytes(self) -> int:
         """The bytes of the arrays that it holds."""
         return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())
+
+
+def _check_finite(vectors: list[np.ndarray]) -> None:
+    """Raise Deviated unless the sums of squares are finite, and so all numbers."""
+    for vector in vectors:
+        if not math.isfinite(vector.dot(vector)):
+            raise Deviated

@@ -307,9 +307,19 @@ def _ufunc_call(
     ufunc: Any, function: Any, method: str, inputs: tuple[Any, ...], out: tuple[Any, ...], options: Any
 ) -> Callable[[], Any]:
     """Return a call of a ufunc that writes to ``out``; arguments by position take the least time."""
-    if method == "__call__" and not options and ufunc not in OUT_BY_NAME:
-        return partial(ufunc, *inputs, *out)
-    return partial(function, *inputs, out=out, **options)
+    if method != "__call__" or options or ufunc in OUT_BY_NAME:
+        return partial(function, *inputs, out=out, **options)
+    return partial(ufunc, *(_prepared(ufunc, inputs, k, out) for k in range(len(inputs))), *out)
+
+
+def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...]) -> Any:
+    """Return an input of a ufunc as the array to which each call would convert it, which takes as long as the sums."""
+    value, (result, *_) = inputs[k], out
+    if type(value) is float:
+        kinds = [type(each) if type(each) in (int, float) else np.result_type(each) for each in inputs]
+        return np.array(value, ufunc.resolve_dtypes((*kinds, *(None for _ in out)))[k])
+    is_longer = isinstance(value, np.ndarray) and value.ndim < result.ndim and value.size == result.size
+    return value.reshape(result.shape) if is_longer and ufunc.signature is None else value
 
 
 def _store(arrays: Iterable[np.ndarray], result: Any) -> None:

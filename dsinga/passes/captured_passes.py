@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import operator
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, cast
+
+import numpy as np
 
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.registry import is_user_code
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops
+from dsinga.ops.host_pass import HostPass
 from dsinga.ops.interface import PassMemory, PassResult
 from dsinga.ops.types import AsyncCopy, NotCapturable, RecordedStep
 from dsinga.training import Metrics
@@ -29,6 +31,7 @@ from dsinga.training.metrics import UnreadMetrics, report_metrics
 _log = logging.getLogger(__name__)
 
 GRAPHS = 8  # kept at most, each with the memory of its pass
+PARAM_SETS = 4  # sets of params by which batches of the same shapes are computed, such as a net's and its target's
 PARAM = "param of this pass: "  # begins the names of params among records
 REJECTED = 3  # passes in a row that are computed again, eagerly, because their metrics are not finite
 
@@ -46,6 +49,7 @@ class CapturedPass:
         self.memory = memory
         self.recorded = self.rejected = 0
         self.held: dict[str, Array] = {}
+        self.inputs: list[tuple[str, bool, np.ndarray]] = []  # input layers, and the buffers of records and labels
         self.unread: list[UnreadMetrics] = []
         self.outputs: Any = None
 
@@ -76,7 +80,40 @@ class CapturedPass:
 
     def uses(self, values: Mapping[str, Array] | None) -> bool:
         """Whether ``values`` are the arrays that it was recorded with."""
-        return values is None or all(map(operator.is_, map(values.get, self.held), self.held.values()))
+        if values is not None:
+            for name, value in self.held.items():
+                if values.get(name) is not value:
+                    return False
+        return True
+
+    def prepare_replays(self, net: NeuralNet, records: Mapping[str, Records], has_gradients: bool) -> bool:
+        """Let :meth:`replay` launch the pass, if it is one on a host of params that keep their addresses."""
+        memory = self.memory
+        if self.inputs or not (self.held and isinstance(memory, HostPass)):
+            return bool(self.inputs)
+        inputs = [(name, False, memory.buffer(f"{name} data")) for name in records]
+        labelled = [name for name, batch in records.items() if batch.labels is not None]
+        inputs += [(name, True, memory.buffer(f"{name} labels")) for name in labelled]
+        memory.require_finite([buffer for *_, buffer in inputs], self.outputs.values() if has_gradients else ())
+        self.inputs, self._net = inputs, net
+        return True
+
+    def replay(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
+        """Launch the pass on records and labels, arrays or dicts of them by input layer, and return the result.
+
+        None where they or the params are others than it was recorded with, or numbers are not finite.
+        """
+        if not self.uses(values):
+            return None
+        for name, is_label, buffer in self.inputs:
+            batch = y if is_label else x
+            array = batch.get(name) if type(batch) is dict else batch
+            if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
+                return None
+            buffer[...] = array
+        self.memory.launch(step)
+        metrics = self.read(self._net)
+        return None if metrics is None else PassResult(metrics, self.outputs)
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
         """Launch the graph on these records."""
@@ -107,6 +144,9 @@ class CapturedPasses:
         ops: the kernels of the worker.
         what: the name of such a pass, for the log.
         create: creates a pass in its device memory.
+
+    Attributes:
+        last: the pass by which :meth:`compute` gave its last result, None where it gave none.
     """
 
     def __init__(self, ops: Ops, what: str, create: Callable[[Any], CapturedPass] = CapturedPass):
@@ -114,7 +154,9 @@ class CapturedPasses:
         self._is_on_host = ops.calls_before_capture > 0
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
         self._calls: Counter[Hashable] = Counter()  # of passes on a host before they are recorded
+        self._addresses: dict[Hashable, set[int]] = {}  # of the params of passes on a host, by key
         self._moving: set[Hashable] = set()  # keys whose params do not keep their addresses
+        self.last: CapturedPass | None = None
         self._failed: dict[Hashable, str] = {}
 
     def __len__(self) -> int:
@@ -149,9 +191,9 @@ class CapturedPasses:
         from pass to pass are copied to the device as records are, on a host once they have other addresses; ``values``
         are params that keep their addresses. ``replay`` is called where the pass was launched, and not recorded.
         """
-        key = _with_shapes(key, records)
-        if params is not None and self._keep_addresses(key, params):
-            params, values = None, params
+        self.last, key = None, _with_shapes(key, records)
+        if params is not None and (with_address := self._with_address(key, params)) is not None:
+            key, params, values = with_address, None, params
         if params is not None:
             given = {f"{PARAM}{name}": Records(value, None) for name, value in params.items()}
             key, records = _with_shapes(key, given), {**records, **given}
@@ -171,18 +213,24 @@ class CapturedPasses:
             self._give_up(key, error)
             return None
         metrics = self.finish(captured, net)
-        return None if metrics is None else PassResult(metrics, captured.outputs)
+        if metrics is None:
+            return None
+        self.last = captured
+        return PassResult(metrics, captured.outputs)
 
-    def _keep_addresses(self, key: Hashable, params: Mapping[str, Array]) -> bool:
-        """Whether params on a host have kept their addresses from pass to pass, so that they need not be copied."""
+    def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
+        """Return the key of passes on a host by ``params``; None where these do not keep their addresses."""
         if not self._is_on_host or key in self._moving:
-            return False
-        captured = self._passes.get(key)
-        if captured is None or captured.uses(params):
-            return True
+            return None
+        addresses = self._addresses.setdefault(key, set())
+        addresses.add(address := id(next(iter(params.values()), None)))
+        captured = self._passes.get((key, address))
+        if len(addresses) <= PARAM_SETS and (captured is None or captured.uses(params)):
+            return key, address
         self._moving.add(key)
-        del self._passes[key]
-        return False
+        for address in self._addresses.pop(key):
+            self._passes.pop((key, address), None)
+        return None
 
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None

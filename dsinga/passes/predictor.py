@@ -18,9 +18,9 @@ from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
 from dsinga.ops import Array, Ops, Processor
-from dsinga.ops.interface import PassResult, RepeatedPasses
+from dsinga.ops.interface import PassResult
 from dsinga.ops.types import is_on_device
-from dsinga.passes.captured_passes import passes_of
+from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, passes_of
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
@@ -45,7 +45,7 @@ class ThreadKernels(NamedTuple):
 
     ops: Ops
     params: dict[str, Array]
-    passes: RepeatedPasses | None
+    passes: CapturedPasses | None
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
@@ -124,8 +124,14 @@ class Predictor:
             values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
         return {name: _to_host(outputs[name], ops) for name in keep}, metrics
 
+    @property
+    def last_pass(self) -> CapturedPass | None:
+        """The captured pass that computed the calling thread's last batch by ``params`` of the call; None of a call."""
+        kernels = self._by_thread.get((threading.get_ident(), ONE_CORE))
+        return None if kernels is None or kernels.passes is None else kernels.passes.last
+
     def _launch(
-        self, passes: RepeatedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
+        self, passes: CapturedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
         params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
     ) -> PassResult | None:  # fmt: skip
         """Compute a batch by replaying a recorded pass; return None if that is not possible.

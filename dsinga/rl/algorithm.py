@@ -157,10 +157,9 @@ class Algorithm(ABC):
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
         """Return the outputs of the model's heads for N observations, each (N, ...), by default with our own params."""
-        forward = self.net.forward(
-            self.params if params is None else params, {self.model.input: observations}, layers=self.model.heads
-        )
-        return tuple(forward.outputs[head] for head in self.model.heads)
+        heads, params = self.model.heads, self.params if params is None else params
+        outputs = self.net.forward(params, observations, layers=heads).outputs
+        return tuple([outputs[head] for head in heads])
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch: arrays by input layer, and labels."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,15 +107,20 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
         )
 
 
-@contextlib.contextmanager
-def explained_observations(*observations: Any) -> Iterator[None]:
-    """Raise UserError about non-finite observations in place of the net's own error about them."""
-    try:
-        yield
-    except UserError:
-        for array in observations:
-            check_finite(array)
-        raise
+class explained_observations:
+    """A context that raises UserError about non-finite observations in place of the net's own error about them."""
+
+    def __init__(self, *observations: Any):
+        self._observations = observations
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        """Look at the observations where there is a UserError."""
+        if isinstance(error, UserError):
+            for array in self._observations:
+                check_finite(array)
 
 
 def check_finite(observations: Any) -> None:

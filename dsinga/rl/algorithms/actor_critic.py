@@ -190,7 +190,7 @@ class ActorCritic(Algorithm):
         head = self.model.heads[number]
         if self.recurrence is not None:
             return self.recurrence.step(self.params, observations, hidden, head, moves=moves)
-        return self.net.forward(self.params, {self.model.input: observations}, layers=(head,)).outputs[head]
+        return self.net.forward(self.params, observations, layers=(head,)).outputs[head]
 
     @property
     def metric_names(self) -> Sequence[str]:
