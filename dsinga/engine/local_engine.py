@@ -349,6 +349,13 @@ class CountedUpdates:
         self._updater.push(name, gradient)
         self.seconds += time.perf_counter() - started
 
+    def push_all(self, gradients: Mapping[str, Any]) -> str | None:
+        """Take all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        started = time.perf_counter()
+        lost = self._updater.push_all(gradients)
+        self.seconds += time.perf_counter() - started
+        return lost
+
     def finish(self) -> None:
         """Apply the gradients that wait."""
         self.has_begun, started = True, time.perf_counter()

@@ -14,7 +14,7 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.ops import Array, Ops, SparseRows
-from dsinga.ops.interface import RepeatedPasses
+from dsinga.ops.interface import PassResult, RepeatedPasses
 from dsinga.ops.recorded_array import RecordedResult
 from dsinga.ops.types import NotCapturable
 from dsinga.training import Algorithm, Metrics, Push, accumulate, bp
@@ -38,6 +38,9 @@ class Updates(Protocol):
     def push(self, name: str, gradient: Any) -> None:
         """Take the gradient of a param; called once for each param in a step."""
 
+    def push_all(self, gradients: Mapping[str, Any]) -> str | None:
+        """Take all gradients of a step if they are finite; else none, and return the name of one that is not."""
+
     def finish(self) -> None:
         """End the step after all gradients have been pushed."""
 
@@ -51,6 +54,11 @@ class KeptGradients(dict[str, Any]):
     def push(self, name: str, gradient: Any) -> None:
         """Store a gradient."""
         self[name] = gradient
+
+    def push_all(self, gradients: Mapping[str, Any]) -> str | None:
+        """Store all gradients."""
+        self.update(gradients)
+        return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
 
     def finish(self) -> None:
         """Do nothing."""
@@ -89,6 +97,15 @@ class TrainingStep:
         """
         if self.skips:
             return self._run_or_skip(step, params, batches, updates)
+        if self._can_replay and self.micro_batches == 1:
+            ((records, ctx),) = batches
+            if (replayed := self._replay(self.net, params, records, ctx)) is not None:
+                if (lost := updates.push_all(replayed.outputs)) is not None:
+                    self._fail(lost, step, params, records, ctx)
+                updates.finish()
+                metrics: Metrics = replayed.metrics
+                return metrics
+            batches = [(records, ctx)]
         last: list[tuple[Mapping[str, Records], Context]] = []
 
         def noted() -> Iterator[tuple[Mapping[str, Records], Context]]:
@@ -154,33 +171,50 @@ class TrainingStep:
         return metrics
 
     def _accumulate(self, params: Mapping[str, Array], batches: MicroBatches, push: Any) -> Metrics:
-        algorithm = self.algorithm if self.passes is None or self.algorithm is not bp else self._replay
+        algorithm = self._replay_or_call if self._can_replay else self.algorithm
         return accumulate(algorithm, self.net, params, batches, self.micro_batches, push)
 
-    def _replay(
+    @property
+    def _can_replay(self) -> bool:
+        return self.passes is not None and self.algorithm is bp
+
+    def _replay_or_call(
         self, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
     ) -> Metrics:
         """Compute a micro-batch as back-propagation does, by replaying what was captured where it can."""
+        if (replayed := self._replay(net, params, records, ctx)) is None:
+            return bp(net, {name: ctx.ops.asarray(value) for name, value in params.items()}, records, ctx, push)
+        for name, gradient in replayed.outputs.items():
+            push(name, gradient)
+        metrics: Metrics = replayed.metrics
+        return metrics
+
+    def _replay(
+        self, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
+    ) -> PassResult | None:
+        """Return metrics and gradients of a micro-batch by replaying what was captured; None where it cannot."""
         assert self.passes is not None
 
         def compute(batch: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> KeptGradients:
             pushed = KeptGradients()
-            bp(net, values, batch, ctx, pushed.push)
+            bp(net, values, batch, without_peers(ctx), pushed.push)
             if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
                 raise NotCapturable("gradients have few rows")
             return pushed
 
         result = self.passes.compute((net, ctx.rows), net, records, ctx, compute, params)
         if result is None:
-            return bp(net, {name: ctx.ops.asarray(value) for name, value in params.items()}, records, ctx, push)
+            return None
         copies = self.keeps_gradients or self.micro_batches > 1
-        for name, gradient in result.outputs.items():
-            if isinstance(gradient, RecordedResult):
-                push(name, gradient.value)  # a new one in each pass
-            else:
-                push(name, gradient.copy() if copies else gradient)
-        metrics: Metrics = result.metrics
-        return metrics
+        gradients = {name: _own(gradient, copies) for name, gradient in result.outputs.items()}
+        return result._replace(outputs=gradients)
+
+
+def _own(gradient: Any, copies: bool) -> Any:
+    """Return a gradient of a replay: a copy if asked for, unless it is new in each pass."""
+    if isinstance(gradient, RecordedResult):
+        return gradient.value
+    return gradient.copy() if copies else gradient
 
 
 def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
@@ -211,3 +245,21 @@ def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
     """Return a gradient in the shape of its param; sparse rows have the right shape already."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
+
+
+class _NoPeers:
+    """In place of the other workers of a group, whose arrays cross the host within a pass."""
+
+    def send(self, *_: Any) -> None:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+    def receive(self, *_: Any) -> Any:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+
+def without_peers(ctx: Context) -> Context:
+    """Return the context of a recorded pass, which refuses arrays of other workers before any is sent."""
+    if ctx.peers is None:
+        return ctx
+    peers = _NoPeers()
+    return replace(ctx, peers=peers, all_reduce=peers.receive, all_gather=peers.receive)

@@ -7,7 +7,6 @@ gradients. Between two graphs the host only starts copies, so that the exchange 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.types import AsyncCopy, NotCapturable
 from dsinga.passes.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute
-from dsinga.passes.training_step import TrainingStep
+from dsinga.passes.training_step import TrainingStep, without_peers
 from dsinga.training import Metrics, bp
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class ExchangedIterations:
         def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:
             exchanged = self._passes.values()[-1]
             assert isinstance(exchanged, ExchangedPass)
-            bp(self._net, exchanged, on_device, _without_peers(ctx), exchanged.push)
+            bp(self._net, exchanged, on_device, without_peers(ctx), exchanged.push)
 
         self._params.hold()
         try:
@@ -207,21 +206,3 @@ def _blocks(net: NeuralNet, names: Sequence[str]) -> Group:
     large = [name for name in names if 8 * net.params[name].size >= GROUP_BYTES]
     small = tuple(name for name in names if name not in large)
     return [*((name,) for name in large), *([small] if small else [])]
-
-
-class _NoPeers:
-    """In place of the other workers of a group, whose arrays cross the host within a pass."""
-
-    def send(self, *_: Any) -> None:
-        raise NotCapturable("layers exchange arrays with other workers of the group")
-
-    def receive(self, *_: Any) -> Any:
-        raise NotCapturable("layers exchange arrays with other workers of the group")
-
-
-def _without_peers(ctx: Context) -> Context:
-    """Return the context of a recorded pass, which refuses arrays of other workers before any is sent."""
-    if ctx.peers is None:
-        return ctx
-    peers = _NoPeers()
-    return replace(ctx, peers=peers, all_reduce=peers.receive, all_gather=peers.receive)

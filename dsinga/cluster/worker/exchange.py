@@ -19,6 +19,7 @@ from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamH
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
 from dsinga.ops import Array, Ops
+from dsinga.training.divergence import is_finite_gradient
 from dsinga.training.local_updater import LocalUpdater, check_gradient
 
 # The number of the server that adds and joins arrays for the workers of a group.
@@ -126,6 +127,13 @@ class Exchange(Mapping[str, Array]):
         value = home.value()
         self._meter.waited += time.perf_counter() - started
         return value
+
+    def push_all(self, gradients: Mapping[str, Array]) -> str | None:
+        """Take over all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        lost = next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
+        for name, gradient in gradients.items() if lost is None else ():
+            self.push(name, gradient)
+        return lost
 
     def push(self, name: str, gradient: Array) -> None:
         """Take over the gradient of a param; it is sent when its bucket is complete.

@@ -32,6 +32,7 @@ from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet, Param
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Processor
+from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
@@ -104,11 +105,13 @@ class GroupWorker:
         self._exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
         self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
+        net, capture = self.net(Phase.kTrain), self._ops.capture()
         self._training_step = TrainingStep(
-            config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
-        )
+            config.algorithm, net, micro_batches, config.skip_bad_batches, keeps_gradients=True,
+            passes=passes_of(self._ops, "training passes") if capture is None and not net.bridged else None,
+        )  # fmt: skip
         self._captured = None
-        if (capture := self._ops.capture()) is None:
+        if capture is None:
             return
         local = shapes.keys() - {slice_.param for slice_ in config.slices}
         self.exchange = capture.exchange(
