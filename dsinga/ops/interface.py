@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -33,20 +33,6 @@ class PassResult(NamedTuple):
 
     metrics: Any
     outputs: Any = None
-
-
-class RepeatedPasses(Protocol):
-    """Computes the passes of one worker, and captures each after some calls, to replay it later; used by one thread."""
-
-    def compute(
-        self, key: Hashable, net: Any, records: Mapping[str, Any], ctx: Any, compute: Callable[[Any, Any, Any], Any],
-        params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
-    ) -> PassResult | None:  # fmt: skip
-        """Return the result of ``compute(records, params, ctx)`` by replaying the capture of ``key``; None: call it.
-
-        ``records`` are by input layer, those of the step of ``ctx``; ``params`` are those that differ from pass to
-        pass, or in their place ``values`` those that keep their addresses.
-        """
 
 
 class PassMemory(Protocol):

@@ -14,9 +14,10 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.ops import Array, Ops, SparseRows
-from dsinga.ops.interface import PassResult, RepeatedPasses
+from dsinga.ops.interface import PassResult
 from dsinga.ops.recorded_array import RecordedResult
 from dsinga.ops.types import NotCapturable
+from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.training import Algorithm, Metrics, Push, accumulate, bp
 from dsinga.training.divergence import (
     all_finite,
@@ -86,7 +87,7 @@ class TrainingStep:
     micro_batches: int = 1
     skips: bool = False
     repeats: bool = False
-    passes: RepeatedPasses | None = None
+    passes: CapturedPasses | None = None
     keeps_gradients: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
