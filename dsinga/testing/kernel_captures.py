@@ -67,7 +67,8 @@ class CaptureContract:
 
         for step in range(STEPS):
             records, ctx = records_of(step), Context(worker, Phase.kTest, Rows(0, ROWS, ROWS), 0, step)
-            params = {name: value + np.float32(step) for name, value in params.items()}
+            for value in params.values():  # on a host, params that keep their addresses are not copied
+                value += np.float32(step)
             result = passes.compute("pass", net, records, ctx, compute, params)
             placed = {name: worker.asarray(value) for name, value in params.items()}
             outputs, metrics = forward(net, placed, records, ctx, ("tanh",))
