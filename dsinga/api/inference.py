@@ -279,9 +279,9 @@ def describe_padding(job: Job, data_root: str | None = None) -> str:
         return ""
     if (lengths := sampler.lengths) is None:
         return ""
-    steps = range(min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize)))
-    orders = replace(sampler, lengths=None), sampler
-    shuffled, by_length = (padding_share([lengths.of(order.rows(step)) for step in steps]) for order in orders)
+    batches = min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize))
+    orders = (order.rows(0, 0, batches * sampler.batchsize) for order in (replace(sampler, lengths=None), sampler))
+    shuffled, by_length = (padding_share([*map(lengths.of, np.split(rows, batches))]) for rows in orders)
     return (
         f"padding, up to the longest sequence of a batch: {shuffled:.1%} of the steps in shuffled batches, "
         f"{by_length:.1%} by length (group_by_length: {sampler.grouped})"

@@ -11,7 +11,6 @@ import numpy as np
 
 from dsinga.base.epochs import Epochs
 from dsinga.data import RecordSource, kept_bytes
-from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.job import Job, Phase
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
@@ -56,7 +55,7 @@ class BatchReader:
     @property
     def is_in_memory(self) -> bool:
         """Whether all records are numpy arrays in this process."""
-        return all(isinstance(column, ArrayColumn) for store in self.stores.values() for column in store.columns)
+        return all(column.in_memory for store in self.stores.values() for column in store.columns)
 
     @property
     def batchsize(self) -> int:
@@ -181,15 +180,13 @@ class WorkerBatches:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads for a batch, for given bytes of a record and of a label."""
+    """Return the bytes that an input layer reads for a batch: of each record and label a share, if it is cut by space.
+
+    ``record`` and ``label`` are the bytes of a record and of a label.
+    """
     rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
-    return rows * _bytes_read(stage.layer, record, label)
-
-
-def _bytes_read(layer: Layer, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads of a record and its label: a share if the layer is cut by space."""
-    shares = [region.share if region else 1 for region in (layer.region, layer.label_region)]
-    return int(record * shares[0] + label * shares[1])
+    shares = [region.share if region else 1 for region in (stage.layer.region, stage.layer.label_region)]
+    return rows * int(record * shares[0] + label * shares[1])
 
 
 def site_job(job: Job, site: int) -> Job:

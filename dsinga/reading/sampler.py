@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,7 @@ class Sampler:
         group, epoch = (position - self.skip) // size, position // self.length
         first = max(self.skip + group * size, epoch * self.length)
         last = min(self.skip + (group + 1) * size, (epoch + 1) * self.length)
-        key = (self.length, self.batchsize, self.seed, self.chunk, self.skip, self.grouped, first)
-        return first, lengths.kept(key, partial(self._grouped_rows, first, last, lengths))
+        return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
         """Return the rows at positions ``first`` to ``last`` of one epoch, as shuffled batches of similar lengths.
@@ -186,9 +185,6 @@ def _read_only(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-KEPT_ORDERS = 8  # as many as a process reads at a time: a batch may span the end of an epoch
-
-
 class SequenceLengths:
     """The lengths of the sequences of a source, read block by block on first use.
 
@@ -210,14 +206,6 @@ class SequenceLengths:
         stored = source.shape[0] if self._has_codes else source.label_shape[0]
         self.steps = min(stored, steps or stored)
         self._blocks: dict[int, np.ndarray] = {}
-        self._orders: dict[Any, np.ndarray] = {}
-
-    def kept(self, key: Any, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the cached rows for ``key``, or compute and cache them; only the newest few are kept."""
-        if (rows := self._orders.get(key)) is None:
-            rows = compute()
-            self._orders = dict([*self._orders.items()][1 - KEPT_ORDERS :]) | {key: rows}  # other threads read it
-        return rows
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the lengths (n,) int64 of the records with these numbers (n,)."""
@@ -237,7 +225,7 @@ class SequenceLengths:
         return self._blocks[number]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_blocks": {}, "_orders": {}}
+        return {**vars(self), "_blocks": {}}
 
 
 def _are_codes(source: RecordSource) -> bool:
