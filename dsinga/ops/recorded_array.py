@@ -26,8 +26,8 @@ FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "strides", "itemsize", "fla
 OF_SHAPES = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "broadcast_shapes"}
 """Functions of numpy whose results do not depend on the numbers of arrays."""
 WITH_OUT = {
-    "all", "any", "argmax", "argmin", "clip", "concatenate", "cumsum", "dot", "einsum", "max", "mean", "min", "prod",
-    "stack", "sum", "take",
+    "all", "any", "argmax", "argmin", "clip", "concatenate", "cumsum", "dot", "einsum", "max", "min", "prod", "stack",
+    "sum", "take",
 }  # fmt: skip
 """Functions and methods that write their result to a given array; its shape does not depend on numbers."""
 IN_PLACE = {
@@ -67,10 +67,11 @@ class Recorder:
         self.calls.append(call)
         self._memory += memory
 
-    def made(self, array: np.ndarray) -> RecordedArray:
-        """Return an array that was made while the pass is recorded, as one whose use is noted."""
+    def made(self, result: Any) -> RecordedArray:
+        """Return an array or a number of numpy's, made while the pass is recorded, as one whose use is noted."""
+        array = np.asarray(result)
         self.nbytes += array.nbytes
-        return RecordedArray(array)
+        return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
 
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
         """Return ``compute(step)`` as an array that is computed again for each later step."""
@@ -84,36 +85,23 @@ class Recorder:
         return self.made(array)
 
     def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
-        """Return an object that has the result of ``compute(*arguments)``, which may have another shape in each pass.
-
-        The pass has no other use of it than to return it.
-        """
-        call, result = partial(compute, *plain(arguments)), RecordedResult()
-
-        def renew() -> None:
-            result.value = call()
-
-        renew()
-        self.add(renew)
+        """Return an object with the result of ``compute(*arguments)`` in each pass, such as a gradient of few rows."""
+        result = RecordedResult(partial(compute, *plain(arguments)))
+        self.add(result.renew)
         return result
 
 
 class RecordedResult:
-    """What a function has returned in the last pass, as ``value``; its shape and dtype are those of that."""
+    """What a function has returned in the last pass, as ``value``, which has the same shape and dtype in each."""
 
-    value: Any = None
+    def __init__(self, compute: Callable[[], Any]):
+        self._compute = compute
+        self.renew()
+        self.shape, self.dtype = self.value.shape, self.value.dtype
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the value."""
-        shape: tuple[int, ...] = self.value.shape
-        return shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the value."""
-        dtype: np.dtype = self.value.dtype
-        return dtype
+    def renew(self) -> None:
+        """Compute the value of this pass."""
+        self.value = self._compute()
 
 
 class _Thread(threading.local):
@@ -195,7 +183,7 @@ class RecordedArray(NDArrayOperatorsMixin):
         if name in FACTS:
             return getattr(self.array, name)
         if name == "T":
-            return RecordedArray(self.array.T)
+            return self.transpose()
         method = getattr(np.ndarray, name, None)
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"an array of a recorded pass has no {name!r}")
@@ -209,10 +197,14 @@ class RecordedArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, RecordedNumber) and part.dtype.kind in "iu" for part in parts):  # numpy gives a view
+            parts = tuple(int(part) if isinstance(part, RecordedNumber) else part for part in parts)
         if any(isinstance(part, (np.ndarray, list, RecordedArray)) for part in parts):
-            return _call(operator.getitem, (self, index), {})
-        view = self.array[index]
-        return RecordedArray(view) if isinstance(view, np.ndarray) else _call(operator.getitem, (self, index), {})
+            return _call(operator.getitem, (self, parts), {})
+        view = self.array[parts]
+        if isinstance(view, np.ndarray) and not isinstance(self, RecordedNumber):
+            return RecordedArray(view)
+        return _call(operator.getitem, (self, parts), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
         call = partial(operator.setitem, self.array, plain(index), plain(value))
@@ -248,9 +240,6 @@ class RecordedArray(NDArrayOperatorsMixin):
     def __str__(self) -> str:
         raise NotCapturable("it writes a number as text")
 
-    def __format__(self, _: str) -> str:
-        return str(self)
-
     def __reduce_ex__(self, _: Any) -> Any:
         raise NotCapturable("it copies or pickles an array without numpy")
 
@@ -268,6 +257,10 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     if name in IN_PLACE or "out" in options:
         _written(arguments[0] if name in IN_PLACE else options["out"])
     result = function(*given, **named)
+    if name == "count_nonzero" and type(result) is int:  # of numpy before 2.3
+        result = np.intp(result)
+    if name == "astype" and result is given[0]:  # which copies nothing
+        return arguments[0]
     written = [each for each in (*arguments, *options.values()) if result is not None and plain(each) is result]
     if result is None or written:  # of the second, an argument takes the result
         _written(arguments[0] if result is None else written[0])
@@ -283,6 +276,8 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     if all(_is_view(each, sources) for each in results):
         if name in VIEWS_BY_NUMBERS or not all(_is_view(each, results) for each in sources):
             raise NotCapturable(f"numbers say which part of an array numpy's {name} returns")
+        if any(isinstance(each, RecordedNumber) for each in arguments):
+            raise NotCapturable(f"it makes an array of a number, by numpy's {name}")
         recorded = list(map(RecordedArray, results))
     else:
         recorded = list(map(_made, results))
@@ -298,7 +293,7 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
 
 def _written(array: Any) -> np.ndarray:
     """Return the memory of an array that is written; raise NotCapturable for one that is read without notes."""
-    if not isinstance(array, RecordedArray):
+    if not isinstance(array, RecordedArray) or isinstance(array, RecordedNumber):
         raise NotCapturable("it writes to an array that was made before the pass")
     return array.array
 
@@ -344,11 +339,7 @@ def _is_view(result: Any, sources: Iterable[np.ndarray]) -> bool:
 
 
 def _made(result: Any) -> RecordedArray:
-    """Return what a function of numpy has made, an array or a number, as one whose use is noted."""
-    array = np.asarray(result)
-    if _thread.recorder is not None:
-        _thread.recorder.nbytes += array.nbytes
-    return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
+    return (_thread.recorder or Recorder()).made(result)
 
 
 def _note(call: Callable[[], Any]) -> None:

@@ -139,14 +139,12 @@ class Embedding(CodesLayer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        shape, recorded = params[0].shape, recorder()
-
-        def compute(codes: Array, dy: Array) -> SparseRows:
+        def compute(codes: Array, dy: Array) -> Any:
             rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(codes, dy))
-            return SparseRows(rows.astype(np.int64, copy=False), values, shape)
+            gradient = SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape)
+            return ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient
 
-        if recorded is None:
-            gradient = compute(output.saved, grad)
-            return (None,), (ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient,)
-        late = recorded.result_of(compute, output.saved, grad)
-        return (None,), (recorded.array_of(lambda: late.value.dense()) if self.dense_gradient else late,)
+        if (recorded := recorder()) is None:
+            return (None,), (compute(output.saved, grad),)
+        in_each_pass = recorded.array_of if self.dense_gradient else recorded.result_of
+        return (None,), (in_each_pass(compute, output.saved, grad),)

@@ -80,13 +80,10 @@ class NumpyArrays:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array; an image or a volume in the layout in which this backend is fastest."""
-        if len(shape) in LAST:
-            batch, channels, *sizes = shape
-            array = to_image(np.empty((batch, *sizes, channels), dtype))
-        else:
-            array = np.empty(shape, dtype)
-        recorded = recorder()
-        return array if recorded is None else recorded.made(array)
+        if len(shape) not in LAST:
+            return np.empty(shape, dtype)
+        batch, channels, *sizes = shape
+        return to_image(np.empty((batch, *sizes, channels), dtype))
 
     def flatten(self, x: Array) -> Array:
         """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, whatever the memory layout; a view where possible."""

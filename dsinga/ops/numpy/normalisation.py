@@ -136,9 +136,8 @@ class NumpyNormalisation(NumpyElementwise):
 
         The share is a number, or what :meth:`step_number` returns.
         """
-        kept = 1 - share
-        kept = kept if isinstance(kept, float) else kept.astype(running.dtype)  # to which numpy rounds a float
-        return (kept * running + share * (new * factor)).astype(running.dtype)
+        kept = np.multiply(1 - share, running, dtype=running.dtype)  # whether the share is a number or a float64 array
+        return (kept + share * (new * factor)).astype(running.dtype)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""

@@ -1,0 +1,225 @@
+"""Nets whose passes are replayed train to the bits of nets that are called, with all settings of training."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError, nn
+from dsinga import extensions as callbacks
+from dsinga.base.registry import register
+from dsinga.ops.host_pass import HostPass
+from dsinga.ops.onednn.onednn_ops import Float32Ops
+from tests.support.small_job import assert_same
+from tests.support.user_layers import Identity
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(0, 2, (36, 6)).astype(np.float32), RNG.integers(0, 3, 36)
+BAD = X.copy()
+BAD[20, 2] = np.nan
+SETTINGS: dict[str, list[Any]] = {
+    "optimizer": [
+        nn.SGD, nn.Adam, nn.AdamW, nn.RMSprop, nn.Adagrad, nn.Adadelta, nn.Adamax, nn.Lamb, nn.Lion, nn.Muon,
+    ],
+    "clipping": [{}, {"clip_value": 0.02}, {"clip_norm": 0.05}, {"clip_global_norm": 0.1}],
+    "averages": [{}, {"use_ema": True, "ema_momentum": 0.9, "ema_every": 3}],
+    "rate": [0.05, nn.ExponentialDecay(0.05, decay_steps=4, decay_rate=0.5)],
+    "data": [X, BAD],
+    "dropout": [0.0, 0.3],
+    "micro_batches": [1, 2],
+    "rows": [32, 36],  # the last batch of eight is a short one
+}  # fmt: skip
+
+
+def pairwise(sizes: list[int]) -> list[tuple[int, ...]]:
+    """Return choices of one of each size in which each pair of two choices occurs."""
+    open_pairs = {
+        (a, i, b, j)
+        for (a, m), (b, n) in itertools.combinations(enumerate(sizes), 2)
+        for i, j in itertools.product(range(m), range(n))
+    }
+    rows = []
+    while open_pairs:
+        row: list[int] = []
+        for factor, size in enumerate(sizes):
+            gains = [sum((a, i, factor, j) in open_pairs for a, i in enumerate(row)) for j in range(size)]
+            rest = [sum((factor, j) in (pair[:2], pair[2:]) for pair in open_pairs) for j in range(size)]
+            row.append(max(range(size), key=lambda j: (gains[j], rest[j])))
+        rows.append(tuple(row))
+        open_pairs -= {(a, i, b, j) for (a, i), (b, j) in itertools.combinations(enumerate(row), 2)}
+    return rows
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of the passes that were replayed."""
+    steps: list[int] = []
+    launch = HostPass.launch
+
+    def noted(self: HostPass, step: int) -> None:
+        steps.append(step)
+        launch(self, step)
+
+    monkeypatch.setattr(HostPass, "launch", noted)
+    return steps
+
+
+def model_of(*inner: Any, optimizer: Any = "adam") -> nn.Sequential:
+    model = nn.Sequential([nn.Input((6,)), nn.Dense(5, activation="relu"), *inner, nn.Dense(3)])
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def fit(model: nn.Sequential, x: np.ndarray, y: np.ndarray, **arguments: Any) -> tuple[dict[str, Any], Any]:
+    history = model.fit(x, y, batch_size=8, epochs=3, progress=False, **arguments)
+    return dict(model.params), history.history
+
+
+def both(monkeypatch: pytest.MonkeyPatch, make: Any, *arguments: Any, **named: Any) -> tuple[Any, Any]:
+    """Return what a fit gives that may replay passes, and one that calls them."""
+    replayed = fit(make(), *arguments, **named)
+    with monkeypatch.context() as patch:
+        patch.setattr(Float32Ops, "captures_passes", False)
+        called = fit(make(), *arguments, **named)
+    return replayed, called
+
+
+@pytest.mark.parametrize("choice", pairwise([len(values) for values in SETTINGS.values()]), ids=str)
+def test_settings_of_training(choice: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, launches: list[int]):
+    chosen = {name: values[k] for (name, values), k in zip(SETTINGS.items(), choice, strict=True)}
+    rows, inner = chosen["rows"], [nn.Dropout(chosen["dropout"])] if chosen["dropout"] else []
+
+    def make() -> nn.Sequential:
+        optimizer = chosen["optimizer"](chosen["rate"], **chosen["clipping"], **chosen["averages"])
+        return model_of(*inner, optimizer=optimizer)
+
+    further = {"skip_bad_batches": chosen["data"] is BAD, "micro_batches": chosen["micro_batches"]}
+    replayed, called = both(monkeypatch, make, chosen["data"][:rows], Y[:rows], **further)
+    assert launches
+    assert_same(replayed[0], called[0])
+    np.testing.assert_equal(replayed[1], called[1])
+
+
+class Acting(callbacks.Callback):
+    """Does something with the model, once, at a step of the second epoch."""
+
+    def __init__(self, act: Any):
+        self._act, self._steps = act, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._steps += 1
+        if self._steps == 7:
+            self._act(self.model)
+
+
+def interrupt(_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def halve(model: Any) -> None:
+    model.set_weights([array / 2 for array in model.get_weights()])
+
+
+ACTS = {
+    "interrupt": interrupt, "set_weights": halve, "predict": lambda model: model.predict(X),
+    "train_on_batch": lambda model: model.train_on_batch(X[:8], Y[:8]), "evaluate": lambda model: model.evaluate(X, Y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_happens_between_steps(act: str, monkeypatch: pytest.MonkeyPatch, launches: list[int]):
+    def make() -> nn.Sequential:
+        model = model_of(nn.BatchNormalization(), nn.Dropout(0.2))
+        try:
+            fit(model, X, Y, callbacks=[Acting(ACTS[act])])
+        except KeyboardInterrupt:
+            assert act == "interrupt"
+        return model
+
+    replayed, called = both(monkeypatch, make, X, Y)
+    assert launches
+    assert_same(replayed[0], called[0])
+    assert replayed[1] == called[1]
+
+
+def test_an_interrupt_within_a_replay(monkeypatch: pytest.MonkeyPatch):
+    """The step is not counted, and what the replay had computed by then changes no later number."""
+
+    def trained() -> dict[str, Any]:
+        model, start = model_of(nn.Dropout(0.3)), 0
+        while start < 12:
+            try:
+                model.train_on_batch(X[start : start + 8], Y[start : start + 8])
+                start += 1
+            except KeyboardInterrupt:
+                interrupted.append(start)
+        return dict(model.params)
+
+    def launch_or_stop(self: HostPass, step: int) -> None:
+        if step == 7 and not interrupted:
+            calls = self._recorder.calls
+            for call in calls[: len(calls) // 2]:
+                call()
+            raise KeyboardInterrupt
+        launch(self, step)
+
+    launch, interrupted = HostPass.launch, list[int]()
+    monkeypatch.setattr(HostPass, "launch", launch_or_stop)
+    replayed = trained()
+    assert interrupted == [7]
+    monkeypatch.setattr(Float32Ops, "captures_passes", False)
+    assert_same(replayed, trained())
+
+
+def test_a_label_that_is_no_class_is_refused_as_by_a_call(monkeypatch: pytest.MonkeyPatch, launches: list[int]):
+    def trained() -> tuple[str, dict[str, Any]]:
+        model, wrong = model_of(), Y[:8].copy()
+        wrong[5] = 7
+        for start in range(8):
+            model.train_on_batch(X[start : start + 8], Y[start : start + 8])
+        with pytest.raises(UserError) as error:
+            model.train_on_batch(X[:8], wrong)
+        model.train_on_batch(X[:8], Y[:8])
+        return str(error.value), dict(model.params)
+
+    replayed = trained()
+    assert launches
+    monkeypatch.setattr(Float32Ops, "captures_passes", False)
+    called = trained()
+    assert replayed[0] == called[0]
+    assert "label 7" in replayed[0]
+    assert_same(replayed[1], called[1])
+
+
+@register("layer", "RememberingIdentity")
+class RememberingIdentity(Identity):
+    """A user's layer that keeps an array between calls, and lets its shape follow that of the batch."""
+
+    seen: Any = None
+
+    def compute_feature(self, params: Any, sources: Any, ctx: Any) -> Any:
+        last, RememberingIdentity.seen = RememberingIdentity.seen, np.array(sources[0])
+        moved = 0 if last is None or last.shape != sources[0].shape else last
+        return super().compute_feature(params, [sources[0] + np.float32(0.01) * moved], ctx)
+
+
+def test_a_users_layer_is_called(
+    monkeypatch: pytest.MonkeyPatch, launches: list[int], caplog: pytest.LogCaptureFixture
+):
+    def make() -> nn.Sequential:
+        RememberingIdentity.seen = None
+        return model_of(nn.Layer("RememberingIdentity", name="own"))
+
+    with caplog.at_level(logging.DEBUG, "dsinga"):
+        replayed, called = both(monkeypatch, make, X, Y)
+    assert not launches
+    said = [record for record in caplog.records if "are not replayed" in record.getMessage()]
+    assert [(record.levelno, record.getMessage()) for record in said] == [
+        (logging.DEBUG, "training passes are not replayed: layer 'own' runs code of the user's")
+    ]
+    assert_same(replayed[0], called[0])
+    assert replayed[1] == called[1]
