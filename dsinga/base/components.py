@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import glob
 import importlib
+import os
 import re
 import sys
 import types
@@ -49,6 +52,8 @@ def built_in(kind: str) -> Mapping[str, Row]:
 
 @functools.cache
 def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
+    if not any(map(_names_group, sys.path)):
+        return {}
     from importlib.metadata import entry_points
 
     points: dict[str, dict[str, list[EntryPoint]]] = {}
@@ -56,6 +61,20 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
         kind, _, name = point.name.partition(".")
         points.setdefault(kind, {}).setdefault(name, []).append(point)
     return points
+
+
+def _names_group(place: str) -> bool:
+    """Whether a file of entry points in a folder of the path has GROUP; archives may have any, and are not read.
+
+    Looking for it is a tenth of importing ``importlib.metadata``, which few processes need.
+    """
+    if os.path.isfile(place):
+        return True
+    for file in glob.iglob(os.path.join(glob.escape(place), "*-[iI][nN][fF][oO]", "entry_points.txt")):
+        with contextlib.suppress(OSError):
+            if f"[{GROUP}]" in Path(file).read_text("utf-8", "replace"):
+                return True
+    return False
 
 
 def offered(kind: str) -> Mapping[str, list[EntryPoint]]:

@@ -96,7 +96,8 @@ class Trainable(Predictable):
         Raises:
             UserError: shapes, losses and data do not fit.
         """
-        check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
+        if fields:
+            check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
@@ -208,7 +209,8 @@ class Trainable(Predictable):
         """
         self._refuse_while_training("a further fit")
         self.require_loss()
-        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
+        if fields:
+            check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
         # The records.
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size

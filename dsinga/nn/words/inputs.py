@@ -58,7 +58,8 @@ def Input(
         del store["dtype"]
         shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
-    check_names("Input", ["shape", "name", "type", "data_format", *field_names(StoreConf)], store)
+    if store:
+        check_names("Input", ["shape", "name", "type", "data_format", *field_names(StoreConf)], store)
     are_images = isinstance(shape, Iterable) and len([*shape]) in (3, 4)
     format_given = data_format is not None
     data_format = check_data_format(data_format or (_data_format[0] if are_images else "channels_first"))
