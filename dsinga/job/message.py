@@ -37,6 +37,30 @@ class JobError(UserError):
     """An error in a job; its text begins with ``file:line:`` where the place is known."""
 
 
+class DeferredTypes:
+    """The attribute ``_types`` of a message class until it is first read, when the types of the fields replace it."""
+
+    def __get__(self, message: Message | None, cls: type[Message]) -> dict[str, Any]:
+        if inspect.get_annotations(cls):
+            hints = typing.get_type_hints(cls, include_extras=True)
+        else:  # also where pickle makes a class by value, whose base's names are not known in this process
+            hints = {name: hint for base in cls.__mro__[:0:-1] for name, hint in getattr(base, "_types", {}).items()}
+        cls._types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return cls._types
+
+
+class FieldSignature:
+    """The attribute ``__signature__`` of a message class: its fields, which are arguments by name."""
+
+    def __get__(self, message: Message | None, cls: type[Message]) -> inspect.Signature:
+        default, parameter = defaults(cls), inspect.Parameter
+        parameters = [
+            parameter(field.name, parameter.KEYWORD_ONLY, default=default.get(field.name, parameter.empty))
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        ]
+        return inspect.Signature(parameters)
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
 class Message:
     """Base of the schema's messages.
@@ -52,6 +76,8 @@ class Message:
     # The engine that trains a job with this message in place of records (dsinga.job.Job.experience).
     engine: ClassVar[str] = ""
 
+    __signature__: ClassVar[Any] = FieldSignature()
+
     # The text reader sets on each instance the place of the message and of each value of each field.
     _where: ClassVar[Where | None] = None
     _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
@@ -65,28 +91,21 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         own = "__init__" in vars(cls) or hasattr(cls, "__post_init__")
-        dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
-        if inspect.get_annotations(cls):
-            hints = typing.get_type_hints(cls, include_extras=True)
-        else:  # also where pickle makes a class by value, whose base's names are not known in this process
-            hints = {name: hint for base in cls.__mro__[:0:-1] for name, hint in vars(base).get("_types", {}).items()}
+        dataclasses.dataclass(kw_only=True, init=own, repr=False, eq=False, match_args=False)(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        cls._types = {field.name: hints[field.name] for field in fields}
+        cls._types = DeferredTypes()  # type: ignore[assignment]
         cls._required = frozenset(f.name for f in fields if _lacks(f.default) and _lacks(f.default_factory))
         cls._defaults = cls._initial = None
-        assign = cls.__init__ if own else assign_fields
+        assign = cls.__init__
 
-        @functools.wraps(cls.__init__)
+        @functools.wraps(assign)
         def init(self: Message, **values: Any) -> None:
-            fields = {field_name(cls, name): value for name, value in values.items()}
-            if text := missing(cls, fields):
-                raise JobError(text)
-            derived = {name: fields.pop(name) for name in [*fields] if name not in cls._types}
-            assign(self, **fields)
-            for name, value in derived.items():
-                setattr(self, name, value)
+            initialise(self, assign, values)
 
-        cls.__init__ = init  # type: ignore[assignment, method-assign]
+        cls.__init__ = init if own else Message.__init__  # type: ignore[method-assign]
+
+    def __init__(self, **values: Any) -> None:
+        initialise(self, assign_fields, values)
 
     @classmethod
     def all_types(cls) -> Mapping[str, Any]:
@@ -119,7 +138,8 @@ class Message:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed that keeps its place in the job file; None unsets a field."""
-        changed = copy.copy(self)
+        changed = object.__new__(type(self))
+        vars(changed).update(vars(self))
         for name, value in changes.items():
             default = defaults(type(self)).get(self.aliases.get(name, name))
             setattr(changed, name, copy.deepcopy(default) if value is None else value)
@@ -134,6 +154,21 @@ class Message:
         """Return a JobError about this message, or about one value of a field, with its place."""
         where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
+
+
+def initialise(message: Message, assign: Callable[..., None], values: Mapping[str, Any]) -> None:
+    """Set the fields of a new message: those that its class defines by ``assign``, then those that are derived.
+
+    Raises JobError for unknown fields, and for required ones that are missing.
+    """
+    cls = type(message)
+    fields = {field_name(cls, name): value for name, value in values.items()}
+    if text := missing(cls, fields):
+        raise JobError(text)
+    derived = {name: fields.pop(name) for name in [*fields] if name not in cls._types}
+    assign(message, **fields)
+    for name, value in derived.items():
+        setattr(message, name, value)
 
 
 def field_types(cls: type[Message]) -> Mapping[str, Any]:
@@ -330,6 +365,8 @@ def convert(value: Any, hint: Any, what: str) -> Any:
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
     """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
+    if isinstance(value, Message) and isinstance(value, kind):
+        return value
     if type(value) is kind and (kind in (str, float, bool) or (kind is int and value.bit_length() <= 64)):
         return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar

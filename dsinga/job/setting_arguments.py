@@ -53,7 +53,7 @@ def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
         def create(self: S, *args: Any, **kwargs: Any) -> None:
             assign(self, **arguments_of(conf, conf.__name__, args, kwargs, instead))
 
-        create.__signature__ = known  # type: ignore[attr-defined]
+        conf.__signature__ = known
         conf.__init__ = create  # type: ignore[assignment, method-assign]
         conf.__doc__ = documented(conf.__doc__, conf)
         return conf

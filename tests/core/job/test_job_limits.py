@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsinga.job import Job, JobError, check, loads
+from dsinga.job import Job, JobError, Settings, check, loads
+from dsinga.job.component import check_definition
 from dsinga.job.limits import NUMBER, number_range, out_of_range
 from dsinga.job.message import Message, field_types, importable_fields, is_message, item_type
 
@@ -68,6 +69,13 @@ NEGATIVE = WITHOUT_EFFECT | {
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups
     "UpdaterConf.clip_high", "UpdaterConf.clip_low", "ParamSettingsConf.clip_low", "ParamSettingsConf.clip_high",
 }  # fmt: skip
+
+
+def test_the_settings_of_each_component_are_well_defined():
+    classes = [cls for cls in dict.fromkeys(messages()) if issubclass(cls, Settings)]
+    assert len(classes) > 100
+    for cls in classes:
+        check_definition(cls)
 
 
 def test_numbers_that_float32_cannot_hold_are_refused_in_every_field():
