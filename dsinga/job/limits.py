@@ -87,11 +87,10 @@ def number_range(hint: Any) -> Range | None:
 
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
     """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
-    given, types = vars(message), field_types(type(message))
-    for field in types:  # a type may be imported with a component, so that of a value that is given alone is asked for
-        if given.get(field) is None or (allowed := number_range(types[field])) is None:
+    types = field_types(type(message))
+    for field, values in vars(message).items():
+        if values is None or field not in types or (allowed := number_range(types[field])) is None:
             continue
-        values = given[field]
         for item, value in enumerate(values if isinstance(values, list) else [values]):
             if value is not None and value not in allowed:
                 yield field, item, value, allowed

@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.checks import check_net, forward_sources
+from dsinga.job.message import field_types, is_message
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.contract import MustUnroll
 from dsinga.layers.interface.layer import Layer, Shape, float_bytes
@@ -235,7 +236,8 @@ def resolve_carry(
 
 
 def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) -> LayerConf:
-    recurrent = [(field, value) for field, value in vars(layer).items() if hasattr(value, "carry")]
+    settings = [(field, value) for field, value in vars(layer).items() if is_message(type(value))]
+    recurrent = [(field, value) for field, value in settings if "carry" in field_types(type(value))]
     for field, conf in recurrent:
         training = bool(phase & Phase.kTrain)
         if conf.carry and training and (unrolled or not continues):
