@@ -1,85 +1,106 @@
-"""The start-up time of commands: ``python -m tools.benchmarks.bench_startup``.
+"""First seconds, of a checkout and of one before: ``python -m tools.benchmarks.bench_startup [--before CHECKOUT]``.
 
-Seconds from starting a command to the first training step of the digits job (its first row in metrics.jsonl), and to
-the end of commands that train nothing, compared with the imports that they need. The cases run in turn; figures are
-medians of turns. Which imports take longest says ``python -X importtime -m dsinga``.
+Seconds of commands, imports and first fits in a fresh process each, compared with the imports that they need; and of a
+``fit`` of 100 records, from call to return. Processor seconds are the figures to trust on a busy machine. The cases run
+in turn, the checkouts alternate, and figures are medians; a first turn, which writes the byte code of all modules into
+a folder of its own, is not counted. ``python -X importtime -m dsinga`` says which imports take longest.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
-DSINGA = [sys.executable, "-m", "dsinga"]
+from tools.benchmarks.__main__ import processor
+
+ROOT = Path(__file__).parents[2]
 JOB = "datasets/digits/job.conf"
-COMMAND_SECONDS = 120  # at most, for a command
-POLL_SECONDS = 0.002  # between looks for the first row
-
-
-def train(folder: Path) -> list[str]:
-    """Return the command that trains the digits job with a row for every step."""
-    return ["train", JOB, "--workspace", str(folder), "--set", "disp_freq=1"]
-
-
-def first_step(folder: Path) -> float:
-    """Return the seconds from starting ``dsinga train`` to the first row of training."""
-    rows = folder / "metrics.jsonl"
-    started = time.perf_counter()
-    with subprocess.Popen([*DSINGA, *train(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not (rows.exists() and '"train"' in rows.read_text(encoding="utf-8")):
-            if process.poll() is not None or time.perf_counter() - started > COMMAND_SECONDS:
-                raise click.ClickException("the job has not trained a step")
-            time.sleep(POLL_SECONDS)
-        waited = time.perf_counter() - started
-        process.kill()
-    return waited
-
-
-def seconds_of(*command: str) -> Callable[[Path], float]:
-    """Return a function that measures the seconds of a command, in a folder of its own."""
-
-    def measure(folder: Path) -> float:
-        started = time.perf_counter()
-        arguments = [part.format(folder=folder) for part in command]
-        subprocess.run(arguments, capture_output=True, timeout=COMMAND_SECONDS, check=True)
-        return time.perf_counter() - started
-
-    return measure
-
-
+TRAIN = ("-m", "dsinga", "train", JOB, "--workspace", "{folder}/run")
+MODEL = """
+import time
+import numpy as np
+from dsinga import nn
+random = np.random.default_rng(0)
+x, y = random.random((100, 64), np.float32), random.integers(0, 10, 100)
+model = nn.Sequential([nn.Dense(64, activation="relu"), nn.Dense(64, activation="relu"), nn.Dense(10)])
+model.compile(nn.Adam(1e-3), loss=nn.SoftmaxLoss(), metrics=["accuracy"])
+"""
+FIT = "model.fit(x, y, epochs=1, batch_size=32, verbose=0)\n"
+# These print the seconds of one fit by the clock, and by the processor.
+TIMED = f"started = time.perf_counter(), time.process_time()\n{FIT}ended = time.perf_counter(), time.process_time()\n"
+PRINTED = "print(*(end - start for start, end in zip(started, ended)))\n"
 CASES = {
-    "dsinga train: the first step": first_step,
-    "dsinga train: 600 steps, to the end": seconds_of(*DSINGA, *train(Path("{folder}"))),
-    "dsinga --help": seconds_of(*DSINGA, "--help"),
-    "dsinga show": seconds_of(*DSINGA, "show", JOB, "--svg", "{folder}/net.svg"),
-    "python, nothing imported": seconds_of(sys.executable, "-c", ""),
-    "import numpy": seconds_of(sys.executable, "-c", "import numpy"),
-    "import zarr": seconds_of(sys.executable, "-c", "import zarr"),
-    "import distributed": seconds_of(sys.executable, "-c", "import distributed"),
-    "import distributed and zarr": seconds_of(sys.executable, "-c", "import distributed, zarr"),
-}  # fmt: skip
+    "import dsinga": ("-c", "import dsinga"),
+    "import dsinga.nn": ("-c", "import dsinga.nn"),
+    "a compiled model": ("-c", MODEL),
+    "a compiled model and a fit of 100 records": ("-c", MODEL + FIT),
+    "the first fit of 100 records": ("-c", MODEL + TIMED + PRINTED),
+    "a further fit of 100 records": ("-c", MODEL + 10 * FIT + TIMED + PRINTED),
+    "dsinga --help": ("-m", "dsinga", "--help"),
+    "dsinga show": ("-m", "dsinga", "show", JOB, "--svg", "{folder}/net.svg"),
+    "dsinga train, one step": (*TRAIN, "--set", "train_steps=1", "--set", "test_freq=0"),
+    "dsinga train, 600 steps": TRAIN,
+    "python, nothing imported": ("-c", ""),
+    "import numpy": ("-c", "import numpy"),
+    "import zarr": ("-c", "import zarr"),
+    "import distributed": ("-c", "import distributed"),
+}
+
+
+class Seconds(NamedTuple):
+    """The seconds of a case by the clock, and by the processor."""
+
+    clock: float
+    processor: float
+
+
+def measure(checkout: Path, arguments: tuple[str, ...], byte_code: str) -> Seconds:
+    """Run Python with a checkout; return the seconds that it prints, if any, or else those of the process."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": byte_code}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+        command = [sys.executable, *(part.replace("{folder}", folder) for part in arguments)]
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, cwd=checkout, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        clock = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise click.ClickException(f"{' '.join(command)} has failed in {checkout}")
+        output.seek(0)
+        printed = output.read() if arguments[-1].endswith(PRINTED) else ""
+    return Seconds(*map(float, printed.split())) if printed else Seconds(clock, usage.ru_utime + usage.ru_stime)
 
 
 @click.command()
+@click.option("--before", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
 @click.option("--turns", default=7, show_default=True)
 @click.option("--only", default="", help="Cases that begin so.")
-def main(turns: int, only: str) -> None:
-    """Print the medians of what commands take, in seconds."""
-    cases = {name: measure for name, measure in CASES.items() if name.startswith(only)}
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(turns):
-        for name, measure in cases.items():
-            with tempfile.TemporaryDirectory() as folder:
-                times[name].append(measure(Path(folder)))
-    for name, seconds in times.items():
-        click.echo(f"{name:40} {statistics.median(seconds):6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f})")
+def main(before: Path | None, turns: int, only: str) -> None:
+    """Print a table of first seconds, of this checkout and of one before."""
+    checkouts = {"before": before, "after": ROOT} if before else {"now": ROOT}
+    cases = {name: arguments for name, arguments in CASES.items() if name.startswith(only)}
+    measured: dict[tuple[str, str], list[Seconds]] = {(name, side): [] for name in cases for side in checkouts}
+    with tempfile.TemporaryDirectory() as byte_code:
+        for turn in range(turns + 1):
+            for name, arguments in cases.items():
+                for side in sorted(checkouts, reverse=turn % 2 == 0):
+                    seconds = measure(checkouts[side], arguments, byte_code)
+                    measured[name, side] += [seconds] if turn else []
+    click.echo(f"{processor()}, load {os.getloadavg()[0]:.1f}, {turns} turns\n")
+    columns = [(side, kind) for kind in Seconds._fields for side in checkouts]
+    click.echo(f"| seconds of | {' | '.join(map(', '.join, columns))} |\n| --- |{' --- |' * len(columns)}")
+    for name in cases:
+        medians = (statistics.median(getattr(each, kind) for each in measured[name, side]) for side, kind in columns)
+        click.echo(f"| {name} | {' | '.join(f'{median:.3f}' for median in medians)} |")
 
 
 if __name__ == "__main__":
