@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import functools
@@ -12,7 +11,6 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
@@ -21,6 +19,7 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import shortened
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest
+from dsinga.base.setting_files import may_be_set
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
@@ -184,10 +183,11 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
 
 def _may_have_cluster() -> bool:
     """Whether this process may have a Dask client, or Dask's settings may name a scheduler."""
-    import dask.config
+    if may_be_set("scheduler-address"):
+        import dask.config
 
-    if dask.config.get("scheduler-address", None):
-        return True
+        if dask.config.get("scheduler-address", None):
+            return True
     try:
         return "distributed" in sys.modules and bool(lookup("engine", "cluster"))
     except UserError:  # the cluster's part of dsinga is not installed
@@ -218,6 +218,9 @@ async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = No
 
     To cancel this sets ``cancelled`` and waits until ``run`` has ended, where it looks at that.
     """
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     # The threads of the loop's own pool could all be busy with long calls.
     executor = ThreadPoolExecutor(1, thread_name_prefix="dsinga-call")
     try:

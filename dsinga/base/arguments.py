@@ -103,7 +103,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
     caller: FrameType | None = sys._getframe(2)  # the frame that looks the name up, the caller of ``__getattr__``
-    while caller and caller.f_globals.get("__name__") == "dsinga.base.components":
+    while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", owner):
         caller = caller.f_back
     if remedy and caller and is_at(caller, "IMPORT_FROM"):
         raise UserError(message)

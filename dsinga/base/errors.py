@@ -27,6 +27,10 @@ class UserError(ValueError):
         super().__init__(*_redacted(arguments))
 
 
+class PathNotFound(UserError):
+    """The error that a path has no file, folder or store."""
+
+
 class TooFewWorkers(UserError):
     """A Dask cluster is too small for a run. More Dask workers help, so a run waits where some may come."""
 

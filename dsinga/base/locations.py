@@ -7,9 +7,6 @@ import re
 import shutil
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
-from fsspec.core import strip_protocol  # type: ignore[import-untyped]
-
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 
@@ -27,8 +24,11 @@ def absolute(location: str | os.PathLike[str]) -> str:
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")
-    local = strip_protocol(text) if "://" in text else os.path.expanduser(text)
-    return os.path.abspath(local)
+    if "://" not in text:
+        return os.path.abspath(os.path.expanduser(text))
+    from fsspec.core import strip_protocol  # type: ignore[import-untyped]  # which plain paths do not need
+
+    return os.path.abspath(strip_protocol(text))
 
 
 def join(root: str, path: str) -> str:
@@ -57,8 +57,10 @@ def file_system(location: str) -> tuple[Any, str]:
             f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by ~/.aws/credentials, or by a file in ~/.config/fsspec"
         )
+    from fsspec.core import url_to_fs
+
     try:
-        filesystem, path = fsspec.core.url_to_fs(location)
+        filesystem, path = url_to_fs(location)
     except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
         raise UserError(redact(f"{location} cannot be opened: {error}", location)) from None
     return filesystem, path

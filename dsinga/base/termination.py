@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import faulthandler
 import logging
-import multiprocessing
 import os
 import select
 import signal
@@ -206,7 +205,9 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
     received: list[int] = []
     _events.append(cancelled)
     in_thread = threading.current_thread() is not threading.main_thread()
-    is_program = multiprocessing.parent_process() is None and not in_notebook() and hasattr(faulthandler, "register")
+    multiprocessing = sys.modules.get("multiprocessing")  # a process that it has started has it imported
+    is_child = multiprocessing is not None and multiprocessing.parent_process() is not None
+    is_program = not is_child and not in_notebook() and hasattr(faulthandler, "register")
     seen = seen_signals(filter(_ends_process, TERMINATIONS), cancelled) if in_thread and is_program else None
     try:
         with seen or contextlib.nullcontext(), raised_terminations() as received:

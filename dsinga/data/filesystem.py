@@ -24,7 +24,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base.advice import option
-from dsinga.base.errors import UserError
+from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.locations import absolute, file_system, is_url, join
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest, nearest_or_listed
@@ -117,10 +117,6 @@ def import_command(location: str) -> str:
 
 
 MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
-
-
-class PathNotFound(UserError):
-    """The error that a path has no file, folder or store."""
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:

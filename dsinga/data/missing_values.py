@@ -16,11 +16,10 @@ import warnings
 from typing import Any
 
 import numpy as np
-import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.array_kinds import is_a, is_data_array, is_of
 
 ATTRIBUTES = ("_FillValue", "missing_value")
 _UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
@@ -48,12 +47,12 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
     if is_a(value, "dask.array", "Array"):
         return _decoded_dask(value, name, is_label)
     parts = value if isinstance(value, list) else [value]
-    if any(np.ma.isMaskedArray(part) and np.ma.is_masked(part) for part in parts):
+    if any(_is_masked_array(part) and np.ma.is_masked(part) for part in parts):
         raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
     if not hasattr(value, "attrs") or not isinstance(getattr(value, "dtype", None), np.dtype):
         return value
     values = _named(missing_values, value, name)
-    if isinstance(value, zarr.Array):
+    if is_of(value, "zarr", "Array"):
         from dsinga.data.stores.missing_chunks import CheckedArray  # which arrays do not need
 
         return as_nan(CheckedArray(value, is_label)[()], values)
@@ -130,12 +129,16 @@ def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
     return numbers
 
 
+def _is_masked_array(value: Any) -> bool:
+    return is_a(value, "numpy.ma", "MaskedArray")
+
+
 def plain_array(numbers: Any, name: str) -> np.ndarray:
     """Return computed numbers as a numpy array, floats with NaN where a mask hides them.
 
     Raises UserError where a mask hides integers.
     """
-    if not np.ma.isMaskedArray(numbers):
+    if not _is_masked_array(numbers):
         return np.asarray(numbers)
     if not np.ma.is_masked(numbers):
         return np.asarray(numbers.data)
@@ -155,7 +158,7 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
 
     Where it computes with numbers of such an array they are left as they are, and the log says so.
     """
-    if np.ma.isMaskedArray(array._meta):
+    if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
     layers = getattr(array.__dask_graph__(), "layers", {})
     origins = {key: value for key, layer in layers.items() if (value := _array_of(key, layer)) is not None}
@@ -164,7 +167,7 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
     from dsinga.data.stores.missing_chunks import CheckedArray
 
     checked = {
-        key: {key: CheckedArray(each, is_label)} for key, each in origins.items() if isinstance(each, zarr.Array)
+        key: {key: CheckedArray(each, is_label)} for key, each in origins.items() if is_of(each, "zarr", "Array")
     }
     graph = type(array.dask)({**layers, **checked}, array.dask.dependencies)
     array = type(array)(graph, array.name, array.chunks, meta=array._meta)

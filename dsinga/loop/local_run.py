@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.registry import find
@@ -72,7 +71,12 @@ def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
 
 def memory_limit() -> int:
     """Return the bytes of memory that this process may use."""
-    limit = psutil.virtual_memory().total
+    if hasattr(os, "sysconf"):
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:  # Windows
+        from psutil import virtual_memory
+
+        limit = virtual_memory().total
     with contextlib.suppress(OSError, ValueError):  # no container, or "max"
         limit = min(limit, int(CGROUP_LIMIT.read_text()))
     return limit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,9 +48,11 @@ def write_timings(
     timings: Sequence[Mapping[str, float]],
 ) -> None:
     """Write the medians of the iterations' timings to a workspace; nothing where an engine has not timed the parts."""
+    from statistics import median  # of use at the end of a run with a workspace
+
     counted = timings[WARM_UP:] if len(timings) > 2 * WARM_UP else timings
     if counted and counted[0].keys() >= set(PARTS):
-        seconds = {part: statistics.median(timing[part] for timing in counted) for part in PARTS}
+        seconds = {part: median(timing[part] for timing in counted) for part in PARTS}
         run = RunTimings(job, signature, places, cuts, len(counted), seconds)
         replace_file(folder / TIMINGS_FILE, json.dumps({**run._asdict(), "places": places._asdict()}, indent=1) + "\n")
 

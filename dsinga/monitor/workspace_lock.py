@@ -11,7 +11,7 @@ import contextlib
 import errno
 import json
 import os
-import socket
+import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
         if _lock_folder(workspace, stack) or has_ended(_read(path)):
             path.unlink(missing_ok=True)  # left by a process that was killed
         try:
-            holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+            holder = {"host": platform.node(), "pid": os.getpid(), "since": time.time()}
             with open(path, "x", encoding="utf-8") as file:
                 json.dump(holder, file)
         except FileExistsError:
@@ -87,7 +87,7 @@ def parse_holder(text: bytes) -> Holder:
 
 def has_ended(holder: Holder) -> bool:
     """Return whether a holder was a process of this host that has ended."""
-    if holder.get("host") != socket.gethostname():
+    if holder.get("host") != platform.node():
         return False
     try:
         os.kill(holder.get("pid"), 0)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
 from dsinga.base.components import lazy_names
-from dsinga.nn.words.keras_arguments import missing_names
 
 if TYPE_CHECKING:
     import dsinga.extensions as callbacks
@@ -212,9 +211,14 @@ KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils
 DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
 
 if not TYPE_CHECKING:
-    __getattr__, _names = lazy_names(
-        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *map(__getattr__, DERIVED)))
-    )
+
+    def _other_name(name):
+        """Return a derived function, or a module of Keras; the error for another name suggests what to write."""
+        from dsinga.nn.words.keras_arguments import missing_names
+
+        return missing_names(__name__, __all__, lambda: ChainMap(KERAS, *map(__getattr__, DERIVED)))(name)
+
+    __getattr__, _names = lazy_names(__name__, _other_name)
 
     def __dir__():
         return sorted({*_names(), *ChainMap(*map(__getattr__, DERIVED))})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
+from dsinga.base.setting_files import may_be_set
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
@@ -34,25 +32,11 @@ THIS_PROCESS = ""
 
 def read_device() -> str:
     """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
-    is_named = "dask.config" in sys.modules or any(name.startswith("DASK_") for name in os.environ)
-    if not is_named and not any(map(_names_dsinga, _files())):
+    if not may_be_set("dsinga"):
         return "auto"
     from dsinga.base.settings import read_setting  # it imports Dask's configuration
 
     return str(read_setting("device"))
-
-
-def _files() -> list[Path]:
-    """Return the configuration files that Dask reads if no environment variable names one."""
-    folders = Path("/etc/dask"), Path(sys.prefix) / "etc" / "dask", Path.home() / ".config" / "dask"
-    return [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
-
-
-def _names_dsinga(file: Path) -> bool:
-    try:
-        return "dsinga" in file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
 
 
 def describe_worker(group: int, number: int, address: str) -> str:
@@ -119,12 +103,11 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
     Raises JobError for a precision that CPU cores lack.
     """
-    slots = len(create_updater(job.updater).state_slots)
 
     def bytes_needed() -> int:
         from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
 
-        return device_memory(net, slots, job.micro_batches)
+        return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
 
     device = local_processor(job, bytes_needed).device
     check_precision(job, ((device,),))

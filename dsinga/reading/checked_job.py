@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsinga.base.epochs import Epochs
-from dsinga.base.errors import UserError
+from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
-from dsinga.data.filesystem import PathNotFound
 from dsinga.job import ClusterConf, Job, LayerConf, LayerType, Phase, check
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules

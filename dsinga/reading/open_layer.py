@@ -9,12 +9,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data import (
-    DataSource,
-    RecordSource,
-    open_records,
-    resolve,
-)
+from dsinga.data import DataSource, RecordSource, open_records
 from dsinga.job import LayerConf, Phase, StoreConf
 from dsinga.job.component import error_note
 from dsinga.job.component import resolve as resolve_class
@@ -98,10 +93,10 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
     if cls is not StoreConf:
         return _open_source(layer, conf, cls, roots)
     assert conf.path is not None
+    from dsinga.data import open_store, resolve  # which arrays do not need
+
     if conf.windows is not None:
         return conf.windows.open_records(layer.name, resolve(conf.path, roots), conf.has_label)
-    from dsinga.data import open_store  # which arrays do not need
-
     return open_store(
         conf.path,
         backend=conf.backend,

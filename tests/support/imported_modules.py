@@ -21,11 +21,10 @@ with contextlib.suppress(SystemExit):
     runpy.run_module("dsinga", run_name="__main__")
 """
 NN = """
-import zarr
+import numpy as np
 from dsinga import nn
 
-digits = zarr.open_group("train_data.zarr", mode="r")
-x, labels = digits["data"][:].reshape(-1, 64) / 16, digits["labels"][:]
+x, labels = np.random.default_rng(0).random((300, 64), np.float32), np.arange(300) % 10
 model = nn.Sequential([nn.Dense(32, activation="relu"), nn.Dense(10)])
 model.compile(nn.SGD(0.1), loss=nn.SoftmaxLoss(), metrics=["accuracy"])
 model.fit(x, labels, epochs=1, batch_size=256, verbose=0)
@@ -33,19 +32,23 @@ model.predict(x[:8])
 """
 PRINT = """
 import sys
-print(*sorted(name for name in sys.modules if name.split(".")[0] == "dsinga"), sep="\\n")
+print(*sorted(sys.modules), sep="\\n")
 """
 
 
-def imported(program: str, workspace: Path) -> dict[str, int]:
-    """Run a program in the folder of the digits, and return the modules that it has imported, with their lines."""
+def imported(program: str, workspace: Path) -> list[str]:
+    """Run a program in the folder of the digits, and return the names of all modules that it has imported."""
     code = f"WORKSPACE = {str(workspace)!r}\n{program}{PRINT}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=DIGITS, env=environment, timeout=100
     )
     assert process.returncode == 0, process.stderr
-    names = process.stdout.splitlines()
+    return process.stdout.splitlines()
+
+
+def lines_of(names: list[str]) -> dict[str, int]:
+    """Return the numbers of lines of those modules that are of dsinga."""
     return {name: _lines(name) for name in names if name.split(".")[0] == "dsinga"}
 
 
@@ -59,6 +62,6 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        modules = [imported(program, Path(folder, "w")) for program in (COMMAND, NN)]
+        modules = [lines_of(imported(program, Path(folder, "w"))) for program in (COMMAND, NN)]
     LISTED.write_text("\n".join(sorted({*modules[0], *modules[1]})) + "\n", "utf-8")
     print(*(f"{len(lines)} files, {sum(lines.values())} lines" for lines in modules), sep="\n")

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
@@ -257,9 +256,11 @@ def read_batches(
     Raises:
         UserError: there are none or fewer, a batch has other shapes than the first, or they exceed the free memory.
     """
+    from psutil import virtual_memory  # which arrays do not need
+
     what, nbytes, said = f"the {type(source).__name__}", 0, time.monotonic()
     parts: list[tuple[np.ndarray, ...]] = []
-    free = psutil.virtual_memory().available
+    free = virtual_memory().available
     if _draws_again(source):
         say_once(f"{what} is read once, into memory: what it draws at random stays the same in all epochs")
     context: Any = drawing() if _draws_again(source) else nullcontext(lambda seed: None)

@@ -18,7 +18,6 @@ from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, listed
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_number, is_path, order_of
-from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import ARRAYS, Kind, Options, is_array
@@ -52,7 +51,11 @@ class DataSource(ABC):
             for fault in self.settings.all_faults():
                 raise self.settings.error(*fault)
         self.roots = roots
-        self.path = None if path is None else resolve(path, roots)
+        self.path = None
+        if path is not None:
+            from dsinga.data.filesystem import resolve  # which arrays do not need
+
+            self.path = resolve(path, roots)
 
     @abstractmethod
     def open(self) -> Any:

@@ -27,11 +27,13 @@ import binascii
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
-import zarr
+
+if TYPE_CHECKING:
+    import zarr
 
 CHECKSUMS_VERSION = 3
 LABEL_ROWS = 65536

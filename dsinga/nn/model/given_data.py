@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-import zarr
 
 from dsinga.base.arguments import check_whole, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames
-from dsinga.data.array_kinds import ArrayOrder, in_order, is_of, order_of
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_of, is_path, order_of
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 from dsinga.data.stores.store_format import SMALL_BYTES
 
@@ -174,7 +173,7 @@ def read_label_paths(y: Any, outputs: int) -> Any:
     """
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
-    if not isinstance(y, (str, os.PathLike, zarr.Array)) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
+    if not (is_path(y) or is_of(y, "zarr", "Array")) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
         return y
     from dsinga.data import open_labels  # which arrays do not need
 

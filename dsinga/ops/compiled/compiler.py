@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -43,6 +43,8 @@ def describe() -> str:
     """Return the version of numba that compiles loops, or a text that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
+    from importlib import metadata  # few ask for a version
+
     return f"loops are compiled by numba {metadata.version('numba')}" if is_wanted() else "no loops are compiled"
 
 

@@ -6,10 +6,8 @@ Constants are those of the headers ``dnnl_types.h`` and ``dnnl_common_types.h``,
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +52,20 @@ UNSUPPORTED = (2, 3, 4)  # "invalid arguments" also means a case that a primitiv
 
 
 def library_paths() -> Iterator[str]:
-    """Yield paths of the library: in the PyPI wheel, in the conda environment, on the loader's path."""
+    """Yield paths of the library: in the environment, where conda and the PyPI wheel put it; on the loader's path."""
+    for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
+        yield str(Path(sys.prefix, "lib", name))
+    from importlib import metadata  # of the wheel in another folder, such as the user's
+
     try:
         for file in metadata.files("onednn-cpu-gomp") or ():
             if file.name == "libdnnl.so.3":
                 yield str(Path(str(file.locate())).resolve())
     except metadata.PackageNotFoundError:
         pass
-    for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
-        yield str(Path(sys.prefix, "lib", name))
-    path = ctypes.util.find_library("dnnl")  # last, since it starts a process
+    from ctypes.util import find_library
+
+    path = find_library("dnnl")  # last, since it starts a process
     if path:
         yield path
 

@@ -1,0 +1,35 @@
+"""Tells whether Dask's configuration may set something, without importing Dask."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import site
+import sys
+from pathlib import Path
+
+
+def may_be_set(name: str) -> bool:
+    """Whether Dask's configuration may have a setting with this in its name, such as "dsinga" and "scheduler-address".
+
+    It has none where Dask is not imported, no environment variable is Dask's, and no file of settings has the name.
+    """
+    if "dask.config" in sys.modules or any(variable.startswith("DASK_") for variable in os.environ):
+        return True
+    return name in _text()
+
+
+@functools.cache
+def _text() -> str:
+    """Return the text of the configuration files that Dask reads if no environment variable names one.
+
+    Names in it have dashes where Dask takes underscores, too. Dask also reads these files once in a process.
+    """
+    prefixes = dict.fromkeys((Path(sys.prefix), *map(Path, site.PREFIXES)))
+    folders = Path("/etc/dask"), *(prefix / "etc" / "dask" for prefix in prefixes), Path.home() / ".config" / "dask"
+    texts = []
+    for file in (file for folder in folders if folder.is_dir() for file in folder.iterdir()):
+        with contextlib.suppress(OSError):
+            texts.append(file.read_text(encoding="utf-8", errors="replace").replace("_", "-"))
+    return "\n".join(texts)
