@@ -28,7 +28,7 @@ from dsinga.ops.types import is_plain
 from dsinga.passes.captured_passes import CapturedPass
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
-from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, rows_of, to_host, whole_shape
+from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, owned, rows_of, to_host, whole_shape
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import (
@@ -231,7 +231,7 @@ class LocalNet:
         if gradients is None and (captured := self._captured.get(key)) is not None:
             result = captured.replay(params, x, y, step)
             if result is not None:
-                copies = {name: gradient.copy() for name, gradient in result.outputs.items()}
+                copies = {name: owned(gradient, copies=True) for name, gradient in result.outputs.items()}
                 return Backward(copies, Means(result.metrics))
         compute = self._algorithm if gradients is None else bp
         names = tuple(gradients or ())

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.recorded_array import Deviated, RecordedArray, Recorder, plain, set_recorder
+from dsinga.ops.recorded_array import Deviated, RecordedArray, RecordedResult, Recorder, plain, set_recorder
+from dsinga.ops.sparse import values_of
 from dsinga.ops.types import Array, AsyncCopy, NotCapturable
 
 # Bytes of the arrays of a pass: those of a larger one would all be in memory at once, where calls free features as soon
@@ -48,14 +49,19 @@ class HostPass:
         """Return the memory to which :meth:`put` copies the array of this name."""
         return self._buffers[name]
 
-    def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray]) -> None:
+    def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
         """Let launches have no result where one of these arrays is not finite; some are read before the other calls."""
-        before, after = [[x.ravel(order="K") for x in each if x.dtype.kind == "f"] for each in (inputs, outputs)]
+        outputs = list(outputs)
+        results = [x for x in outputs if isinstance(x, RecordedResult)]
+        arrays = [x for x in outputs if not isinstance(x, RecordedResult)]
+        before, after = [[x.ravel(order="K") for x in each if x.dtype.kind == "f"] for each in (inputs, arrays)]
         calls = self._recorder.calls
         if before:
             calls.insert(0, partial(_check_finite, before))
         if after:
             calls.append(partial(_check_finite, after))
+        if results:
+            calls.append(lambda: _check_finite([values_of(result.value).reshape(-1) for result in results]))
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:

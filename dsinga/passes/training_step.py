@@ -207,11 +207,11 @@ class TrainingStep:
         if result is None:
             return None
         copies = self.keeps_gradients or self.micro_batches > 1
-        gradients = {name: _own(gradient, copies) for name, gradient in result.outputs.items()}
+        gradients = {name: owned(gradient, copies) for name, gradient in result.outputs.items()}
         return result._replace(outputs=gradients)
 
 
-def _own(gradient: Any, copies: bool) -> Any:
+def owned(gradient: Any, copies: bool) -> Any:
     """Return a gradient of a replay: a copy if asked for, unless it is new in each pass."""
     if isinstance(gradient, RecordedResult):
         return gradient.value

@@ -12,6 +12,7 @@ import pytest
 from dsinga import UserError, nn
 from dsinga import extensions as callbacks
 from dsinga.base.registry import register
+from dsinga.engine.local_net import LocalNet
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.onednn.onednn_ops import Float32Ops
 from tests.support.small_job import assert_same
@@ -173,6 +174,33 @@ def test_an_interrupt_within_a_replay(monkeypatch: pytest.MonkeyPatch):
     assert interrupted == [7]
     monkeypatch.setattr(Float32Ops, "captures_passes", False)
     assert_same(replayed, trained())
+
+
+def test_the_rows_of_an_embedding_differ_from_batch_to_batch(monkeypatch: pytest.MonkeyPatch, launches: list[int]):
+    codes = RNG.integers(1, 30, (36, 5), dtype=np.int32)
+
+    def make() -> nn.Sequential:
+        layers = [nn.Embedding(30, 4), nn.GRU(3), nn.Dense(3)]
+        model = nn.Sequential([nn.Input((5,), dtype="int64"), *layers])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        for start in range(8):
+            model.train_on_batch(codes[start : start + 6], Y[start : start + 6])
+        return model
+
+    def own_loop() -> dict[str, Any]:
+        net = LocalNet(make().job(train_steps=1), codes[:6], Y[:6])
+        params, updater = net.initial_params(), net.updater()
+        for start in range(9):
+            updater.step(params, net.backward(params, codes[start : start + 6], Y[start : start + 6]).gradients)
+        return params
+
+    replayed, called = both(monkeypatch, make, codes, Y)
+    assert len(launches) > 8
+    assert_same(replayed[0], called[0])
+    assert replayed[1] == called[1]
+    params = own_loop()
+    monkeypatch.setattr(Float32Ops, "captures_passes", False)
+    assert_same(params, own_loop())
 
 
 def test_a_label_that_is_no_class_is_refused_as_by_a_call(monkeypatch: pytest.MonkeyPatch, launches: list[int]):
