@@ -99,11 +99,6 @@ def has_few_classes(points: int, classes: int) -> bool:
     return classes < 16
 
 
-def is_small_relu(size: int, algorithm: int, slope: float) -> bool:
-    """Whether an array is small, for rectifiers without a slope below 0."""
-    return slope == 0.0 and is_small(size)
-
-
 def always(*arguments: Any) -> bool:
     """Take the row for all arguments."""
     return True
@@ -130,10 +125,6 @@ TABLE = (
         "EPYC, 2026-11-23: 0.11 of the kernel's time for 512 numbers, 0.46 for 16,384"),
     Choice("small-tanh-gradient", "tanh_grad", ANY, is_small, "elementwise.SmallTanhGradient",
         "EPYC, 2026-11-23: 0.25 of the kernel's time for 512 numbers, 0.58 for 16,384"),
-    Choice("small-relu", "relu", ANY, is_small_relu, "elementwise.SmallReLU",
-        "EPYC, 2026-11-23: 0.20 of the kernel's time for 512 numbers, 0.77 for 16,384"),
-    Choice("small-relu-gradient", "relu_grad", ANY, is_small_relu, "elementwise.SmallReLUGradient",
-        "EPYC, 2026-11-23: 0.31 of the kernel's time for 512 numbers, 0.24 for 16,384"),
     Choice("softmax-by-class", "point_softmax", ANY, has_few_classes, "normalisation.SoftmaxByClass",
         "Xeon with AMX, 2026-11-26: 4 classes 0.26 of the kernel's time, 8 0.61; 16 would be 1.45, 64 6.3"),
     Choice("direct-product", "inner_product", "brg:avx512_core", is_small_layer, "products.DirectProduct",
@@ -174,11 +165,6 @@ def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any
     None if the library does not support the case and the table has no row for it.
     """
     return get_kernel(_make, kernel, make, *arguments)
-
-
-def library_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a kernel of the library, whatever the table says; None if it does not support the case."""
-    return get_kernel(make, *arguments)
 
 
 def _make(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:

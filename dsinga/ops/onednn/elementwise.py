@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.ops.layout import contiguous, is_channels_last
 from dsinga.ops.numpy.elementwise import NumpyLoss
-from dsinga.ops.onednn.choices import choose_kernel, library_kernel
+from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
     DIFF_DST,
@@ -37,7 +37,6 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.recorded_array import recorder
 from dsinga.ops.types import FLOAT32, Array
 
 
@@ -73,20 +72,6 @@ class SmallTanhGradient(_SmallKernel):
             dx += inner * outer
         dx *= dy
         return dx
-
-
-class SmallReLU(_SmallKernel):
-    """max(x, 0), which like the library's is 0 for NaN."""
-
-    def __call__(self, x: Array) -> Array:
-        return np.fmax(x, 0.0)
-
-
-class SmallReLUGradient(_SmallKernel):
-    """dy where y is above 0, else 0, in the layout of y."""
-
-    def __call__(self, y: Array, dy: Array) -> Array:
-        return np.multiply(y > 0.0, dy, out=np.empty_like(y))
 
 
 def _dense(x: Array) -> Array:
@@ -235,13 +220,12 @@ class OnednnElementwise(NumpyLoss):
     add = _method("add", Binary, ADD)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        choose = choose_kernel if recorder() is None else library_kernel  # which replays call as quickly as numpy
-        kernel = choose("relu", Function, x.size, RELU, slope) if accepts(x) else None
-        return kernel(x) if kernel else super().relu(x, slope)
+        kernel = get_kernel(Function, x.size, RELU, slope) if accepts(x) else None
+        return run_elementwise(kernel, x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = choose_kernel("relu_grad", Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
-        return kernel(y, dy) if kernel else super().relu_grad(y, dy, slope)
+        kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
+        return run_elementwise(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         kernel = choose_kernel("tanh", _ScaledTanh, x.size, outer, inner) if accepts(x) else None
