@@ -6,15 +6,9 @@ from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.api.execution import train
-    from dsinga.api.inference import (
-        build_net,
-        evaluate,
-        partition_net,
-        predict,
-        predict_batches,
-        predict_with_labels,
-    )
+    from dsinga.api.inference import evaluate, predict, predict_batches, predict_with_labels
     from dsinga.api.jobs_with_data import Result, roots, wanted_workers, with_workers
+    from dsinga.api.nets import build_net, partition_net
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -11,7 +11,7 @@ import rich.console
 import rich.table
 
 from dsinga.api import build_net, partition_net
-from dsinga.api.inference import describe_padding, expected_memory
+from dsinga.api.nets import describe_padding, expected_memory
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.commands.options import job_options, write_picture

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dsinga.addons.planner.cost_model import PricedCuts
-from dsinga.api.inference import slots_and_bf16
+from dsinga.api.nets import slots_and_bf16
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data import kept_bytes

@@ -36,7 +36,7 @@ from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file
 from dsinga.addons.planner.search import by_rows, explicitly_cut_layers, has_space, layers_with_whole_params
-from dsinga.api.inference import slots_and_bf16
+from dsinga.api.nets import slots_and_bf16
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
-from dsinga.api.inference import training_memory
+from dsinga.api.nets import training_memory
 from dsinga.base.epochs import Epochs
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
