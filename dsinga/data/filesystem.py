@@ -66,7 +66,8 @@ def zarr_store(location: str, read_only: bool) -> Store:
         store = LocalStore(location, read_only=read_only)
     else:
         file_system(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
-        store = FsspecStore.from_url(location, read_only=read_only)
+        is_s3 = location.startswith(("s3:", "s3a:"))  # s3fs asks for a size before each file that it reads in parts
+        store = FsspecStore.from_url(location, {"max_concurrency": 1} if is_s3 else None, read_only=read_only)
     return ReadingStore(store, location, not isinstance(store, LocalStore)) if read_only else store
 
 

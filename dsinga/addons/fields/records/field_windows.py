@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -306,7 +305,7 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     settings = locals()
     opened, path = open_dataset(settings.pop("dataset"))
     settings["inputs"] = inputs_of(opened, static) if inputs is None else inputs
-    return FieldWindows(os.fspath(dataset) if path else opened, define_windows(**settings))
+    return FieldWindows(opened, define_windows(**settings), path=path)
 
 
 def inputs_of(dataset: Any, static: Any) -> list[str]:
