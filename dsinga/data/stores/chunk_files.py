@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import math
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numcodecs
 import numpy as np
@@ -18,6 +20,7 @@ import zarr
 from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base import buffers
+from dsinga.base.buffers import address
 from dsinga.base.errors import UserError
 from dsinga.base.locations import absolute
 from dsinga.base.regular_files import open_regular, read_json
@@ -26,6 +29,7 @@ from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_c
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
 _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
+T = TypeVar("T")
 MOST_THREADS = 2  # that read a region; files and codecs let others run
 SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
@@ -58,6 +62,30 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
         inside, place = slice(low - begin, high - begin), slice(low - region.start, high - region.start)
         parts.append(AxisPart(number, inside, place, slice(low, high)))
     return parts
+
+
+def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Return the results of calls in the order in which they end; at most ``threads`` of them run at once."""
+    waiting, helpers = deque(calls), min(threads, len(calls)) - 1
+    results: list[T] = []
+
+    def work() -> None:
+        while True:
+            try:
+                call = waiting.popleft()
+            except IndexError:
+                return
+            results.append(call())
+
+    if helpers < 1:
+        work()
+        return results
+    with ThreadPoolExecutor(helpers) as pool:
+        shares = [pool.submit(work) for _ in range(helpers)]
+        work()
+    for share in shares:
+        share.result()
+    return results
 
 
 class RegionReader:
@@ -95,28 +123,16 @@ class RegionReader:
         if not out.size:
             return out
         begins = (range(0, size, chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
-        parts = deque(itertools.product(*map(axis_parts, region, begins)))
-        helpers = min(MOST_THREADS, available_cores(), len(parts)) - 1 if out.nbytes > SMALL_BYTES else 0
-        if helpers < 1:
-            self._read_parts(parts, out)
-            return out
-        with ThreadPoolExecutor(helpers) as pool:
-            shares = [pool.submit(self._read_parts, parts, out) for _ in range(helpers)]
-            self._read_parts(parts, out)
-        for share in shares:
-            share.result()
+        parts = list(itertools.product(*map(axis_parts, region, begins)))
+        threads = min(MOST_THREADS, available_cores()) if out.nbytes > SMALL_BYTES else 1
+        in_threads([partial(self._read_part, part, out) for part in parts], threads)
         return out
 
-    def _read_parts(self, parts: deque[_ChunkPart], out: np.ndarray) -> None:
-        """Read parts from a shared iterator until it is empty, and write their numbers to the output array."""
-        while True:
-            try:
-                part = parts.popleft()
-            except IndexError:
-                return
-            target = out[tuple(axis.place for axis in part)]
-            if not self._decode(part, target):
-                target[...] = self._array[tuple(axis.points for axis in part)]
+    def _read_part(self, part: _ChunkPart, out: np.ndarray) -> None:
+        """Read the numbers of a part of a chunk into the output array."""
+        target = out[tuple(axis.place for axis in part)]
+        if not self._decode(part, target):
+            target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
         """Decode a part of a chunk into ``target``; return whether the chunk exists and is undamaged.
@@ -133,11 +149,18 @@ class RegionReader:
             raise
         try:
             encoded = self._is_blosc and _blosc_bytes(data)
+            is_whole = target.nbytes == self._nbytes and target.flags.c_contiguous
             if self._codec is None:
                 chunk = data.view(self.dtype)
+            elif isinstance(self._codec, numcodecs.Zstd) and _zstd is not None:
+                chunk = target if is_whole else buffers.empty(self.chunks, dtype=self.dtype)
+                if _zstd.ZSTD_decompress(address(chunk), self._nbytes, address(data), len(data)) != self._nbytes:
+                    return False
+                if is_whole:
+                    return True
             elif encoded != (self._nbytes, len(data)):
                 chunk = np.frombuffer(self._codec.decode(data), self.dtype)
-            elif target.nbytes == self._nbytes and target.flags.c_contiguous:
+            elif is_whole:
                 self._codec.decode(data, out=target)
                 return True
             else:
@@ -151,6 +174,21 @@ class RegionReader:
         except Exception:  # of codecs: any class, and zarr will say it
             return False
         return True
+
+
+def _zstd_library() -> ctypes.CDLL | None:
+    """Return the C library in numcodecs, whose own function for Zstd lets no other thread run meanwhile."""
+    try:
+        library = ctypes.CDLL(numcodecs.zstd.__file__)
+        decompress = library.ZSTD_decompress
+    except (AttributeError, OSError):  # of a build that hides it
+        return None
+    decompress.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+    decompress.restype = ctypes.c_size_t
+    return library
+
+
+_zstd = _zstd_library()
 
 
 class CutOff(ValueError):
