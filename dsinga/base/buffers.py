@@ -26,7 +26,7 @@ ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; smaller arrays come from malloc, which is quick and returns memory that is in the caches
 # Bytes; larger arrays are not pooled, as they would be idle mostly. A lower limit costs time for new pages.
 LARGEST = 128 * 1024 * 1024
-BUCKET = 256  # bases of one size; results beyond that number get memory that is not pooled
+BUCKET = 1024  # bases of one size; results beyond that number get memory that is not pooled
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
 
 ONE_BASE = 1 << 20  # bytes; larger arrays take turns in one memory where that is asked for

@@ -97,6 +97,31 @@ class ChunkCache:
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
+    def find(self, key: tuple[Hashable, ...]) -> np.ndarray | None:
+        """Return the chunk ``key`` if it is cached, else None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if not isinstance(entry, np.ndarray):
+                return None
+            self._entries.move_to_end(key)
+            return entry
+
+    def put(self, key: tuple[Hashable, ...], chunk: np.ndarray) -> None:
+        """Keep a chunk, read-only, in place of one that is cached."""
+        chunk.flags.writeable = False
+        with self._lock:
+            self.drop(key)
+            self._entries[key] = chunk
+            self._bytes += chunk.nbytes
+            self._evict()
+
+    def drop(self, key: tuple[Hashable, ...]) -> None:
+        """Drop a chunk unless it is still being loaded, or has been dropped."""
+        with self._lock:
+            if isinstance(entry := self._entries.get(key), np.ndarray):
+                del self._entries[key]
+                self._bytes -= entry.nbytes
+
     def drop_first(self, key: tuple[Hashable, ...]) -> None:
         """Mark ``key`` as the next to be dropped, because it will not be read soon."""
         with self._lock:
@@ -107,7 +132,7 @@ class ChunkCache:
         """Drop all chunks but those that are being loaded."""
         with self._lock:
             for key in list(self._entries):
-                self._drop(key)
+                self.drop(key)
 
     def _forget(self, contents: Sequence[Hashable]) -> None:
         with self._lock:
@@ -116,7 +141,7 @@ class ChunkCache:
             for content in ended:
                 del self._sources[content]
             for key in [key for key in self._entries if key[0] in ended]:
-                self._drop(key)
+                self.drop(key)
 
     def _fill(self, key: tuple[Hashable, ...], entry: Future[np.ndarray], load: Callable[[], np.ndarray]) -> None:
         try:
@@ -126,24 +151,13 @@ class ChunkCache:
                 del self._entries[key]
             entry.set_exception(error)
             return
-        chunk.flags.writeable = False
+        self.put(key, chunk)
         entry.set_result(chunk)
-        with self._lock:
-            self._entries[key] = chunk
-            self._bytes += chunk.nbytes
-            self._evict()
 
     def _evict(self) -> None:
         """Drop the least recently used chunks until the rest fit; readers that use a dropped chunk keep it alive."""
         limit = self.limit
-        for key in list(self._entries):
+        for key in list(self._entries) if self._bytes > limit else ():
             if self._bytes <= limit:
                 return
-            self._drop(key)
-
-    def _drop(self, key: tuple[Hashable, ...]) -> None:
-        """Remove a chunk unless it is still being loaded, or has been removed meanwhile."""
-        entry = self._entries.get(key)
-        if isinstance(entry, np.ndarray):
-            del self._entries[key]
-            self._bytes -= entry.nbytes
+            self.drop(key)

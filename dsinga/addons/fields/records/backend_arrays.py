@@ -6,6 +6,7 @@ This file imports xarray, and is imported where somebody has a Dataset.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,12 @@ from xarray.core.indexing import BasicIndexer, IndexingSupport, LazilyIndexedArr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
-from dsinga.data.stores.chunk_files import FileVersion, RegionReader, version_of
+from dsinga.base.serial_executor import available_cores
+from dsinga.data.stores.chunk_files import MOST_THREADS, SMALL_BYTES, FileVersion, RegionReader, version_of
 from dsinga.data.stores.store_faults import chunk_fault
+
+REMOTE_THREADS = 16  # that wait for chunks at a URL, or for those that zarr reads
+REMOTE_BYTES = 32 << 20  # of these chunks, decoded
 
 
 def reading_files(dataset: Any) -> Any:
@@ -102,6 +107,7 @@ class _ZarrArray(_FileArray):
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         super().__init__(wrapper, name, version)
         self._array = wrapper.get_array()
+        self.chunks, self.chunk_bytes = self._array.chunks, math.prod(self._array.chunks) * self.dtype.itemsize
         self._reader = RegionReader(self._array)
 
     def _read(self, key: Any) -> Any:
@@ -137,6 +143,18 @@ class _Joined(BackendArray):
 
     def __getitem__(self, key: Any) -> Any:
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
+
+    def chunk_begins(self, axis: int) -> np.ndarray | None:
+        """Return the first points of the chunks along an axis; None where not known."""
+        if axis == self._axis and self._is_new:
+            return np.arange(len(self._variables))
+        inner = axis - (self._is_new and axis > self._axis)
+        begins = [chunk_begins(variable._data, inner) for variable in self._variables]
+        if axis != self._axis:
+            return begins[0]
+        if any(each is None for each in begins):
+            return None
+        return np.concatenate([each + end for each, end in zip(begins, [0, *self._ends], strict=False)])
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
         points = np.arange(self.shape[self._axis])[key[self._axis]]
@@ -174,3 +192,33 @@ def joined(variables: Sequence[Any], dim: str) -> Any:
         encoding["preferred_chunks"] = {dim: 1, **encoding["preferred_chunks"]}
     data = LazilyIndexedArray(_Joined(variables, 0 if is_new else first.dims.index(dim), is_new))
     return Variable((dim, *first.dims) if is_new else first.dims, data, first.attrs, encoding)
+
+
+def most_threads(data: Any) -> int:
+    """Return the number of threads that read chunks of xarray's nested lazy arrays at once."""
+    while not isinstance(data, _FileArray) and data is not None:
+        data = data._variables[0]._data if isinstance(data, _Joined) else getattr(data, "array", None)
+    if not isinstance(data, _ZarrArray):
+        return 1
+    if not data._reader.reads_files:
+        return max(MOST_THREADS, min(REMOTE_THREADS, REMOTE_BYTES // data.chunk_bytes))
+    return min(MOST_THREADS, available_cores()) if data.chunk_bytes > SMALL_BYTES else 1
+
+
+def chunk_begins(data: Any, axis: int) -> np.ndarray | None:
+    """Return the first points of the chunks along an axis of xarray's nested lazy arrays; None where not known."""
+    if isinstance(data, _ZarrArray):
+        return np.arange(0, data.shape[axis], data.chunks[axis])
+    if isinstance(data, _Joined):
+        return data.chunk_begins(axis)
+    inner, key = getattr(data, "array", None), getattr(data, "key", None)
+    if inner is None or isinstance(inner, np.ndarray):
+        return None
+    if key is None:
+        return chunk_begins(inner, axis)
+    kept = [place for place, part in enumerate(key.tuple) if not isinstance(part, (int, np.integer))]
+    part, begins = key.tuple[kept[axis]], chunk_begins(inner, kept[axis])
+    if begins is None or not isinstance(key, BasicIndexer) or part.step not in (None, 1):
+        return None
+    start, stop, _ = part.indices(inner.shape[kept[axis]])
+    return np.array([0, *(begins[(start < begins) & (begins < stop)] - start)])

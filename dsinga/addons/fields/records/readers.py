@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.coordinates import OF_TIME, kind_of, turns_of
 from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.errors import UserError
@@ -19,6 +22,7 @@ from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_arrays import DaskRegions, cluster_futures
 
 Region = tuple[slice, ...]
+Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 _CALL = re.compile(r"(sin|cos)\((.+)\)")
 
 
@@ -48,6 +52,7 @@ class VariableReader:
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
         self.name, self._variable = name, variable
+        self._begins: dict[str, np.ndarray] = {}  # of chunks, by dimension
         check_decoded(variable, name)
         try:
             record_dtype(variable.dtype)
@@ -93,6 +98,25 @@ class VariableReader:
             if (self.from_files and preferred)
             else None
         )
+
+    @cached_property
+    def threads(self) -> int:
+        """The most threads that read chunks of a variable in files at once."""
+        from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+
+        return backend_arrays.most_threads(self._variable._data)
+
+    def chunk_begins(self, dim: str) -> np.ndarray:
+        """Return the first points of the chunks along a dimension as stored; 0 alone where they are not known."""
+        if dim not in self._begins:
+            from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+
+            axis = self.dims.index(dim)
+            begins = backend_arrays.chunk_begins(self._variable._data, axis)
+            if begins is None:
+                begins = np.arange(0, self.shape[axis], (self.chunk_shape or self.shape)[axis])
+            self._begins[dim] = begins
+        return self._begins[dim]
 
 
 class CoordinateReader(VariableReader):
@@ -183,3 +207,51 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
             "year), cos(day of year), sin(hour of day) and cos(hour of day)"
         )
     return CoordinateReader(dataset[name].variable, expression, function, quantity)
+
+
+def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
+    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
+
+    Points beyond the data are those that the edge of their dimension says; beyond an edge of zeros they are NaN where
+    NaN is masked.
+    """
+    runs: list[list[slice]] = []  # of consecutive points of the data that are read, along each dimension
+    takes: list[np.ndarray | None] = []  # the places of the wanted points among these
+    zeros: list[np.ndarray | None] = []
+    for dim in reader.dims:
+        axis, (low, high) = axes[dim], ranges[dim]
+        if 0 <= low and high <= axis.length:
+            runs.append([slice(low, high)])
+            takes.append(None)
+            zeros.append(None)
+            continue
+        points, outside = axis.positions(low, high)
+        needed = np.unique(points)
+        breaks = np.flatnonzero(np.diff(needed) > 1) + 1
+        runs.append([slice(int(run[0]), int(run[-1]) + 1) for run in np.split(needed, breaks)])
+        takes.append(np.searchsorted(needed, points))
+        zeros.append(outside if axis.edge == "zero" else None)
+    array = _read_runs(reader, runs)
+    for place, take in enumerate(takes):
+        if take is not None:
+            array = array.take(take, axis=place)
+    for place, beyond in enumerate(zeros):
+        if beyond is not None:
+            array[(slice(None),) * place + (beyond,)] = np.nan if masked else 0
+    return array
+
+
+def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
+    """Return the runs of points along each dimension, joined."""
+    if all(len(parts) == 1 for parts in runs):
+        return reader.read(tuple(parts[0] for parts in runs))
+    shape = [sum(part.stop - part.start for part in parts) for parts in runs]
+    array = np.empty(shape, np.float32)
+    offsets = [np.cumsum([0, *(part.stop - part.start for part in parts)]) for parts in runs]
+    for index in itertools.product(*(range(len(parts)) for parts in runs)):
+        region = tuple(parts[number] for parts, number in zip(runs, index, strict=True))
+        places = tuple(
+            slice(int(ends[number]), int(ends[number + 1])) for ends, number in zip(offsets, index, strict=True)
+        )
+        array[places] = reader.read(region)
+    return array

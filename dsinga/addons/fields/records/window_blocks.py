@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -14,13 +14,16 @@ import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
-from dsinga.addons.fields.records.readers import VariableReader
+from dsinga.addons.fields.records.readers import Ranges, read_ranges
+from dsinga.base import buffers
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.conversion import find_nonfinite
 
+SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
+RUN_LOCKS = 64
+
 # Of a field: its windows, its variable, its place along the dimensions of that, and what it is read for.
 _Key = tuple[str, str, tuple[int, ...], str]
-Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
 class WindowBlocks:
@@ -99,6 +102,63 @@ class WindowBlocks:
         indices = np.unravel_index(block, self._blocks_along)
         return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
 
+    @cached_property
+    def step_axis(self) -> Axis | None:
+        """The dimension, such as time, along which blocks divide the windows; None where one block has all of them."""
+        counts = zip(self.axes, self.block_counts, self.counts, strict=True)
+        return next((axis for axis, count, total in counts if 1 < count < total), None)
+
+    @cached_property
+    def all_bytes(self) -> int:
+        """The bytes of all fields that windows are cut out of."""
+        return self.bytes_of(self.counts)
+
+    def has_steps(self, part: ChannelGroup) -> bool:
+        """Whether the fields of a part are kept for each point of ``step_axis``, instead of for whole blocks.
+
+        So are those in files of which a window has many numbers at such a point.
+        """
+        axis = self.step_axis
+        if axis is None or axis.name not in part.dims or not part.reader.from_files:
+            return False
+        return 4 * math.prod(part.sizes) >= SMALLEST_STEP * part.sizes[part.dims.index(axis.name)]
+
+    def run_of(self, part: ChannelGroup, block: int, step: int) -> tuple[int, int]:
+        """Return the points [low, high) of ``step_axis`` that are read together with ``step``: those of its chunk.
+
+        Of a chunk that is longer than two blocks, and of data without chunks, they are those of the block.
+        """
+        axis: Any = self.step_axis
+        if not 0 <= step < axis.length:
+            return step, step + 1
+        begins = part.reader.chunk_begins(axis.name)
+        chunk = int(np.searchsorted(begins, step, "right"))
+        low, high = int(begins[chunk - 1]), int(begins[chunk]) if chunk < len(begins) else axis.length
+        windows = next(count for other, count in zip(self.axes, self.block_counts, strict=True) if other is axis)
+        if high - low > 2 * windows * axis.stride:
+            first, last = next(ends[1:] for ends in self.ends(block) if ends[0] is axis)
+            ends = (step, step + 1, *axis.input_range(first, last), *axis.target_range(first, last))
+            low, high = max(low, min(ends)), min(high, max(ends))
+        return low, high
+
+    def uses_of_steps(self, part: ChannelGroup, block: int, role: str, steps: range) -> np.ndarray:
+        """Return how many windows are cut out of the field of a variable at each of ``steps``, inputs and targets."""
+        axis: Any = self.step_axis
+        others = [end for end in zip(self.ends(block), self.counts, strict=True) if end[0][0] is not axis]
+        windows = math.prod(
+            last - first + 1 if other.name in part.dims else all_ for (other, first, last), all_ in others
+        )
+        roles = {"input": (False,), "target": (True,)}.get(role, (False, True))
+        counts = np.zeros(len(steps), np.int64)
+        for is_target in roles:
+            for other in (*self.layout.targets, self.layout.weights) if is_target else self.layout.inputs:
+                if other is not None and other.name == part.name:
+                    firsts = np.arange(steps.start, steps.stop) - axis.offset(is_target, other.number)
+                    size = other.sizes[other.dims.index(axis.name)]
+                    counts += np.searchsorted(axis.starts, firsts, "right")
+                    counts -= np.searchsorted(axis.starts, firsts - size, "right")
+        return counts * windows
+
     def windows(self, block: int, dims: Sequence[str]) -> int:
         """Return the number of windows of a block, and of the others at its place along ``dims``."""
         ends = zip(self.ends(block), self.counts, strict=True)
@@ -150,6 +210,7 @@ class BlockCache:
         self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
         self._nonfinite: set[_Key] = set()
         self._unread: dict[_Key, int] = {}  # windows that are still to be cut out of each field, of all parts together
+        self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]  # a run of points has one of them
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BlockCache.shared, (self.key,)
@@ -188,12 +249,73 @@ class BlockCache:
             _cache.drop_first(key)
         return BlockField(numbers, lows, key not in self._nonfinite)
 
+    def read_steps(
+        self,
+        part: ChannelGroup,
+        blocks: WindowBlocks,
+        block: int,
+        is_target: bool,
+        run: tuple[int, int],
+        counts: Mapping[int, int],
+    ) -> dict[int, BlockField]:
+        """Return the fields of a part at points of ``step_axis``, by point: those of which ``counts`` windows are cut.
+
+        They lie in one ``run`` of points, see :meth:`WindowBlocks.run_of`, which is read where one is missing. A point
+        is dropped with the last window that is cut out of it, unless the cache has room for all fields.
+        """
+        axis: Any = blocks.step_axis
+        others = [dim for dim in part.dims if dim != axis.name]
+        ranges, role = _ranges(part, blocks, block, is_target, others)
+        place = blocks.block_places(block, others)
+        keys = {step: (self.key, part.name, (*place, step), f"{role}, one point") for step in range(*run)}
+        lows = {dim: low for dim, (low, _) in ranges.items()}
+        is_dropped = blocks.all_bytes > _cache.limit
+        with self._run_locks[hash(keys[run[0]]) % RUN_LOCKS]:
+            fields: dict[int, Any] = {step: _cache.find(keys[step]) for step in counts}
+            if any(field is None for field in fields.values()):
+                numbers = _arranged(
+                    read_ranges(part.reader, blocks.layout.axes, {**ranges, axis.name: run}, part.masked), part
+                )
+                parts = np.split(numbers, len(keys), field_dims(part).index(axis.name))
+                uses = blocks.uses_of_steps(part, block, role, range(*run)).tolist()
+                self._keep_steps(keys, parts, uses, fields)
+            for step, count in counts.items() if is_dropped else ():
+                self._unread[keys[step]] = unread = self._unread.get(keys[step], 0) - count
+                if unread <= 0:
+                    self._unread.pop(keys[step], None)
+                    _cache.drop(keys[step])
+        is_finite = {step: keys[step] not in self._nonfinite for step in counts}
+        return {step: BlockField(field, {**lows, axis.name: step}, is_finite[step]) for step, field in fields.items()}
+
+    def _keep_steps(
+        self, keys: Mapping[int, _Key], numbers: Sequence[np.ndarray], uses: Sequence[int], fields: dict[int, Any]
+    ) -> None:
+        """Keep the fields of a run of points that windows are still to be cut out of, and add to ``fields`` its own.
+
+        Where no window was left to be cut out of a missing one, an epoch begins: all are to be cut again.
+        """
+        begins = any(field is None and keys[step] not in self._unread for step, field in fields.items())
+        for (step, key), field, count in zip(keys.items(), numbers, uses, strict=True):
+            if begins and count:
+                self._unread.setdefault(key, count)
+            cached = _cache.find(key)
+            if cached is None and (step in fields or key in self._unread):
+                cached = field
+                if len(keys) > 1:  # a copy, so that each point is freed by itself
+                    cached = buffers.empty(field.shape)
+                    cached[...] = field
+                if find_nonfinite(cached.reshape(1, -1)) is not None:
+                    self._nonfinite.add(key)
+                _cache.put(key, cached)
+            if step in fields:
+                fields[step] = cached
+
     def _describe(
         self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool
     ) -> tuple[_Key, Ranges, dict[str, int]]:
         where = (part.name, block, is_target)
         if where not in self._known:
-            ranges, role = _ranges(part, blocks, block, is_target)
+            ranges, role = _ranges(part, blocks, block, is_target, part.dims)
             key = self.key, part.name, blocks.block_places(block, part.dims), role
             self._known[where] = key, ranges, {dim: low for dim, (low, _) in ranges.items()}
         return self._known[where]
@@ -210,12 +332,14 @@ def _uses(name: str, layout: Layout, role: str) -> int:
     return sum(part.name == name for part in parts)
 
 
-def _ranges(part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool) -> tuple[Ranges, str]:
-    """Return the ranges of a part that the windows of a block read, and whether these are "input", "target" or "both".
+def _ranges(
+    part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
+) -> tuple[Ranges, str]:
+    """Return the ranges along ``dims`` that the windows of a block read of a part: of its "input", "target" or "both".
 
     A variable that is an input and a target is read once where both lie near each other.
     """
-    inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in part.dims])
+    inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in dims])
     layout = blocks.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
     if in_both and both is not None:
@@ -239,57 +363,15 @@ def _points(ranges: Ranges) -> int:
     return math.prod(high - low for low, high in ranges.values())
 
 
+def field_dims(part: ChannelGroup) -> tuple[str, ...]:
+    """Return the dimensions of the fields of a part: those of channels, then all dimensions of space."""
+    return *part.dims[: len(part.channel_sizes)], *part.space
+
+
 def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
     """Return a field with its axes in the order of the record, and one for each dimension of space."""
     array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
-    channels = len(part.channel_sizes)
-    index = [slice(None)] * channels + [slice(None) if dim in part.dims else np.newaxis for dim in part.space]
+    index = [slice(None)] * len(part.channel_sizes) + [
+        slice(None) if dim in part.dims else np.newaxis for dim in part.space
+    ]
     return np.require(array[tuple(index)], requirements=["C", "ALIGNED"])[...]  # a view, since the cache locks it
-
-
-def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
-    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
-
-    Points beyond the data are those that the edge of their dimension says; beyond an edge of zeros they are NaN where
-    NaN is masked.
-    """
-    runs: list[list[slice]] = []  # of consecutive points of the data that are read, along each dimension
-    takes: list[np.ndarray | None] = []  # the places of the wanted points among these
-    zeros: list[np.ndarray | None] = []
-    for dim in reader.dims:
-        axis, (low, high) = axes[dim], ranges[dim]
-        if 0 <= low and high <= axis.length:
-            runs.append([slice(low, high)])
-            takes.append(None)
-            zeros.append(None)
-            continue
-        points, outside = axis.positions(low, high)
-        needed = np.unique(points)
-        breaks = np.flatnonzero(np.diff(needed) > 1) + 1
-        runs.append([slice(int(run[0]), int(run[-1]) + 1) for run in np.split(needed, breaks)])
-        takes.append(np.searchsorted(needed, points))
-        zeros.append(outside if axis.edge == "zero" else None)
-    array = _read_runs(reader, runs)
-    for place, take in enumerate(takes):
-        if take is not None:
-            array = array.take(take, axis=place)
-    for place, beyond in enumerate(zeros):
-        if beyond is not None:
-            array[(slice(None),) * place + (beyond,)] = np.nan if masked else 0
-    return array
-
-
-def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
-    """Return the runs of points along each dimension, joined."""
-    if all(len(parts) == 1 for parts in runs):
-        return reader.read(tuple(parts[0] for parts in runs))
-    shape = [sum(part.stop - part.start for part in parts) for parts in runs]
-    array = np.empty(shape, np.float32)
-    offsets = [np.cumsum([0, *(part.stop - part.start for part in parts)]) for parts in runs]
-    for index in itertools.product(*(range(len(parts)) for parts in runs)):
-        region = tuple(parts[number] for parts, number in zip(runs, index, strict=True))
-        places = tuple(
-            slice(int(ends[number]), int(ends[number + 1])) for ends, number in zip(offsets, index, strict=True)
-        )
-        array[places] = reader.read(region)
-    return array

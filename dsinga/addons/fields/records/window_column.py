@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks, field_dims
 from dsinga.base import buffers
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
+from dsinga.data.stores.chunk_files import in_threads
 
 SAMPLE_BYTES = 16 << 20
 FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
 SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once
+
+# The copy of a point of a window: its cut, where it goes, the window's index in the cut, and the point.
+_StepCopy = tuple["_Cut", np.ndarray, int, int]
 
 
 class WindowColumn(Column):
@@ -96,7 +102,8 @@ class WindowColumn(Column):
         block_numbers = block_numbers[order]
         ends = [0, *(np.flatnonzero(block_numbers[1:] != block_numbers[:-1]) + 1).tolist(), len(rows)]
         starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.blocks.axes, places, strict=True)}
-        channel, is_finite = 0, True
+        channel, is_finite, threads = 0, True, 1
+        step_copies: list[Callable[[], bool]] = []
         weights = [self.blocks.layout.weights] if self.is_target and self.blocks.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
@@ -104,15 +111,55 @@ class WindowColumn(Column):
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
                 points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target, part.number)
+            if self.blocks.has_steps(part):
+                step_copies += self._copies_of_steps(part, channels, points, order, block_numbers)
+                threads = max(threads, part.reader.threads)
+                channel += part.channels
+                continue
             cut = _Cut(part, points)
             for start, end in pairwise(ends):
                 field = self.cache.read(part, self.blocks, int(block_numbers[start]), self.is_target, end - start)
                 cut.copy(channels, field, order[start:end], slice(start, end))
                 is_finite = is_finite and field.is_finite
-            if part in weights:
-                channels /= self.blocks.layout.scale
             channel += part.channels
+        is_finite = all([is_finite, *in_threads(step_copies, threads)])
+        for part in weights:
+            out[:, -part.channels :] /= self.blocks.layout.scale
         return out, is_finite
+
+    def _copies_of_steps(
+        self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, block_numbers: np.ndarray
+    ) -> list[Callable[[], bool]]:
+        """Return functions that each copy what windows read of one run of points to ``out``, and say if it is finite.
+
+        Args:
+            part: the part, whose fields are kept point by point.
+            out: its channels, (n, *dimensions of the field).
+            points: the first point of each window along the part's dimensions, in the order of blocks.
+            order: the row of each window.
+            block_numbers: the block of each window.
+        """
+        axis: Any = self.blocks.step_axis
+        column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
+        copies: dict[tuple[int, tuple[int, int]], list[_StepCopy]] = {}
+        for number in range(part.sizes[column]):
+            points[:, column] += number > 0
+            cut = _Cut(part, points.copy(), axis.name)
+            channels = out[(slice(None),) * place + (slice(number, number + 1),)]
+            for index, (block, step) in enumerate(zip(block_numbers.tolist(), points[:, column].tolist(), strict=True)):
+                run = self.blocks.run_of(part, block, step)
+                copies.setdefault((block, run), []).append((cut, channels, index, step))
+        return [partial(self._copy_run, part, order, *key, several) for key, several in copies.items()]
+
+    def _copy_run(
+        self, part: ChannelGroup, order: np.ndarray, block: int, run: tuple[int, int], copies: list[_StepCopy]
+    ) -> bool:
+        """Copy what windows of a block read of one run of points; return whether it is finite."""
+        counts = Counter(step for *_, step in copies)
+        fields = self.cache.read_steps(part, self.blocks, block, self.is_target, run, counts)
+        for cut, channels, index, step in copies:
+            cut.copy(channels, fields[step], order[index : index + 1], slice(index, index + 1))
+        return all(field.is_finite for field in fields.values())
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
@@ -204,14 +251,14 @@ class _Cut:
     Args:
         part: the part.
         points: the first point of each window along the part's dimensions, (n, dimensions) int64.
+        step: the dimension of which one point is copied; None for all points of windows.
     """
 
-    def __init__(self, part: ChannelGroup, points: np.ndarray):
-        channels = len(part.channel_sizes)
-        dims = (*part.dims[:channels], *part.space)  # the axes of fields
+    def __init__(self, part: ChannelGroup, points: np.ndarray, step: str | None = None):
+        dims = field_dims(part)
         self._dims, self._points = part.dims, points
         self._axes = [dims.index(dim) for dim in part.dims]
-        sizes = dict(zip(part.dims, part.sizes, strict=True))
+        sizes = dict(zip(part.dims, part.sizes, strict=True)) | ({step: 1} if step else {})
         self._shape = tuple(sizes.get(dim, 1) for dim in dims)
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 

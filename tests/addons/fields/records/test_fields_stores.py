@@ -23,6 +23,7 @@ from dsinga.addons.fields.records import window_blocks
 from dsinga.commands.cli import main_group
 from dsinga.data import FieldWindows, describe, describe_dataset
 from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 
@@ -200,15 +201,32 @@ def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_onc
     assert counted.read < 2.0 * 2560 * 64 * 64  # a block has 16 steps and two more, chunks of 8 steps
 
 
-def test_threads_read_the_same_windows(tmp_path: Path) -> None:
-    windows = dsinga.windows(stored(tmp_path, 1), **CUT, memory=1 << 20)
-    expected = read_all(windows)
-    rows = np.random.default_rng(0).permutation(len(windows))
+@pytest.mark.parametrize("chunk", [1, 4, 48])
+def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Blocks end within chunks, and four threads read a batch; next to nothing is kept after the last window."""
+    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))
+    decode, decoded = RegionReader._decode, []
+    monkeypatch.setattr(RegionReader, "_decode", lambda *args: decoded.append(args[1]) or decode(*args))
+    steps = np.arange(150, dtype=np.float32)[:, None, None] + np.zeros((64, 256), np.float32)
+    data = xr.Dataset({"f": (("time", "y", "x"), steps)})
+    data.to_zarr(tmp_path / "x.zarr", encoding={"f": {"chunks": (chunk, 64, 256)}}, consolidated=False)
+    cut = {"input_dims": {"time": 1}, "context": {"time": (2, 0)}, "lead": {"time": 1}}
+    windows = dsinga.windows(tmp_path / "x.zarr", targets="f", **cut, memory=8 << 20)
+    assert windows.block % 4
+    sampler = Sampler(len(windows), 16, 0, windows.block)
+    decoded.clear()
     with ThreadPoolExecutor(4) as pool:
-        for part, (inputs, _) in zip(
-            np.array_split(rows, 16), pool.map(windows.read, np.array_split(rows, 16)), strict=True
-        ):
-            np.testing.assert_array_equal(inputs, expected[0][part])
+        for step in range(len(windows) // 16 + 1):
+            rows = sampler.rows(step)[: len(windows) - 16 * step]
+            batches = pool.map(windows.read, np.array_split(rows, 4))
+            inputs, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+            np.testing.assert_array_equal(inputs[..., 5, 7], rows[:, None] + np.arange(3))
+            np.testing.assert_array_equal(targets[:, 0, 9, 9], rows + 3)
+            assert windows.cached_bytes <= 8 << 20
+    assert len(decoded) == -(-150 // chunk) or chunk == 48  # those of 48 steps do not all fit the memory
+    assert windows.cached_bytes <= 65536 * (chunk == 48)
 
 
 class TestWindowsOfFields(SourceContract):
