@@ -4,18 +4,26 @@ Three cases on one zarr store of two variables (time, lat, lon), all shuffled: w
 that do not overlap; patches with overlap, four steps of time and a target. xbatcher cuts the same windows for a
 DataLoader of PyTorch. Cold: an empty cache, and files out of the page cache; warm: again. "Loaded" is the Dataset in
 memory, loaded before the time is taken. Last, the seconds in which every chunk is read once in order by xarray, beside
-an epoch of whole fields. With ``--memory``: a worker trains from, predicts and writes ten times its memory limit.
+an epoch of whole fields. With ``--memory``: a worker trains from, predicts and writes ten times its memory limit. With
+``--insitubatch``: whole fields of 181 x 360 beside insitubatch, from a folder and from an S3 server with 20 ms of
+delay, each loader in processes of its own; both shuffle among neighbouring blocks, dsinga among eight of them.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import click
@@ -26,8 +34,10 @@ import dsinga
 from dsinga.reading.prefetch import Prefetch
 from dsinga.reading.sampler import Sampler
 from tools.benchmarks.field_memory import measure
+from tools.benchmarks.window_process import KEYS, LOADERS
 
 BATCH = 32
+FIGURES = ("first", "peak", "imported")  # of a process
 CASES: dict[str, dict[str, Any]] = {
     "whole fields": {"input_dims": {"time": 1, "lat": -1, "lon": -1}},
     "patches": {"input_dims": {"time": 1, "lat": 32, "lon": 32}},
@@ -40,16 +50,51 @@ CASES: dict[str, dict[str, Any]] = {
 Batches = Iterator[Any]
 
 
-def make_store(path: Path, steps: int, chunk: int) -> None:
+def make_store(path: Path, steps: int, chunk: int, shape: tuple[int, int] = (64, 128), zarr_format: int = 2) -> None:
     """Write smooth fields, as compressible as those of a model of the atmosphere are, roughly."""
     rng = np.random.default_rng(0)
     dates = np.datetime64("2000-01-01", "ns") + np.arange(steps) * np.timedelta64(6, "h")
     variables = {}
     for name in ("a", "b"):
-        coarse = rng.normal(size=(steps, 16, 32)).astype(np.float32).repeat(4, 1).repeat(4, 2)
-        variables[name] = (("time", "lat", "lon"), coarse + rng.normal(0, 0.01, (steps, 64, 128)).astype(np.float32))
-    data = xr.Dataset(variables, {"time": dates, "lat": np.linspace(88, -88, 64), "lon": np.arange(128) * 2.8125})
-    data.chunk(time=chunk).to_zarr(path, zarr_format=2)
+        coarse = rng.normal(size=(steps, -(-shape[0] // 4), shape[1] // 4)).astype(np.float32)
+        fields = coarse.repeat(4, 1)[:, : shape[0]].repeat(4, 2)
+        variables[name] = (("time", "lat", "lon"), fields + rng.normal(0, 0.01, (steps, *shape)).astype(np.float32))
+    lat, lon = np.linspace(88, -88, shape[0]), np.arange(shape[1]) * (360 / shape[1])
+    data = xr.Dataset(variables, {"time": dates, "lat": lat, "lon": lon})
+    chunks = {name: {"chunks": (chunk, *shape)} for name in variables}
+    data.to_zarr(path, zarr_format=zarr_format, encoding=chunks, consolidated=zarr_format == 2)
+
+
+def beside_insitubatch(folder: Path, turns: int) -> Iterator[str]:
+    """Yield the lines of a table of both loaders, for chunks of three sizes in a folder and in object storage."""
+    if importlib.util.find_spec("insitubatch") is None:
+        yield "insitubatch is not installed: pip install insitubatch, which needs Python 3.12 or later"
+        return
+    for chunk in (1, 8, 64):
+        make_store(folder / f"{chunk}.zarr", 640, chunk, (181, 360), zarr_format=3)
+    command = [sys.executable, "-m", "tools.benchmarks.window_process"]
+    stores = {"folder": str(folder), "S3": "s3://bench"}
+    yield (
+        "| store | chunk | loader | first batch, s | first epoch/s | later/s | MiB | after imports |\n| " + "--- | " * 8
+    )
+    with subprocess.Popen([*command, "s3", folder], stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        environment = {**os.environ, **KEYS, "AWS_ENDPOINT_URL": server.stdout.readline().strip()}
+        for (store, location), chunk in itertools.product(stores.items(), (1, 8, 64)):
+            runs: dict[str, list[Any]] = {loader: [] for loader in LOADERS}
+            for _, loader in itertools.product(range(turns), LOADERS):
+                arguments = [*command, loader, f"{location}/{chunk}.zarr", "3"]
+                output = subprocess.run(arguments, env=environment, stdout=PIPE, check=True).stdout
+                runs[loader].append(json.loads(output))
+            for loader, figures in runs.items():
+                first, peak, imported = (statistics.median(run[key] for run in figures) for key in FIGURES)
+                rates = [statistics.median(rates) for rates in zip(*(run["rates"] for run in figures), strict=True)]
+                yield (
+                    f"| {store} | {chunk} | {loader} | {first:.2f} | {rates[0]:,.0f} | "
+                    f"{statistics.mean(rates[1:]):,.0f} | {peak:.0f} | {peak - imported:.0f} |"
+                )
+        server.stdin.close()
 
 
 def drop_from_page_cache(path: Path) -> None:
@@ -146,14 +191,19 @@ def epoch_seconds(make: Callable[[], Ours]) -> float:
 @click.option("--turns", default=3, show_default=True)
 @click.option("--seconds", default=1.5, show_default=True, help="Of a turn.")
 @click.option("--memory", is_flag=True, help="Measure the memory of a worker instead.")
+@click.option("--insitubatch", is_flag=True, help="Compare with insitubatch instead.")
 @click.option("--limit", default=512, show_default=True, help="Of its memory, in MiB.")
-def main(steps: int, chunk: int, turns: int, seconds: float, memory: bool, limit: int) -> None:
+def main(steps: int, chunk: int, turns: int, seconds: float, memory: bool, insitubatch: bool, limit: int) -> None:
     """Print windows a second of each loader, and how many times as fast dsinga is."""
     folder = Path(tempfile.mkdtemp(prefix="dsinga-bench-"))
     path = folder / "x.zarr"
     try:
         if memory:
             click.echo(measure(folder, limit << 20))
+            return
+        if insitubatch:
+            for line in beside_insitubatch(folder, turns):
+                click.echo(line)
             return
         make_store(path, steps, chunk)
         click.echo("| windows | loader | cold/s | warm/s | dsinga / this, cold | warm |\n| " + "--- | " * 6)
