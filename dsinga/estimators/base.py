@@ -8,6 +8,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -97,7 +98,7 @@ class NetEstimator(EstimatorRecords):
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         """Return the job of the small net for records like ``x``."""
 
-    @property
+    @cached_property
     def _output(self) -> str:
         """The name of the layer whose feature predictions are made from."""
         return jobs.output_name(self.job_)
@@ -127,6 +128,7 @@ class NetEstimator(EstimatorRecords):
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, client)
         self.job_ = with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
+        self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)
@@ -245,7 +247,7 @@ class NetEstimator(EstimatorRecords):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_local"}
+        return {name: value for name, value in state.items() if name not in ("_local", "_output")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -27,6 +27,7 @@ from dsinga.nn import LocalNet
 from dsinga.training.local_updater import LocalUpdater
 
 BLOCK_BYTES = 1 << 23
+CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
 
 
 class Scaling(NamedTuple):
@@ -40,7 +41,7 @@ class Scaling(NamedTuple):
         if not isinstance(x, np.ndarray):
             return ((x - self.offset) / self.scale).astype(np.float32)
         scaled = np.empty(x.shape, np.float32)
-        for rows in row_blocks(x):
+        for rows in row_blocks(x, CACHED_BYTES):
             scaled[rows] = (x[rows] - self.offset) / self.scale
         return scaled
 
@@ -78,9 +79,9 @@ def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.nd
     return total / count
 
 
-def row_blocks(x: np.ndarray) -> Iterator[slice]:
-    """Yield slices of rows that have a few MiB each in float64: temporary arrays stay small."""
-    size = max(1, BLOCK_BYTES // max(1, 8 * math.prod(x.shape[1:])))
+def row_blocks(x: np.ndarray, nbytes: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Yield slices of rows that have at most ``nbytes`` each in float64: temporary arrays stay small."""
+    size = max(1, nbytes // max(1, 8 * math.prod(x.shape[1:])))
     yield from (slice(start, start + size) for start in range(0, len(x), size))
 
 
