@@ -126,7 +126,7 @@ class CapturedPass:
         if not all(map(math.isfinite, numbers)):
             return None
         (unread,) = self.unread
-        return report_metrics(net, unread.with_numbers(numbers))
+        return report_metrics(net, unread.with_numbers(numbers)) if unread.reports else {}
 
     def _put_all(self, records: Mapping[str, Records]) -> dict[str, Records]:
         return {name: self._put(name, batch) for name, batch in records.items()}
@@ -340,5 +340,4 @@ def _kind_of(array: Any) -> Hashable:
     """Return the shape and the dtype of an array of records, or of one that is being copied to the device."""
     if array is None:
         return None
-    shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
-    return tuple(shape), str(dtype)
+    return array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)

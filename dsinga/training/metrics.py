@@ -84,8 +84,8 @@ def merge_metrics(reports: Reports) -> Metrics:
     an unrolled layer count as one layer, whose metrics are means over the steps.
     """
     reports = _join_copies(reports)
-    if not reports:
-        return {}
+    if len(reports) < 2:
+        return dict(reports[0][1]) if reports else {}
     shared = Counter(name for _, metrics in reports for name in metrics)
     merged: Metrics = {}
     by_layer: Metrics = {}
@@ -103,7 +103,7 @@ def _join_copies(reports: Reports) -> Reports:
     for name, metrics in reports:
         if not metrics:  # most layers have none
             continue
-        sums = joined.setdefault(COPY.sub("", name), {})
+        sums = joined.setdefault(COPY.sub("", name) if "#" in name else name, {})
         for metric, (total, count) in metrics.items():
             before = sums.get(metric, (0.0, 0))
             sums[metric] = before[0] + total, before[1] + count

@@ -217,7 +217,7 @@ class DDPG(Algorithm):
     def _actions(self, params: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
         """Return the action head for B observations, (B, n)."""
         action = self.model.heads[0]
-        actions = self.net.forward(params, {self.model.input: observations}, layers=(action,)).outputs[action]
+        actions = self.net.forward(params, observations, layers=(action,)).outputs[action]
         return actions.reshape(len(actions), -1)
 
     def _critic_values(

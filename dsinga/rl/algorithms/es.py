@@ -75,7 +75,7 @@ class ES(Algorithm):
     def actions(self, observations: np.ndarray, params: ParamArrays) -> np.ndarray:
         """Return the best action for each of N observations, computed with the given params."""
         head = self.model.heads[0]
-        outputs = self.net.forward(params, {self.model.input: observations}, layers=(head,)).outputs
+        outputs = self.net.forward(params, observations, layers=(head,)).outputs
         return best_actions(outputs[head], self.spaces.action)
 
     def candidates(self) -> Iterator[ParamArrays]:
