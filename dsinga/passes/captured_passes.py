@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -30,6 +30,8 @@ from dsinga.training.metrics import UnreadMetrics, report_metrics
 
 _log = logging.getLogger(__name__)
 
+CALLS_AFTER_LOSS = 64  # of a pass on a host that has lost its place among GRAPHS, before it is recorded again
+KEYS = 64  # of passes on a host that are counted
 GRAPHS = 8  # kept at most, each with the memory of its pass
 PARAM_SETS = 4  # sets of params by which batches of the same shapes are computed, such as a net's and its target's
 PARAM = "param of this pass: "  # begins the names of params among records
@@ -153,7 +155,7 @@ class CapturedPasses:
         self._ops, self._what, self._create = ops, what, create
         self._is_on_host = ops.calls_before_capture > 0
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
-        self._calls: Counter[Hashable] = Counter()  # of passes on a host before they are recorded
+        self._calls: dict[Hashable, int] = {}  # of passes on a host before they are recorded, the latest last
         self._addresses: dict[Hashable, set[int]] = {}  # of the params of passes on a host, by key
         self._moving: set[Hashable] = set()  # keys whose params do not keep their addresses
         self.last: CapturedPass | None = None
@@ -276,17 +278,23 @@ class CapturedPasses:
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
             return captured
-        if self._is_on_host and key[0] not in self._moving:
-            self._calls[key] += 1
-            if self._calls[key] <= self._ops.calls_before_capture:
-                return None
+        if self._is_on_host and not self._is_worth_recording(key):
+            return None
         memory = self._ops.new_pass()
         if memory is None:
             return None
         while len(self._passes) >= GRAPHS:
-            self._passes.popitem(last=False)
+            unused, _ = self._passes.popitem(last=False)
+            self._calls[unused] = -CALLS_AFTER_LOSS
         self._passes[key] = self._create(memory)
         return self._passes[key]
+
+    def _is_worth_recording(self, key: tuple[Hashable, ...]) -> bool:
+        """Count a pass on a host; whether there were so many of its key that it will probably come again soon."""
+        self._calls[key] = count = self._calls.pop(key, 0) + 1
+        if len(self._calls) > KEYS:
+            del self._calls[next(iter(self._calls))]
+        return count > (0 if key[0] in self._moving else self._ops.calls_before_capture)
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
         """Compute passes of this key eagerly from now on; log why, unless that was logged."""

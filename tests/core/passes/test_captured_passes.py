@@ -17,7 +17,7 @@ from dsinga.ops.types import NotCapturable
 from dsinga.passes.captured_passes import GRAPHS, REJECTED, CapturedPasses
 from dsinga.training.metrics import UnreadMetrics
 
-NET: Any = SimpleNamespace(bridged=False)
+NET: Any = SimpleNamespace(bridged=False, stages=())
 
 
 class OutOfMemoryError(MemoryError):
@@ -157,6 +157,18 @@ def test_a_ninth_graph_takes_the_place_of_the_one_that_was_longest_unused(run: R
     assert len(run.passes) == GRAPHS
     assert run(rows=1)[1][0].startswith("launch")
     assert run(rows=2)[1] == ["new", "record"]
+
+
+def test_shapes_that_take_turns_are_called_on_a_host_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Device, "calls_before_capture", 3)
+    monkeypatch.setattr(NotedPass, "is_on_host", True)
+    monkeypatch.setattr(NotedPass, "warm_ups", 0)
+    run, new = Runs(), 0
+    for turn in range(40):
+        for rows in range(1, 2 * GRAPHS):
+            new += "new" in run(rows=rows)[1]
+        assert turn < 3 or new >= GRAPHS
+    assert new < 4 * GRAPHS
 
 
 @pytest.mark.parametrize("when", ["recorded", "captured", "launched"])
