@@ -13,7 +13,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import directory
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_same_actions, explained_observations
+from dsinga.rl.checks import check_finite, check_same_actions
 from dsinga.rl.environments.vector_environment import VectorEnvironment
 from dsinga.rl.experience import Sampled
 from dsinga.rl.recurrence import HiddenStates
@@ -47,8 +47,11 @@ class Agent:
         A model with hidden states takes those before the observations, and changes them to those after.
         """
         batch, is_single = self._batch(observations)
-        with explained_observations(batch):
+        try:
             sampled = self.algorithm.sample(batch, self.rng, *_states(hidden))
+        except UserError:  # the net's; an observation that is not finite is told as one
+            check_finite(batch)
+            raise
         if not is_single:
             return sampled
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
@@ -56,14 +59,21 @@ class Agent:
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
         """Return the best actions for observations (N, ...), or the best one; ``hidden`` is as for :meth:`sample`."""
         batch, is_single = self._batch(observations)
-        with explained_observations(batch):
+        try:
             actions = self.algorithm.predict(batch, *_states(hidden))
+        except UserError:
+            check_finite(batch)
+            raise
         return actions[0] if is_single else actions
 
     def learn(self, batch: Any) -> dict[str, float]:
         """Learn from experience, and return metrics."""
-        with explained_observations(*(getattr(batch, name, ()) for name in ("observations", "next_observations"))):
+        try:
             return self.algorithm.learn(batch)
+        except UserError:
+            for name in ("observations", "next_observations"):
+                check_finite(getattr(batch, name, ()))
+            raise
 
     def check_environments(self, environments: VectorEnvironment) -> None:
         """Raise UserError unless the environments take the actions of the agent's algorithm."""

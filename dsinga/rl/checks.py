@@ -107,22 +107,6 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
         )
 
 
-class explained_observations:
-    """A context that raises UserError about non-finite observations in place of the net's own error about them."""
-
-    def __init__(self, *observations: Any):
-        self._observations = observations
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        """Look at the observations where there is a UserError."""
-        if isinstance(error, UserError):
-            for array in self._observations:
-                check_finite(array)
-
-
 def check_finite(observations: Any) -> None:
     """Raise UserError where observations are not all finite."""
     array = np.asarray(observations)
