@@ -23,7 +23,7 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "x",
     "AWS_SECRET_ACCESS_KEY": "y",
     "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "1",
+    "AWS_EC2_METADATA_DISABLED": "true",
 }
 Epochs = Callable[[int], Iterator[Any]]
 

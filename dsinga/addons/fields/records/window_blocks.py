@@ -261,7 +261,7 @@ class BlockCache:
         """Return the fields of a part at points of ``step_axis``, by point: those of which ``counts`` windows are cut.
 
         They lie in one ``run`` of points, see :meth:`WindowBlocks.run_of`, which is read where one is missing. A point
-        is dropped with the last window that is cut out of it, unless the cache has room for all fields.
+        out of which all windows have been cut is dropped before others, which will be read again sooner.
         """
         axis: Any = blocks.step_axis
         others = [dim for dim in part.dims if dim != axis.name]
@@ -280,10 +280,12 @@ class BlockCache:
                 uses = blocks.uses_of_steps(part, block, role, range(*run)).tolist()
                 self._keep_steps(keys, parts, uses, fields)
             for step, count in counts.items() if is_dropped else ():
-                self._unread[keys[step]] = unread = self._unread.get(keys[step], 0) - count
-                if unread <= 0:
-                    self._unread.pop(keys[step], None)
-                    _cache.drop(keys[step])
+                unread = self._unread.pop(keys[step], 0)
+                unread = unread or int(blocks.uses_of_steps(part, block, role, range(step, step + 1)).sum())
+                if unread > count:
+                    self._unread[keys[step]] = unread - count
+                else:
+                    _cache.drop_first(keys[step])
         is_finite = {step: keys[step] not in self._nonfinite for step in counts}
         return {step: BlockField(field, {**lows, axis.name: step}, is_finite[step]) for step, field in fields.items()}
 
