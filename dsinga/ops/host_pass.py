@@ -37,7 +37,7 @@ class HostPass:
 
     def put(self, name: str, array: Any) -> Array:
         """Copy an array of the batch to its buffer, and return the buffer."""
-        if isinstance(array, AsyncCopy):
+        if type(array) is not np.ndarray and isinstance(array, AsyncCopy):
             array = array.result()
         buffer = self._buffers.get(name)
         if buffer is None:

@@ -30,6 +30,11 @@ WITH_OUT = {
     "sum", "take",
 }  # fmt: skip
 """Functions and methods that write their result to a given array; its shape does not depend on numbers."""
+REDUCTIONS = {
+    "all": np.logical_and, "any": np.logical_or, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
+    "sum": np.add,
+}  # fmt: skip
+"""The ufuncs by which numpy computes some of them."""
 IN_PLACE = {
     "copyto", "fill", "fill_diagonal", "partition", "place", "put", "put_along_axis", "putmask", "setflags", "sort",
 }  # fmt: skip
@@ -283,12 +288,22 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
         recorded = list(map(_made, results))
         made = plain(recorded)
         if is_one and name in WITH_OUT:
-            _note(partial(function, *given, **named, out=made[0]))
+            _note(_call_with_out(function, name, given, named, made[0]))
         elif name in COPIES:
             _note(partial(np.copyto, made[0], given[0], "unsafe"))
         elif name != "empty_like":
             _note(lambda: _store(made, function(*given, **named)))
     return recorded[0] if is_one else type(result)(recorded) if type(result) in (tuple, list) else tuple(recorded)
+
+
+def _call_with_out(
+    function: Callable[..., Any], name: str, given: tuple[Any, ...], named: dict[str, Any], out: np.ndarray
+) -> Callable[[], Any]:
+    """Return a call of a function or method of numpy that writes to ``out``; sums and the like by their ufunc."""
+    if name in REDUCTIONS and len(given) == 1 and named.keys() <= {"axis", "dtype", "keepdims"}:
+        axis, dtype, keepdims = named.get("axis"), named.get("dtype"), named.get("keepdims", False)
+        return partial(REDUCTIONS[name].reduce, given[0], axis, dtype, out, keepdims)
+    return partial(function, *given, **named, out=out)
 
 
 def _written(array: Any) -> np.ndarray:

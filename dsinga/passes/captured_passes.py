@@ -24,7 +24,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.interface import PassMemory, PassResult
-from dsinga.ops.types import AsyncCopy, NotCapturable, RecordedStep
+from dsinga.ops.types import AsyncCopy, FinishedCopy, NotCapturable, RecordedStep
 from dsinga.training import Metrics
 from dsinga.training.metrics import UnreadMetrics, report_metrics
 
@@ -51,6 +51,9 @@ class CapturedPass:
         self.memory = memory
         self.recorded = self.rejected = 0
         self.held: dict[str, Array] = {}
+        self.key: Hashable = None  # by which it was asked for last
+        self.net: Any = None
+        self.buffers: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}  # of records and labels, on a host
         self.inputs: list[tuple[str, bool, np.ndarray]] = []  # input layers, and the buffers of records and labels
         self.unread: list[UnreadMetrics] = []
         self.outputs: Any = None
@@ -76,6 +79,11 @@ class CapturedPass:
                 self.outputs = compute(on_device, params, recorded_ctx)
         self.outputs = self.memory.results(self.outputs)
         self.recorded += 1
+        if self.held and isinstance(memory := self.memory, HostPass):
+            self.buffers = {
+                name: (memory.buffer(f"{name} data"), None if labels is None else memory.buffer(f"{name} labels"))
+                for name, (_, labels) in records.items()
+            }
         if self.memory.captured:
             self.memory.launch(ctx.step)
         return False
@@ -97,7 +105,7 @@ class CapturedPass:
         labelled = [name for name, batch in records.items() if batch.labels is not None]
         inputs += [(name, True, memory.buffer(f"{name} labels")) for name in labelled]
         memory.require_finite([buffer for *_, buffer in inputs], self.outputs.values() if has_gradients else ())
-        self.inputs, self._net = inputs, net
+        self.inputs, self.net = inputs, net
         return True
 
     def replay(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
@@ -109,12 +117,30 @@ class CapturedPass:
             return None
         for name, is_label, buffer in self.inputs:
             batch = y if is_label else x
-            array = batch.get(name) if type(batch) is dict else batch
-            if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
+            if not _fill(buffer, batch.get(name) if type(batch) is dict else batch):
                 return None
-            buffer[...] = array
+        return self._launch(step)
+
+    def relaunch(
+        self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
+    ) -> PassResult | None:
+        """Launch a pass on a host on the next batch, and return the result.
+
+        None where it is none of params that keep their addresses, where records or params are of another kind than it
+        was recorded with, and where numbers are not finite.
+        """
+        if not (self.buffers and self.uses(values)):
+            return None
+        for name, batch in records.items():
+            for array, buffer in zip(batch, self.buffers[name], strict=True):
+                if buffer is not None and not _fill(buffer, array.array if type(array) is FinishedCopy else array):
+                    return None
+        return self._launch(step)
+
+    def _launch(self, step: int) -> PassResult | None:
+        """Launch the pass on what its buffers hold; return its result, None where numbers are not finite."""
         self.memory.launch(step)
-        metrics = self.read(self._net)
+        metrics = self.read(self.net)
         return None if metrics is None else PassResult(metrics, self.outputs)
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
@@ -193,7 +219,11 @@ class CapturedPasses:
         from pass to pass are copied to the device as records are, on a host once they have other addresses; ``values``
         are params that keep their addresses. ``replay`` is called where the pass was launched, and not recorded.
         """
-        self.last, key = None, _with_shapes(key, records)
+        if (last := self.last) is not None and last.key == key:
+            with contextlib.suppress(Exception):  # which the launch below raises again
+                if result := last.relaunch(params or values, records, ctx.step):
+                    return result
+        self.last, asked, key = None, key, _with_shapes(key, records)
         if params is not None and (with_address := self._with_address(key, params)) is not None:
             key, params, values = with_address, None, params
         if params is not None:
@@ -217,7 +247,7 @@ class CapturedPasses:
         metrics = self.finish(captured, net)
         if metrics is None:
             return None
-        self.last = captured
+        self.last, captured.key, captured.net = captured, asked, net
         return PassResult(metrics, captured.outputs)
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
@@ -311,6 +341,14 @@ class CapturedPasses:
             else:
                 _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
+
+
+def _fill(buffer: np.ndarray, array: Any) -> bool:
+    """Copy an array to a buffer of a pass on a host; return whether it is of the buffer's shape and dtype."""
+    if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
+        return False
+    buffer[...] = array
+    return True
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:

@@ -209,8 +209,10 @@ class TrainingStep:
         if result is None:
             return None
         copies = self.keeps_gradients or self.micro_batches > 1
+        if not copies and RecordedResult not in map(type, result.outputs.values()):
+            return result
         gradients = {name: owned(gradient, copies) for name, gradient in result.outputs.items()}
-        return result._replace(outputs=gradients)
+        return PassResult(result.metrics, gradients)
 
 
 def owned(gradient: Any, copies: bool) -> Any:
