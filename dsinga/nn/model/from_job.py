@@ -147,6 +147,10 @@ class JobModel(Trainable):
             if name not in reported and not any(name in layer_class(layer).metric_names for layer in layers):
                 raise UserError(f"the layers of the job report {', '.join(sorted(reported))}, not {name}; leave it out")
 
+    def parts_of_nets(self) -> list[Any]:
+        """Return the job, which every change replaces."""
+        return [self.base]
+
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
         names = [layer.name for layer in self._train_inputs()]

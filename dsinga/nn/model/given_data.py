@@ -319,3 +319,11 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
     for target, row in zip(array, rows, strict=True):
         target[: len(row)] = row[:steps]
     return array
+
+
+def as_param(name: str, array: Any) -> np.ndarray:
+    """Return a param given by the user as float32. Raises UserError for what is no array of numbers."""
+    try:
+        return np.ascontiguousarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the param {name!r} is no array of numbers: {error}") from None

@@ -63,7 +63,6 @@ class Model(Trainable):
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
         self._owners: list[tuple[LayerBuilder, list[str]]] = []
-        self._label_shapes: dict[str, tuple[int, ...]] = {}  # of the labels of training, by input
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -219,10 +218,6 @@ class Model(Trainable):
         for layer in layers_with_losses(self._outputs(), self.objective):
             layer.trainable = trainable
 
-    def trained_layers(self) -> list[bool]:
-        """Return, for each layer or loss with params, whether training changes them."""
-        return [layer.trainable for layer in layers_with_losses(self._outputs(), self.objective)]
-
     def _inputs(self) -> list[Symbol]:
         return self.inputs
 
@@ -238,17 +233,17 @@ class Model(Trainable):
 
     def output_layers(self) -> list[str]:
         """Return the names of the layers of the outputs. Raises UserError where the shapes of inputs are not known."""
-        return self._write(PhaseRecords()).outputs
+        return self._written().outputs
 
     def label_inputs(self) -> list[str]:
         """Return, for each output, the name of the input layer that has its labels."""
         if len(self.objective.losses) <= 1:
             return self.input_names()[:1]
-        return self._write(PhaseRecords()).label_inputs
+        return self._written().label_inputs
 
     def label_examples(self) -> dict[str, np.ndarray]:
         """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
-        return self._write(PhaseRecords()).label_examples
+        return self._written().label_examples
 
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take; see :func:`dsinga.nn.model.labels.labels_for_loss`."""
@@ -285,11 +280,26 @@ class Model(Trainable):
         if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
+    def parts_of_nets(self) -> list[Any]:
+        """Return the objects that define the net of the model: layers with their settings, and losses."""
+        losses = self.objective.losses
+        symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
+        builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
+        parts: list[Any] = [self.name, self.objective, self.optimizer, self.algorithm, self.cluster]
+        parts += *self._outputs(), *symbols
+        parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
+        for builder in builders:
+            parts += builder.name, builder.settings, builder.write, builder.trainable
+        return parts
+
+    def _written(self) -> Any:
+        return self._kept.get(self, "written", lambda: self._write(PhaseRecords()))
+
     def _write(self, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
         shapes = self.record_shapes | train.shapes
         labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
-        self._label_shapes |= labels
-        label_shapes = {**self._label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
+        self.label_shapes |= labels
+        label_shapes = {**self.label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
         written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners

@@ -26,7 +26,8 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.given_data import Pair
+from dsinga.nn.model.given_data import Pair, as_param
+from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.records import (
     JobArguments,
     PhaseRecords,
@@ -54,6 +55,7 @@ class ModelParams(HasVariables, ABC):
         name: the name of its job.
         result: the result of the last ``fit``, None before.
         record_shapes: the shapes of records by input, as far as they are known.
+        label_shapes: the shapes of a row's labels in training by input, likewise.
         stop_training: what a callback sets to True to end training.
     """
 
@@ -63,6 +65,8 @@ class ModelParams(HasVariables, ABC):
         self.name = name
         self.result: api.Result | None = None
         self.record_shapes: dict[str, tuple[int, ...]] = {}
+        self.label_shapes: dict[str, tuple[int, ...]] = {}
+        self._kept = KeptNets()
         self._own_params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
         self.stop_training = False
@@ -99,13 +103,14 @@ class ModelParams(HasVariables, ABC):
     def _training(self, steps: int) -> Iterator[RunningFit]:
         """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
         self._fit = fit = RunningFit(self, steps)
+        self._kept = KeptNets()  # they hold params, which training replaces
         builders = self._builders()
         try:
             for builder in builders:
                 builder.fit = fit
             yield fit
         finally:
-            self._fit = None
+            self._fit, self._kept = None, KeptNets()
             for builder in builders:
                 builder.fit = None
             fit.close()
@@ -136,6 +141,10 @@ class ModelParams(HasVariables, ABC):
         """Return the names of the layers whose outputs ``predict`` returns."""
 
     @abstractmethod
+    def parts_of_nets(self) -> list[Any]:
+        """Return the objects that define the net of the model; each change of it replaces some of them."""
+
+    @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job for the records of "train", "val" and "test", without binding the records to the job."""
 
@@ -152,17 +161,20 @@ class ModelParams(HasVariables, ABC):
         ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
         records in a ``phase``, a test or training.
         """
-        described = describe_arrays(pairs)
-        if labelled:
-            described.assume_labels()
         records, labels = self._arrays(pairs, weights)
-        phases = {"train": described}
-        if weights is not None:
-            described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-        job, examples = self.make_job(phases, None, {}), self.label_examples()
-        missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
-        net = LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
-        return net, records, labels
+
+        def create() -> LocalNet:
+            described = describe_arrays(pairs)
+            if labelled:
+                described.assume_labels()
+            phases = {"train": described}
+            if weights is not None:
+                described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
+            job, examples = self.make_job(phases, None, {}), self.label_examples()
+            missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
+            return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
+
+        return self._kept.get(self, (labelled, phase), create, records, labels or {}), records, labels
 
     def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return records and weights by input layer, and labels by input layer or None."""
@@ -184,7 +196,7 @@ class ModelParams(HasVariables, ABC):
         try:
             yield
         except UserError as error:
-            self.record_shapes = before_fault
+            self.record_shapes, self._kept = before_fault, KeptNets()
             rows = {name: shape[1:] for name, shape in shapes.items()}
             if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out), rows):
                 raise UserError(fault) from error
@@ -224,13 +236,14 @@ class ModelParams(HasVariables, ABC):
 
     @params.setter
     def params(self, params: Mapping[str, np.ndarray] | api.Result | str | os.PathLike[str]) -> None:
+        self._kept = KeptNets()
         params = params.params if isinstance(params, api.Result) else params
         arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
         if not isinstance(arrays, Mapping):
             raise UserError(
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
-        arrays = {name: _float32(name, array) for name, array in arrays.items()}
+        arrays = {name: as_param(name, array) for name, array in arrays.items()}
         if self._fit is not None:
             self._fit.check_open()
             self._params = {**(self._params or {}), **arrays}
@@ -384,10 +397,3 @@ class ModelParams(HasVariables, ABC):
             write_file(files / JOB, f"# {mark}\n{job}")
             self._training_state.write(files / OPTIMIZER, mark)
             write_names(self.record_names(), files / NAMES, mark)
-
-
-def _float32(name: str, array: Any) -> np.ndarray:
-    try:
-        return np.ascontiguousarray(array, np.float32)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the param {name!r} is no array of numbers: {error}") from None

@@ -344,7 +344,7 @@ class Trainable(Predictable):
 
     def trained_layers(self) -> list[bool]:
         """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
-        return []
+        return [layer.trainable for layer in self._builders()]
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays in the order of training."""

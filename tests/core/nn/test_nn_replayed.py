@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,37 @@ def test_a_label_that_is_no_class_is_refused_as_by_a_call(monkeypatch: pytest.Mo
     assert replayed[0] == called[0]
     assert "label 7" in replayed[0]
     assert_same(replayed[1], called[1])
+
+
+CHANGES: dict[str, Any] = {
+    "weights set": lambda model: model.set_weights([array + 1 for array in model.get_weights()]),
+    "a layer's weights set": lambda model: model.layers[0].set_weights([a + 1 for a in model.layers[0].get_weights()]),
+    "a param assigned": lambda model: model.weights[2].assign(np.ones((3, 5))),
+    "a param changed in place": lambda model: model.params[model.weights[0].name].fill(0.5),
+    "other params": lambda model: setattr(model, "params", model_of().params),
+    "a fit": lambda model: model.fit(X, Y, progress=False),
+    "a batch trained": lambda model: [model.train_on_batch(X[:8], Y[:8]) for _ in range(8)],
+    "another loss": lambda model: model.compile("sgd", nn.SoftmaxLoss(topk=2, scale=2.0)),
+    "a layer added": lambda model: model.add(nn.Activation("tanh")),
+    "layers removed": lambda model: (model.pop(), model.add(nn.Dense(3, name="new"))),
+    "a frozen layer": lambda model: setattr(model.layers[0], "trainable", False),
+    "records refused": lambda model: pytest.raises(UserError, model.predict, BAD[20:21]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_predictions_are_replayed_until_the_model_changes(change: str, launches: list[int]):
+    model = model_of()
+    for changed in (False, True):
+        if changed:
+            CHANGES[change](model)
+        launches.clear()
+        for rows in (1, 8) * 6:
+            results = [model.predict(X[:rows]), *model.evaluate(X[:rows], Y[:rows]), model(X[:rows].astype(int))]
+            copy = pickle.loads(pickle.dumps(model))  # which keeps nothing
+            expected = [copy.predict(X[:rows]), *copy.evaluate(X[:rows], Y[:rows]), copy(X[:rows].astype(int))]
+            assert all(map(np.array_equal, results, expected))
+        assert len(launches) >= 6
 
 
 @register("layer", "RememberingIdentity")
