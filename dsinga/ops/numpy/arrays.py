@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.ops.layout import LAST, to_image, to_rows
 from dsinga.ops.recorded_array import RecordedArray, host_array, recorder
-from dsinga.ops.types import Array, AsyncCopy, FinishedCopy, NotCapturable
+from dsinga.ops.types import Array, AsyncCopy, FinishedCopy, NotCapturable, RecordedStep
 from dsinga.ops.update import Update, apply
 
 
@@ -152,7 +152,9 @@ class NumpyArrays:
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
         """Return ``compute(step)``; where a pass is recorded, a float64 array (1,) that has it for each later step."""
         recorded = recorder()
-        return compute(step) if recorded is None else recorded.of_step(lambda step: [compute(step)])
+        if recorded is None or not isinstance(step, RecordedStep):
+            return compute(step)
+        return recorded.of_step(lambda step: [compute(step)])
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
         """Read these numbers after each replay of the pass that is recorded; updates need all of them to be finite."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.recorded_array import RecordedArray, recorder
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, Pair, RecordedStep
 
 
 class NumpyLookup:
@@ -60,7 +60,7 @@ class NumpyRandom:
         numbers of the key are below 2⁶⁴. Where a pass is recorded, the step is that of each later pass.
         """
         recorded = recorder()
-        if recorded is None:
+        if recorded is None or not isinstance(step, RecordedStep):
             return philox(key, first, step, rows, columns)
         return recorded.of_step(lambda step: philox(key, first, step, rows, columns))
 

@@ -20,6 +20,7 @@ from dsinga.cluster.dask.run_tasks import RoundLength
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
+from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import initial_values
 from tests.support.small_job import linear, with_topology
@@ -64,8 +65,8 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
     parts = CheckedJob(job, [str(stores)]).reader(Phase.kTrain, 3)
     assert [rows.stop - rows.start for rows in parts.parts] == [34, 33, 33]
     for step in (0, 7, 9, 10):
-        read = [parts.read(step, {"data": rows})["data"] for rows in parts.parts]
-        batch = whole.read(step, {"data": whole.parts[0]})["data"]
+        read = [WorkerBatches(parts, {"data": rows})(step)["data"] for rows in parts.parts]
+        batch = WorkerBatches(whole, {"data": whole.parts[0]})(step)["data"]
         np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
         np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
 
@@ -76,8 +77,10 @@ def test_groups_share_out_the_batches_that_one_group_reads(job: Job, stores: Pat
     (rows,) = groups.parts
     for step in range(4):
         for group in range(3):
-            read = groups.read(step, {"data": rows}, group)["data"]
-            np.testing.assert_array_equal(read.data, single.read(3 * step + group, {"data": rows})["data"].data)
+            read = WorkerBatches(groups, {"data": rows}, group)(step)["data"]
+            np.testing.assert_array_equal(
+                read.data, WorkerBatches(single, {"data": rows})(3 * step + group)["data"].data
+            )
 
 
 def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client, stores: Path) -> None:

@@ -19,7 +19,7 @@ from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
-from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches, count_batches, readers_of_all_records
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.sampler import Sampler
 
@@ -159,7 +159,7 @@ def test_workers_of_a_cut_by_space_read_their_points_alone(
     for net, index in zip(nets, itertools.product([(0, 5), (5, 9)], [(0, 4), (4, 8)]), strict=True):
         layer, points = net.layer("data"), tuple(slice(*ends) for ends in index)
         read.clear()
-        (records,) = reader.in_regions([layer]).read(0, {"data": reader.rows(0)._replace(stop=3)}).values()
+        (records,) = WorkerBatches(reader.in_regions([layer]), {"data": reader.rows(0)._replace(stop=3)})(0).values()
         kept = layer.take_region(records)
         for found, whole in ((kept.data, x), (kept.labels, y)):
             np.testing.assert_array_equal(found, whole[numbers][(..., *points)])

@@ -12,7 +12,7 @@ from dsinga.addons.gpu.cupy.library import Source, cupy
 from dsinga.addons.gpu.cupy.recording import CupyRecording
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
-from dsinga.ops.types import Array, NotCapturable, Pair
+from dsinga.ops.types import Array, NotCapturable, Pair, RecordedStep
 
 _elementwise, _rows, _lookup = Source("elementwise"), Source("rows"), Source("lookup")
 FLT_MIN = float(np.finfo(np.float32).tiny)
@@ -146,7 +146,8 @@ class CupyLookup(CupyRecording):
     def uniform(self, key: tuple[int, int], first: int, step: int, rows: int, columns: int) -> Array:
         numbers, blocks = cupy.empty((rows, columns), np.float32), -(-columns // 8)
         keys = (int(np.uint64(part).view(np.int64)) for part in key)
-        steps = (None, step) if self.block is None else (self.block.step, 0)
+        block = self.block if isinstance(step, RecordedStep) else None  # another step is the same in each pass
+        steps = (None, step) if block is None else (block.step, 0)
         _lookup.each("philox", numbers.dtype, rows * blocks, numbers, *keys, first, *steps, blocks, columns)
         return numbers
 
