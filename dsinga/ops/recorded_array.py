@@ -335,7 +335,7 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
 def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
     """Copy results to arrays of the recorded pass; raise Deviated where they have other shapes."""
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
-        if array.shape != np.shape(new):
+        if array.shape != getattr(new, "shape", ()):
             raise Deviated
         array[...] = new
 
