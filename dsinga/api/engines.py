@@ -44,7 +44,7 @@ class TrainingOptions:
     data: Any = None
     epochs: int | None = None
     workspace: str | os.PathLike[str] | None = None
-    data_root: str | None = None
+    data_root: str | os.PathLike[str] | None = None
     workers: int | None = None
     resume: bool | str | os.PathLike[str] = False
     progress: bool = True

@@ -88,7 +88,7 @@ def open_phase(
     phase: str,
     client: Any,
     data: Any,
-    data_root: str | None,
+    data_root: str | os.PathLike[str] | None,
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
 ) -> Iterator[OpenPhase]:
@@ -115,7 +115,7 @@ def evaluate(
     client: Client | None = None,
     *,
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> dict[str, float]:
@@ -140,7 +140,7 @@ def predict(
     client: Client | None = None,
     *,
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> np.ndarray:
@@ -167,7 +167,7 @@ def predict_batches(
     client: Client | None = None,
     *,
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
@@ -186,7 +186,7 @@ def predict_with_labels(
     client: Client | None = None,
     *,
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:

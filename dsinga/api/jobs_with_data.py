@@ -21,7 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 def job_with_data(
-    job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None, params: Any = None
+    job: Job | str | os.PathLike[str],
+    data: Any,
+    phase: Phase,
+    data_root: str | os.PathLike[str] | None,
+    params: Any = None,
 ) -> Job:
     """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None.
 
@@ -48,11 +52,11 @@ def warn_of_overlaps(job: Job, *phases: Phase) -> None:
             _log.warning("%s", sentence)
 
 
-def roots(job: Job, data_root: str | None) -> list[str]:
+def roots(job: Job, data_root: str | os.PathLike[str] | None) -> list[str]:
     """Return the folders where relative paths of the job are looked up after the working directory."""
     where = job.where()
     beside = [str(Path(where.file).resolve().parent)] if where else []
-    return beside + ([data_root] if data_root else [])
+    return beside + ([os.fspath(data_root)] if data_root else [])
 
 
 def with_workers(job: Job, workers: int) -> Job:

@@ -27,7 +27,11 @@ PADDING_BATCHES = 200  # that are read for the share of padding
 
 @typed()
 def build_net(
-    job: Job | str | os.PathLike[str], phase: str = "train", *, data: Any = None, data_root: str | None = None
+    job: Job | str | os.PathLike[str],
+    phase: str = "train",
+    *,
+    data: Any = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> NeuralNet:
     """Return the net of a phase, without training: its layers, shapes and params.
 
@@ -46,7 +50,7 @@ def partition_net(
     phase: str = "train",
     *,
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> PartitionedNet:
     """Return the net of a phase, cut for ``workers`` workers of a group, without training.
 
@@ -73,7 +77,9 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
     ]
 
 
-def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:
+def expected_memory(
+    job: Job, net: NeuralNet | PartitionedNet, data_root: str | os.PathLike[str] | None = None
+) -> list[Memory]:
     """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
 
     The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
@@ -87,7 +93,7 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         return []
 
 
-def describe_padding(job: Job, data_root: str | None = None) -> str:
+def describe_padding(job: Job, data_root: str | os.PathLike[str] | None = None) -> str:
     """Return the share of padding in shuffled batches and in those by length, "" where no lengths are known.
 
     Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.

@@ -111,7 +111,7 @@ def predict_lazily(
     *,
     leads: int | None = None,
     members: int | None = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Return the output of ``layer`` for a dask array or an xarray Dataset, computed when it is asked for.
 

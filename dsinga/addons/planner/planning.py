@@ -47,7 +47,7 @@ def plan(
     latency: str | None = None,
     memory: str | None = None,
     sites: int | None = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Plan:
     """Predict the time of an iteration for each way to partition the net of a job.
@@ -105,7 +105,7 @@ def compare_with_plan(
     data: Any = None,
     bandwidth: str | None = None,
     latency: str | None = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Compare the finished run in a workspace with its prediction, part by part.
@@ -122,7 +122,7 @@ def compare_with_plan(
 
 
 def _machine(
-    job: Job, bandwidth: str | None, latency: str | None, data_root: str | None, progress: bool
+    job: Job, bandwidth: str | None, latency: str | None, data_root: str | os.PathLike[str] | None, progress: bool
 ) -> dict[str, Any]:
     """Return the arguments of predictions that describe this machine and the network, and where files are."""
     return {

@@ -115,7 +115,7 @@ def _print(result: SearchResult) -> None:
 @where_options
 @cluster_options
 def find_lr(
-    conf: Path, low: float, high: float, steps: int, picture: Path | None, data_root: str | None,
+    conf: Path, low: float, high: float, steps: int, picture: Path | None, data_root: str | os.PathLike[str] | None,
     resources: dict[str, float], hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
     """Suggest a learning rate for the job file CONF.

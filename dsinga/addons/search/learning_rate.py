@@ -134,7 +134,7 @@ def find_learning_rate(
     low: float = 1e-6,
     high: float = 10.0,
     steps: int = 100,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),

@@ -119,7 +119,7 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
     *,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> str:
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 

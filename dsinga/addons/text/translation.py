@@ -83,7 +83,7 @@ def translate(
     beam: int = 5,
     length_penalty: float = 0.6,
     *,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
 ) -> list[str]:
     """Return the translation of each of ``sentences``, texts whose words are separated by blanks.
 

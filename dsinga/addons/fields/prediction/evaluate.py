@@ -319,7 +319,7 @@ def evaluate_fields(
     by: Any = (),
     against: Any = (),
     data: Any = None,
-    data_root: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
 ) -> Any:
