@@ -180,7 +180,7 @@ class LocalNet:
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
         """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
-        key = phase, layers, y is None, *_kind(params, x)
+        key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
             result = captured.replay(params, x, y, step)
             if result is not None:
@@ -227,7 +227,7 @@ class LocalNet:
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
         step = self._passes if step is None else step
         self._passes = step + 1
-        key = "backward", y is None, *_kind(params, x)
+        key = "backward", *_kind(params, x, y)
         if gradients is None and (captured := self._captured.get(key)) is not None:
             result = captured.replay(params, x, y, step)
             if result is not None:
@@ -370,8 +370,9 @@ class LocalNet:
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
 
 
-def _kind(params: Mapping[str, np.ndarray], x: Batch) -> tuple[Hashable, ...]:
+def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:
     """Return what a batch, its params and the thread have in common with others that the same pass computes."""
     array = next(iter(x.values()), None) if type(x) is dict else x
     shape = array.shape if type(array) is np.ndarray else None
-    return shape, id(next(iter(params.values()), None)), threading.get_ident()
+    forms = type(x) is dict, type(y) is dict, y is None
+    return *forms, shape, id(next(iter(params.values()), None)), threading.get_ident()

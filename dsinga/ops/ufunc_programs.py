@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -67,8 +67,18 @@ class TracedFormula(NamedTuple):
 
 
 Numbers = Sequence[Any]  # what a formula takes from its step: floats, integers, and None for what it does without
-FormulaSeries = Callable[[Numbers], Formula]  # the formulas of one updater; series that compare equal have the same
 Calculation = tuple[int, Callable[[Any, Any], Any], int, int]  # the places of the result and of both arguments
+
+
+class FormulaSeries(Protocol):
+    """The formulas of one updater, by the numbers that they take from their step."""
+
+    @property
+    def programs(self) -> dict[Any, TracedSeries | None]:
+        """The programs of :func:`trace_series`, by its other arguments."""
+
+    def __call__(self, numbers: Numbers) -> Formula:
+        """Return the formula with these numbers, or with symbols of them."""
 
 
 class TracedSeries(NamedTuple):
@@ -113,14 +123,16 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
     return TracedSeries(program, tape.numbers, tuple(tape.values), tuple(tape.calculations), tuple(tape.constants))
 
 
-@lru_cache(FORMULAS)
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
     """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas.
 
     A formula of a ``series``, which says its ``numbers``, is not traced again for other numbers.
     """
-    series, numbers = getattr(formula, "series", None), getattr(formula, "numbers", ())
-    if series is not None and (traced := trace_series(series, slots, tuple([each is None for each in numbers]))):
+    series: FormulaSeries | None = getattr(formula, "series", None)
+    if series is None:
+        return _trace_alone(formula, slots)
+    numbers = getattr(formula, "numbers", ())
+    if traced := trace_series(series, slots, tuple([each is None for each in numbers])):
         return traced.formula(numbers)
     with suppress(*FAULTS):
         return trace(formula, slots)
@@ -128,16 +140,25 @@ def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
 
 
 @lru_cache(FORMULAS)
+def _trace_alone(formula: Formula, slots: int) -> TracedFormula | None:
+    with suppress(*FAULTS):
+        return trace(formula, slots)
+    return None
+
+
 def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
     """Return the program of the formulas of a series whose numbers are None where ``missing`` says so.
 
     None where no program has the numbers as symbols, as where a formula compares them or takes their root.
     """
-    tape = _Tape(len(missing))
-    with suppress(*FAULTS):
-        numbers = [None if is_missing else _Number(tape, place) for place, is_missing in enumerate(missing)]
-        return _trace(tape, series(numbers), slots)
-    return None
+    key = slots, missing
+    if key not in series.programs:
+        tape = _Tape(len(missing))
+        series.programs[key] = None
+        with suppress(*FAULTS):
+            numbers = [None if is_missing else _Number(tape, place) for place, is_missing in enumerate(missing)]
+            series.programs[key] = _trace(tape, series(numbers), slots)
+    return series.programs[key]
 
 
 class _Tape:

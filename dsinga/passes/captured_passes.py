@@ -223,6 +223,8 @@ class CapturedPasses:
             with contextlib.suppress(Exception):  # which the launch below raises again
                 if result := last.relaunch(params or values, records, ctx.step):
                     return result
+        if self._is_on_host and not all(map(_is_in_order, records.values())):
+            return None  # sums over another order of memory may have other bits
         self.last, asked, key = None, key, _with_shapes(key, records)
         if params is not None and (with_address := self._with_address(key, params)) is not None:
             key, params, values = with_address, None, params
@@ -344,11 +346,19 @@ class CapturedPasses:
 
 
 def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer of a pass on a host; return whether it is of the buffer's shape and dtype."""
+    """Copy an array to a buffer of a pass on a host; return whether it is of the buffer's shape, dtype and order."""
     if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
+        return False
+    if not array.flags.c_contiguous:
         return False
     buffer[...] = array
     return True
+
+
+def _is_in_order(batch: Records) -> bool:
+    """Whether records and labels on a host are in C order, as those are that are read from stores."""
+    arrays = (array.result() if isinstance(array, AsyncCopy) else array for array in batch)
+    return all(array is None or array.flags.c_contiguous for array in arrays)
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:

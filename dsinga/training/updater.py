@@ -21,12 +21,13 @@ import numpy as np
 
 from dsinga.base.arrays import EMA_SLOT
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
+from dsinga.base.registry import is_user_code, nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured, error_note, resolve
 from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
+from dsinga.ops.ufunc_programs import TracedSeries, Untraceable
 from dsinga.ops.update import apply
 from dsinga.training.schedules import decay_at, schedule
 
@@ -160,6 +161,7 @@ class Updater(Configured, ABC):
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         self.schedule = schedule(conf.learning_rate)
+        self.programs: dict[Any, dict[Any, TracedSeries | None]] = {}  # of Formulas, by their other settings
         self._momentum_share: Any = None
         if conf.momentum_conf is not None:
             from dsinga.training.composed_schedules import momentum_share
@@ -321,8 +323,18 @@ class Formulas:
     wd_scale: float = 1.0
     shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
 
+    @property
+    def programs(self) -> dict[Any, TracedSeries | None]:
+        """The programs of these formulas, which the updater keeps."""
+        return self.updater.programs.setdefault((self.lr_scale, self.wd_scale, self.shape), {})
+
     def __call__(self, numbers: Sequence[Any]) -> Formula:
-        """Return the formula with such numbers as :meth:`numbers_at` returns, or with symbols of them."""
+        """Return the formula with symbols of the numbers that :meth:`numbers_at` returns.
+
+        Raises Untraceable for an updater of the user's, which may decide by a number.
+        """
+        if is_user_code(self.updater):
+            raise Untraceable(f"{type(self.updater).__name__} is the user's")
         return Formula(self, tuple(numbers))
 
     def at(self, step: int) -> Formula:

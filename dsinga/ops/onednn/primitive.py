@@ -78,7 +78,8 @@ class Primitive:
         table = (_Argument * len(used))(
             *(_Argument(index, memory._as_parameter_) for index, memory in zip(used, self._memories, strict=True))
         )
-        self._execution = (self._primitive._as_parameter_, thread_state.stream._as_parameter_, len(used), table)
+        self._stream = thread_state.stream
+        self._execution = (self._primitive._as_parameter_, self._stream._as_parameter_, len(used), table)
         self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
 
     def __call__(self, *arrays: Array) -> None:
@@ -111,7 +112,7 @@ class Primitive:
             ),
         )
         call = partial(self._execute, *self._execution[:2], ctypes.c_int(count), ctypes.cast(table, ctypes.c_void_p))
-        note(recorder, call, self._threads, self, table, *handles, *memory)
+        note(recorder, call, self._threads, self, self._stream, table, *handles, *memory)
 
     def layout(self, operand: int) -> ctypes.c_void_p:
         """Return the descriptor of an operand; it lives as long as the primitive."""

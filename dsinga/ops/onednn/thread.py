@@ -174,5 +174,5 @@ def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:
         recorder.calls_library = True
-        recorder.add(partial(thread_state.team.use, 1))
+        recorder.add(lambda: thread_state.team.use(1))  # of the thread that replays it
     recorder.add(call, *memory)

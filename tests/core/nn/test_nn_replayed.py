@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from dsinga import UserError, nn
 from dsinga import extensions as callbacks
 from dsinga.base.registry import register
 from dsinga.engine.local_net import LocalNet
+from dsinga.job import UpdaterConf
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.onednn.onednn_ops import Float32Ops
+from dsinga.training.updater import Updater
 from tests.support.small_job import assert_same
 from tests.support.user_layers import Identity
 
@@ -283,3 +286,61 @@ def test_a_users_layer_is_called(
     ]
     assert_same(replayed[0], called[0])
     assert replayed[1] == called[1]
+
+
+def test_a_thread_replays_what_an_ended_thread_has_recorded():
+    """The system gives the number of an ended thread to the next one, which finds its passes."""
+    model = nn.Sequential([nn.Input((6,)), nn.Dense(5, activation="relu"), nn.Dense(3)])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    expected = model.predict(X)
+    found: list[Any] = []
+
+    def work() -> None:
+        found.extend(model.predict(X) for _ in range(6))
+        model.evaluate(X, Y)
+
+    for _ in range(4):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    assert len(found) == 24
+    assert all(np.array_equal(each, expected) for each in found)
+
+
+def test_records_in_another_order_of_memory_are_called():
+    model = nn.Sequential([nn.Input((40,)), nn.LayerNormalization()])
+    model.compile("sgd", "mse")
+    x = RNG.normal(size=(9, 40)).astype(np.float32)
+    first = model.predict(np.asfortranarray(x))
+    for _ in range(6):
+        model.predict(x)
+    assert np.array_equal(model.predict(np.asfortranarray(x)), first)
+
+
+def test_one_array_for_several_inputs_is_refused_after_replays_too():
+    a, b = nn.Input((6,), name="a"), nn.Input((6,), name="b")
+    model = nn.Model([a, b], nn.Dense(2, name="d")(nn.Concatenate()([a, b])))
+    model.compile("sgd", "mse")
+    records = {"a": X, "b": X[::-1].copy()}
+    net = LocalNet(model.job(train_steps=1), records, {"a": X[:, :2].copy()})
+    params = net.initial_params()
+    for _ in range(6):
+        net.forward(params, records)
+    with pytest.raises(UserError, match="give records as a dictionary"):
+        net.forward(params, X)
+
+
+def test_an_updater_of_the_users_gets_numbers():
+    @register("updater", "number-checked")
+    class NumberChecked(Updater):
+        """Refuses a rate that is no number."""
+
+        def change(self, lr: float, w: Any, g: Any, slots: Any, t: Any, s: Any) -> None:
+            if not isinstance(lr, float):
+                raise ValueError("the rate must be a number")
+            w -= lr * g
+
+    model = nn.Sequential([nn.Input((6,)), nn.Dense(3)])
+    conf = UpdaterConf(user_type="number-checked", learning_rate=nn.SGD(0.1).learning_rate)
+    model.compile(conf, "sparse_categorical_crossentropy")
+    assert model.fit(X, Y, batch_size=12, epochs=2, progress=False).history["loss"][-1] < 10

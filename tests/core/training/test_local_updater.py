@@ -165,10 +165,10 @@ def test_joined_params_get_the_bits_that_each_would_get_alone(kind: str, setting
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_formulas_of_all_steps_are_one_program(kind: str) -> None:
-    """But those of whole params, and those that compare a number of their step or call a function of it."""
+    """But those of whole params, of the user's, and those that compare a number of their step."""
     updater = create_updater(UpdaterConf(**{"rmsprop_conf": {"rho": 0.8}, **KINDS[kind]}))
     traced = trace_series(Formulas(updater), len(updater.slots), (False, False, True))
-    assert (traced is None) == (updater.whole or kind in ("moving momentum", "exponentials"))
+    assert (traced is None) == (updater.whole or kind in ("moving momentum", "exponentials", "powers"))
     for step in (0, 3) if traced else ():
         formula = Formulas(updater).at(step)
         assert traced.formula(formula.numbers) == trace(formula, len(updater.slots))
