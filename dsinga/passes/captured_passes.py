@@ -109,7 +109,7 @@ class CapturedPass:
         return True
 
     def replay(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on records and labels, arrays or dicts of them by input layer, and return the result.
+        """Launch the pass on a caller's records and labels, arrays or dicts by input layer, and return the result.
 
         None where they or the params are others than it was recorded with, or numbers are not finite.
         """
@@ -124,7 +124,7 @@ class CapturedPass:
     def relaunch(
         self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
     ) -> PassResult | None:
-        """Launch a pass on a host on the next batch, and return the result.
+        """Launch a pass on a host on the next batch of an engine, and return the result.
 
         None where it is none of params that keep their addresses, where records or params are of another kind than it
         was recorded with, and where numbers are not finite.
@@ -183,7 +183,7 @@ class CapturedPasses:
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
         self._calls: dict[Hashable, int] = {}  # of passes on a host before they are recorded, the latest last
         self._addresses: dict[Hashable, set[int]] = {}  # of the params of passes on a host, by key
-        self._moving: set[Hashable] = set()  # keys whose params do not keep their addresses
+        self._copying: set[Hashable] = set()  # keys of passes whose params are copied to it, as records are
         self.last: CapturedPass | None = None
         self._failed: dict[Hashable, str] = {}
 
@@ -254,14 +254,14 @@ class CapturedPasses:
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
         """Return the key of passes on a host by ``params``; None where these do not keep their addresses."""
-        if not self._is_on_host or key in self._moving:
+        if not self._is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
         addresses.add(address := id(next(iter(params.values()), None)))
         captured = self._passes.get((key, address))
         if len(addresses) <= PARAM_SETS and (captured is None or captured.uses(params)):
             return key, address
-        self._moving.add(key)
+        self._copying.add(key)
         for address in self._addresses.pop(key):
             self._passes.pop((key, address), None)
         return None
@@ -326,7 +326,7 @@ class CapturedPasses:
         self._calls[key] = count = self._calls.pop(key, 0) + 1
         if len(self._calls) > KEYS:
             del self._calls[next(iter(self._calls))]
-        return count > (0 if key[0] in self._moving else self._ops.calls_before_capture)
+        return count > (0 if key[0] in self._copying else self._ops.calls_before_capture)
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
         """Compute passes of this key eagerly from now on; log why, unless that was logged."""
