@@ -8,6 +8,7 @@ from dsinga.base.components import written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, missing_hint, nearest
 from dsinga.job.component import Component
+from dsinga.job.field_types import item_type
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
     JobError,
@@ -22,7 +23,6 @@ from dsinga.job.message import (
     field_types,
     importable_fields,
     is_message,
-    item_type,
     missing,
     set_fields,
 )

@@ -9,9 +9,10 @@ from dsinga.base.registry import check_owner, find, nearest, nearest_or_listed
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.component import Component, Settings, settings_class
 from dsinga.job.enums import AlgType, LayerType, ParamType, PartitionMethod, Phase
+from dsinga.job.field_types import item_type
 from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
-from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
+from dsinga.job.message import JobError, Message, field_types, is_message, set_fields
 from dsinga.job.schema import ExtensionConf, Job, NetConf
 from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 

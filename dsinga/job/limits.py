@@ -8,7 +8,8 @@ import typing
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-from dsinga.job.message import Message, field_types, item_type
+from dsinga.job.field_types import item_type
+from dsinga.job.message import Message, field_types
 
 FLOAT32_MAX = 3.4028234663852886e38
 MAX_MEMBERS = 100_000  # of a topology

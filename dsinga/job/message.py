@@ -9,15 +9,14 @@ import enum
 import functools
 import inspect
 import math
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import lookup, nearest, registered
+from dsinga.job.field_types import DeferredTypes, is_optional, item_type
 from dsinga.job.type_names import TypeName
 
 LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
@@ -35,18 +34,6 @@ class Where(NamedTuple):
 
 class JobError(UserError):
     """An error in a job; its text begins with ``file:line:`` where the place is known."""
-
-
-class DeferredTypes:
-    """The attribute ``_types`` of a message class until it is first read, when the types of the fields replace it."""
-
-    def __get__(self, message: Message | None, cls: type[Message]) -> dict[str, Any]:
-        if inspect.get_annotations(cls):
-            hints = typing.get_type_hints(cls, include_extras=True)
-        else:  # also where pickle makes a class by value, whose base's names are not known in this process
-            hints = {name: hint for base in cls.__mro__[:0:-1] for name, hint in getattr(base, "_types", {}).items()}
-        cls._types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return cls._types
 
 
 class FieldSignature:
@@ -317,28 +304,6 @@ def readable(value: Any) -> Any:
     if isinstance(value, (enum.Enum, TypeName)):
         return value.name
     return redact(value) if isinstance(value, str) else value
-
-
-@functools.cache
-def item_type(hint: Any) -> tuple[Any, bool]:
-    """Return (type of one value of a field, whether the field holds a list of values)."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
-        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-    hint = unannotated(hint)
-    if typing.get_origin(hint) is list:
-        return unannotated(typing.get_args(hint)[0]), True
-    return hint, False
-
-
-def unannotated(hint: Any) -> Any:
-    """Return a type without its range."""
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-
-
-@functools.cache
-def is_optional(hint: Any) -> bool:
-    """Whether a field of this type may be None."""
-    return types.NoneType in typing.get_args(hint)
 
 
 def is_message(kind: Any) -> bool:

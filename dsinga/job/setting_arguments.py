@@ -13,8 +13,9 @@ from dsinga.base.arguments import Instead, bind, check_bool, check_range, check_
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.job.component import Settings, docs
+from dsinga.job.field_types import is_optional, item_type
 from dsinga.job.limits import NUMBER, range_in
-from dsinga.job.message import default_values, field_types, is_optional, item_type
+from dsinga.job.message import default_values, field_types
 
 S = TypeVar("S", bound=Settings)
 

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from dsinga.base.registry import entries, is_user_code, registered_numbers
 from dsinga.job.component import docs
+from dsinga.job.field_types import item_type
 from dsinga.job.limits import Range, range_in
-from dsinga.job.message import Message, defaults, describe, field_types, is_message, item_type
+from dsinga.job.message import Message, defaults, describe, field_types, is_message
 
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text_layers".split()

@@ -8,8 +8,9 @@ import pytest
 
 from dsinga.job import Job, JobError, Settings, check, loads
 from dsinga.job.component import check_definition
+from dsinga.job.field_types import item_type
 from dsinga.job.limits import NUMBER, number_range, out_of_range
-from dsinga.job.message import Message, field_types, importable_fields, is_message, item_type
+from dsinga.job.message import Message, field_types, importable_fields, is_message
 
 
 def messages(cls: type[Message] = Job, above: tuple[type[Message], ...] = ()) -> Iterator[type[Message]]:

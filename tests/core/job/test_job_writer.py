@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.job import Job, LayerConf, LayerType, Message, loads, to_text
-from dsinga.job.message import defaults, importable_fields, is_message, item_type
+from dsinga.job.field_types import item_type
+from dsinga.job.message import defaults, importable_fields, is_message
 from dsinga.job.type_names import TypeName
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
