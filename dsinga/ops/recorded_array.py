@@ -45,6 +45,11 @@ VIEWS_BY_NUMBERS = {"real_if_close", "trim_zeros"}
 OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array by position
 
 
+# Bytes of the arrays of a pass: those of a larger one would all be in memory at once, where calls free features as soon
+# as no layer needs them, and their kernels take so long that a replay saves nothing.
+LARGEST = 1 << 24
+
+
 class Deviated(Exception):
     """Numbers of a batch lead Python another way than those of the batch with which the pass was recorded."""
 
@@ -76,6 +81,8 @@ class Recorder:
         """Return an array or a number of numpy's, made while the pass is recorded, as one whose use is noted."""
         array = np.asarray(result)
         self.nbytes += array.nbytes
+        if self.nbytes > LARGEST:
+            raise NotCapturable(f"its arrays take more than {LARGEST >> 20} MB, which are freed while it is called")
         return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
 
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:

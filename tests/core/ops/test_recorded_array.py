@@ -154,3 +154,17 @@ def test_a_replay_has_numpys_numbers_or_is_refused(program: Program):
 def test_an_operation_has_numpys_numbers_or_is_refused(operation: int):
     STATE[...] = 0
     outcome(valid([(operation, 0, 1), (operation, 2, 1), (operation, 2, 2)], batch(0)))
+
+
+def test_a_pass_of_large_arrays_is_given_up_before_it_takes_their_memory() -> None:
+    memory = HostPass()
+    x = memory.put("x", np.ones((1 << 10, 1 << 10), np.float32))
+    made: list[Any] = []
+
+    def record() -> None:
+        with memory.recording(0):
+            made.extend(x + number for number in range(100))
+
+    with pytest.raises(NotCapturable, match="more than 16 MB"):
+        record()
+    assert len(made) == 4
