@@ -207,7 +207,7 @@ class LocalNet:
         for name, (data, labels) in records.items():
             if data is not given[name] or labels is not of_layer.get(name) or (labels is not None and labels.ndim > 2):
                 return
-        if captured.prepare_replays(net, records, has_gradients):
+        if captured.prepare_replays(has_gradients):
             self._captured[key] = captured
 
     def backward(

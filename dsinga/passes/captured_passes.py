@@ -96,17 +96,16 @@ class CapturedPass:
                     return False
         return True
 
-    def prepare_replays(self, net: NeuralNet, records: Mapping[str, Records], has_gradients: bool) -> bool:
+    def prepare_replays(self, has_gradients: bool) -> bool:
         """Let :meth:`replay` launch the pass, if it is one on a host of params that keep their addresses."""
-        memory = self.memory
-        if self.inputs or not (self.held and isinstance(memory, HostPass)):
-            return bool(self.inputs)
-        inputs = [(name, False, memory.buffer(f"{name} data")) for name in records]
-        labelled = [name for name, batch in records.items() if batch.labels is not None]
-        inputs += [(name, True, memory.buffer(f"{name} labels")) for name in labelled]
-        memory.require_finite([buffer for *_, buffer in inputs], self.outputs.values() if has_gradients else ())
-        self.inputs, self.net = inputs, net
-        return True
+        if self.buffers and not self.inputs:
+            inputs = [(name, False, data) for name, (data, _) in self.buffers.items()]
+            inputs += [(name, True, labels) for name, (_, labels) in self.buffers.items() if labels is not None]
+            assert isinstance(self.memory, HostPass)
+            arrays = [buffer for *_, buffer in inputs]
+            self.memory.require_finite(arrays, self.outputs.values() if has_gradients else ())
+            self.inputs = inputs
+        return bool(self.inputs)
 
     def replay(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
         """Launch the pass on a caller's records and labels, arrays or dicts by input layer, and return the result.
@@ -337,10 +336,10 @@ class CapturedPasses:
             self._passes.clear()
         reason = reason_of(error)
         if reason not in self._failed.values():
-            level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
             if self._is_on_host:
                 _log.debug("%s are not replayed: %s", self._what, reason)
             else:
+                level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
                 _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
 

@@ -25,6 +25,7 @@ from dsinga.training.divergence import (
     check_layer_gradient,
     check_metrics,
     check_params_finite,
+    first_bad_gradient,
     is_finite_gradient,
     param_gradient_fault,
 )
@@ -59,7 +60,7 @@ class KeptGradients(dict[str, Any]):
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
         """Store all gradients."""
         self.update(gradients)
-        return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
+        return first_bad_gradient(gradients)
 
     def finish(self) -> None:
         """Do nothing."""

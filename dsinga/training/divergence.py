@@ -45,6 +45,11 @@ def is_finite_gradient(gradient: Any) -> bool:
         return math.isfinite(np.dot(flat, flat)) or is_finite(array)
 
 
+def first_bad_gradient(gradients: Mapping[str, Any]) -> str | None:
+    """Return the name of the first gradient that is not finite, None if all are."""
+    return next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
+
+
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
     """Raise Diverged where a layer computes gradients that are not finite from a finite ``gradient``."""
     if is_finite_gradient(computed) or not is_finite_gradient(gradient):

@@ -16,7 +16,7 @@ from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.sparse import fault, scaled, values_of
 from dsinga.ops.types import FLOAT32, NotCapturable
 from dsinga.ops.update import assign, norm_factor, sum_of_squares
-from dsinga.training.divergence import is_finite_gradient
+from dsinga.training.divergence import first_bad_gradient, is_finite_gradient
 from dsinga.training.joined_params import JoinedParams, joinable
 from dsinga.training.updater import Updater, create_updater
 
@@ -197,7 +197,7 @@ class LocalUpdater:
         if all(map(JoinedParams.is_finite, groups)) and all(map(is_finite_gradient, map(gradients.get, single))):
             return None
         self.discard()
-        return next(name for name, gradient in gradients.items() if not is_finite_gradient(gradient))
+        return first_bad_gradient(gradients)
 
     @property
     def squares(self) -> dict[str, float]:

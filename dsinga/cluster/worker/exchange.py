@@ -19,7 +19,7 @@ from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamH
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
 from dsinga.ops import Array, Ops
-from dsinga.training.divergence import is_finite_gradient
+from dsinga.training.divergence import first_bad_gradient
 from dsinga.training.local_updater import LocalUpdater, check_gradient
 
 # The number of the server that adds and joins arrays for the workers of a group.
@@ -130,7 +130,7 @@ class Exchange(Mapping[str, Array]):
 
     def push_all(self, gradients: Mapping[str, Array]) -> str | None:
         """Take over all gradients of a step if they are finite; else none, and return the name of one that is not."""
-        lost = next((name for name, gradient in gradients.items() if not is_finite_gradient(gradient)), None)
+        lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
         return lost

@@ -159,11 +159,8 @@ class DirectSourceGradient(SourceGradient):
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
-        self.multiply = Primitive(
-            *("matmul", engine, dense((rows, outputs)), dense((outputs, inputs)), None, dense(self.shape)),
-            operands=(SRC, WEIGHTS, DST),
-            operations=2 * rows * outputs * inputs,
-        )
+        factors = ((rows, outputs), (outputs, 1)), ((outputs, inputs), (inputs, 1))
+        self.multiply = Product(*factors, (self.shape, (inputs, 1))).multiply
 
     def __call__(self, y: Array, w: Array) -> Array:
         dx = buffers.empty(self.shape)
@@ -207,11 +204,8 @@ class DirectWeightGradient(WeightGradient):
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
-        self.multiply = Primitive(
-            *("matmul", engine, strided((outputs, rows), (1, outputs)), dense((rows, inputs)), None, dense(self.shape)),
-            operands=(SRC, WEIGHTS, DST),
-            operations=2 * rows * outputs * inputs,
-        )
+        factors = ((outputs, rows), (1, outputs)), ((rows, inputs), (inputs, 1))
+        self.multiply = Product(*factors, (self.shape, (inputs, 1))).multiply
 
     def __call__(self, y: Array, x: Array) -> Array:
         dw = buffers.empty(self.shape)

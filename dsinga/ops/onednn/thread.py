@@ -159,13 +159,9 @@ def sgemm(
     status = call(transpose_a, transpose_b, rows, columns, depth, *rest)
     assert status == 0, f"sgemm failed with status {status}"
     if (recorded := recorder()) is not None:
-        arguments = map(convert, call.argtypes, (transpose_a, transpose_b, rows, columns, depth, *rest))
+        values = transpose_a, transpose_b, rows, columns, depth, *rest
+        arguments = [kind(value) for kind, value in zip(call.argtypes, values, strict=True)]  # converted once
         note(recorded, partial(call, *arguments), 1 if small else thread_state.team.size, *memory)
-
-
-def convert(kind: Any, value: Any) -> Any:
-    """Return an argument as ctypes passes it, so that a call that is repeated does not convert it again."""
-    return kind(value)
 
 
 def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
