@@ -11,10 +11,11 @@ import torch
 
 from dsinga import nn
 from dsinga.convert.torch_operations import HIDDEN, add, drops, multiply, softmax, subtract
-from dsinga.convert.torch_shapes import feature, getitem, is_argument, moved, permuted, reshaped
-from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, rows_of, tensors_in
+from dsinga.convert.torch_shapes import feature, getitem, is_argument, moved
+from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 

@@ -28,6 +28,7 @@ from dsinga.convert.torch_reductions import REDUCTIONS
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.words.windows import sides
+from dsinga.nn.writing import reshaping
 from dsinga.nn.writing.symbol import Symbol
 
 AXES = (1, 2, 3)
@@ -89,13 +90,13 @@ def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = Non
     if axes == 1:  # the steps of a sequence are the columns of an image of one row
         row = {"padding": 0, "output_padding": 0}
         sizes = {name: size if isinstance(size, str) else (row.get(name, 1), *size) for name, size in sizes.items()}
-        symbol = shapes.as_image(place, symbol)
+        symbol = reshaping.as_image(place, symbol)
     make, settings = getattr(nn, f"Conv{max(axes, 2)}D"), {"use_bias": module.bias is not None, **sizes}
     settings |= {"filters": module.out_channels, "groups": module.groups}
     if module.transposed:
         make, settings = layer_type("kTransposedConvolution"), transposed_settings(module, sizes)
     y = layer_of(place, module, make, present(module), **settings)(symbol)
-    return shapes.as_sequence(place, y) if axes == 1 else y
+    return reshaping.as_sequence(place, y) if axes == 1 else y
 
 
 def transposed_settings(module: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:

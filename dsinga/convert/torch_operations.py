@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_shapes import SHAPES, align, as_image, as_sequence, feature, like, operand, permuted, reshaped
-from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, rows_of
+from dsinga.convert.torch_shapes import SHAPES, align, feature, like, operand
+from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.words.windows import sides
 from dsinga.nn.writing.operators import SIMPLE
+from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 PAD_MODES = {"constant": "zero", "reflect": "reflect", "replicate": "edge", "circular": "periodic"}

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from dsinga import nn
 from dsinga.convert.torch_operations import divide, maximum, minimum, multiply, power, subtract
-from dsinga.convert.torch_shapes import feature, in_shape, permuted, reshaped
-from dsinga.convert.torch_tensors import NotConvertible, rows_of
+from dsinga.convert.torch_shapes import feature, in_shape
+from dsinga.convert.torch_tensors import NotConvertible
 from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 
 Axes = int | Sequence[int] | None
 

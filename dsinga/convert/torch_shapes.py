@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_tensors import FREEZE, NotConvertible, TracedTensor, rows_of, tensors_in
+from dsinga.convert.torch_tensors import FREEZE, NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.convert.weights import AS_IMAGE
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 
@@ -44,37 +44,6 @@ def moved(x: Any, symbol: Symbol, axis: int) -> Any:
 def in_shape(x: Any, symbol: Symbol, shape: Sequence[int], axis: int) -> Any:
     """Return the tensor of a feature in a shape whose ``axis`` is the batch; of (B,), the rows have one number."""
     return TracedTensor(x.tracer, symbol, shape, batch_axis=axis, dtype=x.dtype)
-
-
-def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
-    """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
-    while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
-        symbol = symbol.sources[0]
-    if rows_of(symbol) == tuple(rows):
-        return symbol
-    layer = nn.Flatten(name=place.name(suffix)) if len(rows) == 1 else nn.Reshape([*rows], name=place.name(suffix))
-    return layer(symbol)
-
-
-def permuted(place: ModulePlace, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Any:
-    """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
-    order = list(dims)
-    if symbol.builder.kind == "Permute":
-        before, symbol = symbol.builder.settings["dims"], symbol.sources[0]
-        order = [before[axis - 1] for axis in order]
-    return symbol if order == sorted(order) else nn.Permute(order, name=place.name(suffix))(symbol)
-
-
-def as_image(place: ModulePlace, symbol: Symbol) -> Any:
-    """Return sequences (B, C, T) as images (B, C, 1, T)."""
-    channels, steps = rows_of(symbol)
-    return nn.Reshape([channels, 1, steps], name=place.name(AS_IMAGE))(symbol)
-
-
-def as_sequence(place: ModulePlace, symbol: Symbol) -> Any:
-    """Return images of one row as sequences, the reverse of :func:`as_image`."""
-    channels, _, steps = rows_of(symbol)
-    return reshaped(place, symbol, (channels, steps), ".steps")
 
 
 def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dsinga.base.errors import UserError
+from dsinga.nn.writing.reshaping import rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 # What tensors tell without their numbers: properties, and methods.
@@ -106,13 +107,6 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
     def __repr__(self, **arguments: Any) -> str:
         return f"TracedTensor({tuple(self.shape)})"
-
-
-def rows_of(symbol: Symbol) -> tuple[int, ...]:
-    """Return the shape of a row of a feature."""
-    rows = symbol.rows
-    assert rows is not None, symbol
-    return tuple(rows)
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -23,12 +23,12 @@ from dsinga.convert.torch_tensors import (
     fault_of,
     relate_views,
     replaced,
-    rows_of,
     tensors_in,
     traced_in,
     without_numbers,
 )
 from dsinga.convert.weights import CONSTANT
+from dsinga.nn.writing.reshaping import rows_of
 from dsinga.nn.writing.symbol import Symbol, ancestors
 
 # What depends on numbers, which a traced tensor does not have.

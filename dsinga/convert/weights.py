@@ -20,11 +20,11 @@ from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.nn.model.model_params import ModelParams
+from dsinga.nn.writing.reshaping import AS_IMAGE
 
 # The attributes of PyTorch's modules by the roles of params that are called otherwise.
 ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "variance": "running_var", "vector": ""}
 CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
-AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # params of torch.nn.MultiheadAttention
 STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
 # Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.

@@ -1,0 +1,46 @@
+"""Names of layers from the names of an ONNX file's params and nodes, as PyTorch, Keras and this library write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# Ends of the names of params after the name of their module.
+PARAM = re.compile(r"(.+?)[./_:](weights?|bias|kernel|scale|gamma|beta|slope|mean|variance|running_mean|running_var)$")
+NUMBERED = re.compile(r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|const\w*")  # names that exporters make up
+
+
+def is_made_up(name: str) -> bool:
+    """Whether a name is one that an exporter has made up, as "onnx::MatMul_12"."""
+    return not name or NUMBERED.fullmatch(name) is not None
+
+
+def layer_name(node: str, op_type: str, params: Sequence[str]) -> str:
+    """Return the name of a node's layer: of the module of its params, else of the node, else of its operator.
+
+    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1".
+    """
+    for param in params:
+        if not is_made_up(param) and (match := PARAM.fullmatch(param)):
+            return plain(match[1])
+    return plain(node_path(node, op_type)) or op_type.lower()
+
+
+def node_path(node: str, op_type: str) -> str:
+    """Return the path of the module of a node's name, "" for a name that does not say one."""
+    if "/" not in node:
+        return "" if is_made_up(node) or node.startswith("node_") or node == op_type else node
+    *parts, last = [part for part in node.split("/") if part]
+    if not re.fullmatch(rf"{op_type}(_\d+)?", last):
+        parts.append(last)
+    path: list[str] = []
+    for part in parts:  # PyTorch writes "layer1/layer1.0" for the child 0 of layer1
+        if path and part.startswith(f"{path[-1]}."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)
+
+
+def plain(name: str) -> str:
+    """Return a name without what names of layers cannot have."""
+    return re.sub(r"[^\w.\-]+", ".", name).strip(".")

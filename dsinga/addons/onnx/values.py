@@ -1,0 +1,93 @@
+"""What the tensors of an ONNX graph are while it becomes layers: constants, and outputs of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.nn.writing.reshaping import rows_of
+from dsinga.nn.writing.symbol import Symbol
+
+
+class NotImportable(Exception):
+    """A node that no layer computes; the text says why, "" for every node of its operator."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that is the same at each call.
+
+    Attributes:
+        array: its numbers.
+        name: the name of the initializer that has these numbers, maybe in another shape; "" for computed ones.
+    """
+
+    array: np.ndarray
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that layers compute.
+
+    Attributes:
+        symbol: the feature of a layer, whose rows are those of the tensor without the axis of the batch.
+        shape: the shape in the graph, with the number of records that the walk counts with, ``NodePlace.batch``.
+        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param that
+            the graph adds, whose rows have all of ``shape``.
+        dtype: the dtype in the graph; features are float32, and hold integers and truth values as such numbers.
+    """
+
+    symbol: Symbol
+    shape: tuple[int, ...]
+    batch_axis: int | None = 0
+    dtype: np.dtype = np.dtype(np.float32)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+
+Operand = Value | Constant
+
+
+def feature(x: Operand, rank: int | None = None) -> Symbol:
+    """Return the feature of a tensor whose first axis is the batch. Raises NotImportable for another one.
+
+    ``rank`` is the number of axes of its rows, where the layer needs one.
+    """
+    if not isinstance(x, Value) or x.batch_axis is None:
+        raise NotImportable("of constants only")
+    if x.batch_axis != 0:
+        raise NotImportable(f"of a tensor whose axis {x.batch_axis} is the batch")
+    if rank is not None and x.rank != rank + 1:
+        raise NotImportable(f"of a tensor with {x.rank} axes, not {rank + 1}")
+    return x.symbol
+
+
+def like(x: Value, symbol: Symbol, batch_axis: int | None = 0) -> Value:
+    """Return the tensor of a feature whose rows are those of the symbol, with the records of ``x`` as ``batch_axis``."""
+    rows = rows_of(symbol)
+    if batch_axis is None:
+        return Value(symbol, rows, None, x.dtype)
+    assert x.batch_axis is not None
+    return Value(symbol, (*rows[:batch_axis], x.shape[x.batch_axis], *rows[batch_axis:]), batch_axis, x.dtype)
+
+
+def integers(x: Any, what: str) -> list[int]:
+    """Return the integers of a constant, as a shape or axes. Raises NotImportable for what layers compute."""
+    if not isinstance(x, Constant):
+        raise NotImportable(f"whose {what} depends on a batch")
+    return [int(number) for number in np.atleast_1d(x.array)]
+
+
+def axis_of(axis: int, x: Operand | Sequence[int]) -> int:
+    """Return an axis counted from the front. Raises NotImportable for one that the tensor lacks."""
+    rank = len(x.array.shape) if isinstance(x, Constant) else x.rank if isinstance(x, Value) else len(x)
+    if not -rank <= axis < rank:
+        raise NotImportable(f"along the axis {axis} of a tensor with {rank} axes")
+    return axis % rank
