@@ -35,7 +35,7 @@ class Value:
 
     Attributes:
         symbol: the feature of a layer, whose rows are those of the tensor without the axis of the batch.
-        shape: the shape in the graph, with the number of records that the walk counts with, ``NodePlace.batch``.
+        shape: the shape in the graph, with ``NodePlace.batch`` records.
         batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param that
             the graph adds, whose rows have all of ``shape``.
         dtype: the dtype in the graph; features are float32, and hold integers and truth values as such numbers.
@@ -70,7 +70,7 @@ def feature(x: Operand, rank: int | None = None) -> Symbol:
 
 
 def like(x: Value, symbol: Symbol, batch_axis: int | None = 0) -> Value:
-    """Return the tensor of a feature whose rows are those of the symbol, with the records of ``x`` as ``batch_axis``."""
+    """Return the tensor of a feature, with as many records as ``x`` along ``batch_axis``."""
     rows = rows_of(symbol)
     if batch_axis is None:
         return Value(symbol, rows, None, x.dtype)

@@ -11,7 +11,7 @@ from dsinga.nn.writing.symbol import Symbol
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 
 
-class Place(Protocol):
+class NamesLayers(Protocol):
     """The operation for which layers are made; see :class:`dsinga.convert.torch_tracing.ModulePlace`."""
 
     def name(self, suffix: str = "") -> str:
@@ -25,7 +25,7 @@ def rows_of(symbol: Symbol) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def reshaped(place: Place, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
+def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
     """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
         symbol = symbol.sources[0]
@@ -35,7 +35,7 @@ def reshaped(place: Place, symbol: Symbol, rows: Sequence[int], suffix: str = ""
     return layer(symbol)
 
 
-def permuted(place: Place, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Any:
+def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Any:
     """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
     order = list(dims)
     if symbol.builder.kind == "Permute":
@@ -44,13 +44,13 @@ def permuted(place: Place, symbol: Symbol, dims: Sequence[int], suffix: str = ""
     return symbol if order == sorted(order) else Permute(order, name=place.name(suffix))(symbol)
 
 
-def as_image(place: Place, symbol: Symbol) -> Any:
+def as_image(place: NamesLayers, symbol: Symbol) -> Any:
     """Return sequences (B, C, T) as images (B, C, 1, T)."""
     channels, steps = rows_of(symbol)
     return Reshape([channels, 1, steps], name=place.name(AS_IMAGE))(symbol)
 
 
-def as_sequence(place: Place, symbol: Symbol) -> Any:
+def as_sequence(place: NamesLayers, symbol: Symbol) -> Any:
     """Return images of one row as sequences, the reverse of :func:`as_image`."""
     channels, _, steps = rows_of(symbol)
     return reshaped(place, symbol, (channels, steps), ".steps")

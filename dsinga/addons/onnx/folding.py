@@ -1,0 +1,83 @@
+"""Computes the nodes of an ONNX graph that depend on constants only, by the reference evaluator of onnx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.onnx.values import Constant, NotImportable
+
+LARGEST = 1 << 28  # numbers that a node may make out of few, as ConstantOfShape and Tile do
+RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
+RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
+
+
+def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list[Constant]:
+    """Return the outputs of a node of constants. Raises NotImportable for one that cannot be computed here."""
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    if node.op_type in RANDOM:
+        raise NotImportable("that draws random numbers")
+    arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
+    if node.op_type in GROWING and _result_size(node.op_type, [x.array for x in operands if x is not None]) > LARGEST:
+        raise NotImportable(f"that makes more than {LARGEST} numbers")
+    inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
+    except Exception as error:  # whatever a wrong graph leads numpy to
+        raise NotImportable(f"whose constants do not fit: {type(error).__name__}: {error}") from None
+    name = operands[0].name if operands and operands[0] is not None and node.op_type in RENAMING else ""
+    return [Constant(np.asarray(array), name) for array in results]
+
+
+def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
+    """Return a bound of how many numbers the result of a node has."""
+    if op_type == "ConstantOfShape":
+        return math.prod(map(float, arrays[0].ravel()))
+    if op_type == "Range":
+        start, limit, delta = (float(array) for array in arrays)
+        return abs((limit - start) / delta) if delta else math.inf
+    if op_type == "Expand":
+        return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
+    if op_type == "Tile":
+        return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
+    if op_type == "OneHot":
+        return arrays[0].size * float(arrays[1].ravel()[0])
+    if op_type == "MatMul":
+        return max(arrays[0].size, 1) * float(arrays[1].shape[-1])
+    if op_type == "Pad":
+        return math.prod(size + float(np.abs(arrays[1]).sum()) for size in arrays[0].shape)
+    further = [float(np.abs(array).max()) for array in arrays[1:] if array.size]
+    return arrays[0].size * max(further, default=1.0) ** max(arrays[0].ndim, 1)
+
+
+def fold_constants(
+    nodes: Sequence[Any], constants: Mapping[str, Constant], version: int
+) -> tuple[list[Any], dict[str, Constant]]:
+    """Return the nodes that depend on the inputs of the graph, and all constants, those of the other nodes included."""
+    known, left = dict(constants), []
+    for node in nodes:
+        operands = [known.get(name) if name else None for name in node.input]
+        is_constant = all(x is not None or not name for x, name in zip(operands, node.input, strict=True))
+        if not is_constant or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            left.append(node)
+            continue
+        try:
+            results = folded(node, operands, version)
+        except NotImportable:
+            left.append(node)  # which the walk names
+            continue
+        names = [name for name in node.output if name]
+        known |= {
+            name: Constant(x.array, x.name or (name if node.op_type == "Constant" else ""))
+            for name, x in zip(names, results, strict=False)
+        }
+    return left, known

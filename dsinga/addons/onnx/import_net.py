@@ -1,0 +1,181 @@
+"""Makes a model of the nodes of an ONNX graph: each becomes layers of ``dsinga.nn``, with the file's params."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.addons.onnx.folding import fold_constants, folded
+from dsinga.addons.onnx.naming import layer_name
+from dsinga.addons.onnx.node_place import MadeLayers, NodePlace
+from dsinga.addons.onnx.operators import NEAREST, OPERATORS
+from dsinga.addons.onnx.spelled_out import recognised
+from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value
+from dsinga.base.arguments import is_whole, value_text
+from dsinga.base.errors import UserError
+from dsinga.nn.writing.symbol import Symbol
+
+# Two numbers of records that no axis of features is likely to have: a net that is not the same for both depends on it.
+BATCHES = 1009, 1511
+PAGE = "docs/onnx.md lists the operators that have layers"
+
+
+def import_graph(
+    graph: Any, constants: Mapping[str, Constant], version: int, shapes: Sequence[Any], name: str
+) -> nn.Model:
+    """Return the model of a graph.
+
+    Args:
+        graph: an onnx.GraphProto.
+        constants: its initializers by name.
+        version: that of its operators (opset).
+        shapes: the shape of a record of each input, for inputs whose shape the file leaves open.
+        name: of the model.
+
+    Raises UserError, naming all nodes that no layer computes, before anything is made.
+    """
+    walks = [NetWalk(graph, constants, version, batch) for batch in BATCHES]
+    models = [walk.run(shapes, name) for walk in walks]
+    same = str(models[0]) == str(models[1]) and walks[0].made.arrays.keys() == walks[1].made.arrays.keys()
+    if not same or any(
+        not np.array_equal(a, walks[1].made.arrays[key], equal_nan=True) for key, a in walks[0].made.arrays.items()
+    ):
+        raise UserError(
+            f"{name} computes something else for {BATCHES[0]} records than for {BATCHES[1]}; export it with the "
+            "first axis of its inputs named as the batch, and with what it computes the same for each record"
+        )
+    return models[0]
+
+
+class NetWalk:
+    """One walk over the nodes of a graph, for a number of records.
+
+    Attributes:
+        made: what the layers have in common that are made.
+        faults: what no layer computes, in the order of the graph.
+    """
+
+    def __init__(self, graph: Any, constants: Mapping[str, Constant], version: int, batch: int):
+        self.graph, self.made = graph, MadeLayers(batch, version)
+        left, known = fold_constants(graph.node, constants, version)
+        self.nodes = needed(recognised(left, known), [output.name for output in graph.output])
+        self.tensors: dict[str, Operand | None] = dict(known)
+        self.faults: dict[str, None] = {}
+
+    def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
+        """Return the model. Raises UserError for what no layer computes."""
+        inputs = self._inputs(shapes)
+        for node in self.nodes:
+            self._convert(node)
+        outputs = [self._output(info.name) for info in self.graph.output] if not self.faults else []
+        if self.faults:
+            raise UserError(f"{name} has what no layer computes: {'; '.join(self.faults)}; {PAGE}")
+        model = nn.Model(inputs, outputs, name=name)
+        model.params = self._params(model)
+        return model
+
+    def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
+        """Return the input layers; set their tensors. Raises UserError for inputs without a batch or a known shape."""
+        infos = [info for info in self.graph.input if info.name not in self.tensors]
+        if shapes and len(shapes) != len(infos):
+            raise UserError(f"the net takes {len(infos)} inputs, but {len(shapes)} shapes of records are given")
+        symbols = []
+        for info, shape in zip(infos, shapes or [None] * len(infos), strict=True):
+            rows, dtype = self._rows(info, shape)
+            name = self.made.unique(info.name)
+            symbols.append(nn.Input(rows, name, data_format="channels_first"))
+            self.tensors[info.name] = Value(symbols[-1], (self.made.batch, *rows), 0, dtype)
+        if not symbols:
+            raise UserError("the net has no inputs; export it with those that it takes")
+        self.made.source = symbols[0]
+        return symbols
+
+    def _rows(self, info: Any, given: Any) -> tuple[tuple[int, ...], np.dtype]:
+        """Return the shape of a record of an input, and its dtype in the file."""
+        from onnx import helper
+
+        tensor = info.type.tensor_type
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if not sizes:
+            raise UserError(f"the input {info.name} has no axis of the batch; export the net with batches of records")
+        self.made.given_batch = sizes[0] if self.made.given_batch is None else self.made.given_batch
+        rows = sizes[1:]
+        if given is not None:
+            record = (given,) if is_whole(given, 1) else given
+            fits = isinstance(record, (list, tuple)) and len(record) == len(rows)
+            if not fits or not all(is_whole(n, 1) and size in (None, n) for n, size in zip(record, rows, strict=True)):
+                raise UserError(f"the input {info.name} takes records {tuple(rows)}, not {value_text(given)}")
+            rows = list(record)
+        if None in rows or 0 in rows:
+            raise UserError(
+                f"the input {info.name} has axes of any size, {tuple(rows)}; give the shape of a record, as in "
+                f"nn.load_onnx(path, {tuple(size or 32 for size in rows)})"
+            )
+        return tuple(size for size in rows if size), np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+    def _convert(self, node: Any) -> None:
+        """Set the outputs of a node after its layers are made; record a fault where it cannot be."""
+        operands = [self.tensors.get(name) if name else None for name in node.input]
+        is_stray = any(x is None and name for x, name in zip(operands, node.input, strict=True))
+        results: Sequence[Any] = [None] * len(node.output)
+        make = OPERATORS.get(node.op_type)
+        where = f"{node.name} ({node.op_type})" if node.name else node.op_type
+        try:
+            if not any(isinstance(x, Value) for x in operands) and not is_stray:
+                results = folded(node, operands, self.made.version)  # type: ignore[arg-type]
+            elif make is None:
+                nearest = NEAREST.get(node.op_type)
+                raise NotImportable(f"(the nearest is {nearest})" if nearest else "")
+            elif not is_stray:
+                results = self._made(make, node, operands)
+        except NotImportable as error:
+            self.faults[f"{where} {error}".rstrip()] = None
+        except TypeError as error:
+            self.faults[f"{where} ({error})"] = None
+        except UserError as error:
+            self.faults[f"{where}: {error}"] = None
+        self.tensors |= dict(zip(node.output, results, strict=False))
+
+    def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
+        """Return the outputs of a node, whose layers are made."""
+        params = [x.name for x in operands if isinstance(x, Constant) and x.array.dtype.kind == "f"]
+        place = NodePlace(self.made, node, layer_name(node.name, node.op_type, params))
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
+        inspect.signature(make).bind(place, *operands)
+        result = make(place, *operands)
+        results = result if isinstance(result, (list, tuple)) else [result]
+        return [place.value(x) if isinstance(x, Symbol) else x for x in results]
+
+    def _output(self, name: str) -> Symbol | None:
+        """Return the feature of an output of the graph; record a fault for one that is none of the records'."""
+        x = self.tensors.get(name)
+        if isinstance(x, Value) and x.batch_axis == 0:
+            return x.symbol
+        what = "is the same for all records" if not isinstance(x, Value) or x.batch_axis is None else "moves the batch"
+        self.faults[f"the output {name}, which {what}"] = None
+        return None
+
+    def _params(self, model: nn.Model) -> dict[str, np.ndarray]:
+        """Return the params of the model by name."""
+        params = dict(model.params)
+        for node in model.predicting_net().nodes:
+            for spec, own in zip(node.layer.params, node.params, strict=True):
+                array = self.made.arrays.get((node.layer.name, spec.role))
+                if array is not None:
+                    params[own] = np.ascontiguousarray(array, np.float32)
+        return params
+
+
+def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+    """Return the nodes from which outputs of the graph are computed, in order."""
+    names, kept = set(outputs), []
+    for node in reversed(nodes):
+        if names.intersection(node.output):
+            names.update(node.input)
+            kept.append(node)
+    return kept[::-1]

@@ -1,0 +1,158 @@
+"""The node of an ONNX graph for which layers are made: their names, params and constants."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.addons.onnx.naming import is_made_up
+from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value
+from dsinga.nn.writing.symbol import Symbol
+
+
+class MadeLayers:
+    """What the layers have in common that are made of a graph: their names and params.
+
+    Attributes:
+        batch: the number of records that shapes count with.
+        version: that of the operators (opset).
+        given_batch: the number of records that the file says, None where it leaves it open.
+        source: the feature of the first input.
+        arrays: the params by the name of the layer and the role.
+    """
+
+    source: Symbol
+
+    def __init__(self, batch: int, version: int):
+        self.batch, self.version = batch, version
+        self.given_batch: int | None = None
+        self.arrays: dict[tuple[str, str], np.ndarray] = {}
+        self._names: set[str] = set()
+        self._owners: dict[str, tuple[np.ndarray, str]] = {}
+
+    def unique(self, base: str) -> str:
+        """Return a name that no other layer has, ``base`` for the first one that asks for it."""
+        names = [base, *(f"{base}_{number}" for number in range(1, len(self._names) + 1))]
+        name = next(name for name in names if name not in self._names)
+        self._names.add(name)
+        return name
+
+    def owner_of(self, constant: Constant, array: np.ndarray, own: str) -> str:
+        """Return the name of the param that has these numbers of a constant: ``own`` for the first layer."""
+        if not constant.name:
+            return own
+        known = self._owners.setdefault(f"{constant.name} {array.shape}", (array, own))
+        return known[1] if np.array_equal(known[0], array, equal_nan=True) else own
+
+
+class NodePlace:
+    """A node, and what is made of its graph so far.
+
+    Attributes:
+        made: what is made of the graph.
+        node: the node (onnx.NodeProto).
+        base: the name of its first layer.
+    """
+
+    def __init__(self, made: MadeLayers, node: Any, base: str):
+        self.made, self.node, self.base = made, node, base
+
+    @property
+    def batch(self) -> int:
+        """The number of records that shapes count with."""
+        return self.made.batch
+
+    @property
+    def version(self) -> int:
+        """The version of the operators."""
+        return self.made.version
+
+    def name(self, suffix: str = "") -> str:
+        """Return the name of a further layer of the node."""
+        return self.made.unique(self.base + suffix)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the node: a number, a text, an array, a list of these, or ``default``."""
+        from onnx import helper, numpy_helper
+
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                value = helper.get_attribute_value(attribute)
+                if attribute.HasField("t"):
+                    return numpy_helper.to_array(value)
+                return value.decode() if isinstance(value, bytes) else value
+        return default
+
+    def layer(
+        self,
+        make: Callable[..., Any] | str,
+        params: Mapping[str, tuple[Constant, np.ndarray] | None],
+        suffix: str = "",
+        **settings: Any,
+    ) -> Any:
+        """Return a layer with these params.
+
+        Args:
+            make: the function of ``nn`` that makes the layer, or a layer type.
+            params: by the role of each param of the layer, in order: the constant of the graph that it comes from, and
+                its numbers in the shape of the layer's param; None for a param that the graph lacks, of which the
+                numbers stay what they are (such as the scale of a normalisation without one), and which does not train.
+            suffix: what follows the name of the node's first layer.
+            settings: of the layer.
+
+        A constant that another layer has in the same shape is one param of both.
+        """
+        layer_name = self.name(suffix)
+        confs: list[dict[str, Any]] = []
+        for role, given in params.items():
+            own = f"{layer_name}_{role}"
+            if given is None:
+                confs.append({"static": True})
+                continue
+            constant, array = given
+            owner = self.made.owner_of(constant, array, own)
+            confs.append({} if owner == own else {"name": own, "share_from": owner})
+            if owner == own:
+                self.made.arrays[layer_name, role] = array
+        make = functools.partial(nn.Layer, make) if isinstance(make, str) else make
+        return make(name=layer_name, param=confs if any(confs) else None, **settings)
+
+    def vector(self, x: Constant, suffix: str = "") -> Value:
+        """Return a constant as a tensor that is the same for all records: a param.
+
+        It trains if a name of the file says that it is a param; else it keeps its numbers.
+        """
+        shape = x.array.shape
+        rows, name = shape or (1,), x.name
+        is_param = not is_made_up(name) and x.array.dtype.kind == "f"
+        array = np.asarray(x.array, np.float32).reshape(rows)
+        base = NodePlace(self.made, self.node, name) if is_param else self
+        settings: dict[str, Any] = {"num_output": rows[-1], "leading": list(rows[:-1])}
+        settings |= {} if is_param else {"trainable": False}
+        builder = base.layer(
+            "kLearnedVector", {"vector": (x, array)}, "" if is_param else f".constant{suffix}", **settings
+        )
+        return Value(builder(self.made.source), rows, None, x.array.dtype)
+
+    def operand(self, x: Operand) -> Value | float:
+        """Return an operand of arithmetic: a tensor that layers compute, or a number. Raises NotImportable."""
+        if isinstance(x, Value):
+            return x
+        if x.array.size == 1:
+            return float(x.array.reshape(()))
+        shape = x.array.shape
+        if shape[:1] == (self.batch,):  # made for the batch, from its shape
+            if not (x.array == x.array[:1]).all():
+                raise NotImportable("of constants that differ among the records of a batch")
+            x = Constant(x.array[:1])
+        return self.vector(x)
+
+    def value(self, symbol: Symbol) -> Value:
+        """Return the tensor of a feature whose first axis is the batch."""
+        rows = symbol.rows
+        assert rows is not None
+        return Value(symbol, (self.batch, *rows))

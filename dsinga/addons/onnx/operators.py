@@ -1,0 +1,16 @@
+"""The operators of ONNX that have layers: for each the function that makes them.
+
+A function takes the place of a node (:class:`dsinga.addons.onnx.node_place.NodePlace`) and the node's operands, None
+for one that is left out; attributes are those of the place. It returns a feature, a tensor, or one for each output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsinga.addons.onnx.operators_dense import DENSE
+
+OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE}
+# Of operators without a layer, what is next to them.
+NEAREST: Mapping[str, str] = {}
