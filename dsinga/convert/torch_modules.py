@@ -48,6 +48,8 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     **{f"ReplicationPad{axes}d": ("pad", "padding:pad mode=replicate") for axes in AXES},
     **{f"CircularPad{axes}d": ("pad", "padding:pad mode=circular") for axes in AXES},
     **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
+    **{name: (name.lower(), "") for name in ("SELU", "Mish", "Softsign", "LogSigmoid")},
+    **{"ELU": ("elu", "alpha"), "CELU": ("celu", "alpha"), "Softplus": ("softplus", "beta threshold")},
     **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p training"), "GELU": ("gelu", "approximate")},
     **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
     **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},

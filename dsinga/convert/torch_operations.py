@@ -60,17 +60,6 @@ def between(place: ModulePlace, input: Any, low: float = -1.0, high: float = 1.0
     return minimum(place, high, place.trace.wrapped(maximum(place, low, input)))
 
 
-def hardsigmoid(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
-    """Return x + 3 between 0 and 6, divided by 6."""
-    y = between(place, place.trace.wrapped(add(place, input, 3.0)), 0.0, 6.0)
-    return divide(place, place.trace.wrapped(y), 6.0)
-
-
-def hardswish(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
-    """Return x times its hard sigmoid."""
-    return multiply(place, input, place.trace.wrapped(hardsigmoid(place, input)))
-
-
 def absolute(place: ModulePlace, input: Any) -> Any:
     """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
     wrapped = place.trace.wrapped
@@ -122,6 +111,29 @@ def of_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
 def leaky_relu(place: ModulePlace, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """Return x, or slope·x where it is negative."""
     return nn.ReLU(negative_slope, name=place.name())(feature(input))
+
+
+def exponential(kind: str) -> Callable[..., Any]:
+    """Return the function of ELU or CELU."""
+
+    def operate(place: ModulePlace, input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+        settings = {"type": kind} if alpha == 1 else {"type": kind, "alpha": alpha}
+        return nn.Layer("kActivation", name=place.name(), activation_conf=settings)(feature(input))
+
+    return operate
+
+
+def softplus(place: ModulePlace, input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """Return log(1 + e^(βx)) / β, which above the threshold is x to the bit, or nearly."""
+    x = input if beta == 1 else place.trace.wrapped(multiply(place, input, beta))
+    y = nn.Activation("softplus", name=place.name())(feature(x))
+    return y if beta == 1 else divide(place, place.trace.wrapped(y), beta)
+
+
+def logsigmoid(place: ModulePlace, input: Any) -> Any:
+    """Return -log(1 + e^-x)."""
+    y = softplus(place, place.trace.wrapped(multiply(place, input, -1.0)))
+    return multiply(place, place.trace.wrapped(y), -1.0)
 
 
 def gelu(place: ModulePlace, input: Any, approximate: str = "none") -> Any:
@@ -288,10 +300,15 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{"bool": lambda place, x: x if x.dtype == torch.bool else not_equal(place, x, 0.0), "where": where},
     "sqrt": lambda place, input: power(place, input, 0.5),
     "rsqrt": lambda place, input: power(place, input, -0.5),
-    **{"clamp": clamp, "clip": clamp, "hardsigmoid": hardsigmoid, "hardswish": hardswish, "masked_fill": masked_fill},
+    **{"clamp": clamp, "clip": clamp, "masked_fill": masked_fill},
     "hardtanh": lambda place, input, min_val=-1.0, max_val=1.0, inplace=False: between(place, input, min_val, max_val),
     "relu6": lambda place, input, inplace=False: between(place, input, 0.0, 6.0),
-    **{name: of_numbers(functools.partial(nn.Activation, name)) for name in ("sigmoid", "tanh", "silu")},
+    **{
+        name: of_numbers(functools.partial(nn.Activation, name))
+        for name in ("sigmoid", "tanh", "silu", "selu", "mish", "softsign")
+    },
+    **{f"hard{name}": of_numbers(functools.partial(nn.Activation, f"hard_{name}")) for name in ("sigmoid", "swish")},
+    **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus, "logsigmoid": logsigmoid},
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),

@@ -87,6 +87,11 @@ class ActivationType(Enum):
     ELU = 7
     SELU = 8
     SOFTPLUS = 9
+    CELU = 10
+    SOFTSIGN = 11
+    MISH = 12
+    HARDSIGMOID = 13
+    HARDSWISH = 14
 
 
 class CellActivation(Enum):

@@ -118,8 +118,10 @@ class Faults:
     @staticmethod
     def several() -> tuple[Any, tuple[int, ...], str]:
         nn = torch.nn
-        layers = [nn.Conv2d(3, 4, 3), nn.Mish(), nn.MaxPool2d(3, dilation=2), nn.BatchNorm2d(4), nn.ELU()]
-        return nn.Sequential(*layers), (3, 8, 8), r"for 1 \(Mish\); 2 \(MaxPool2d\) with dilation; 4 \(ELU\): replace"
+        pool = nn.AvgPool2d(2, divisor_override=3)
+        layers = [nn.Conv2d(3, 4, 3), nn.RReLU(), pool, nn.BatchNorm2d(4), nn.Softshrink()]
+        said = r"for 1 \(RReLU\); 2 \(AvgPool2d\) with divisor_override; 4 \(Softshrink\): replace"
+        return nn.Sequential(*layers), (3, 8, 8), said
 
     @staticmethod
     def operations() -> tuple[Any, tuple[int, ...], str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job import LayerType, Phase
+from dsinga.job import ActivationType, LayerType, Phase
 from dsinga.layers import Context, Layer, RecordInfo, Rows
 from dsinga.ops import Ops
 from dsinga.testing import LayerCase
@@ -193,8 +193,10 @@ case("kPReLU", "", {}, IMAGES)
 case("kPReLU", "rows", {"prelu_conf": {"initial_slope": 0.5}}, ROWS)
 case("kPReLU", "shared", {"prelu_conf": {"shared": True}}, IMAGES)
 case("kSigmoid kSTanh", "", {}, ROWS)
-for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU", "SILU"):
-    case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
+for function in ActivationType:
+    case("kActivation", function.name, {"activation_conf": {"type": function.name}}, IMAGES)
+for name, numbers in {"ELU": {"alpha": 0.5}, "CELU": {"alpha": 2}, "HARDSIGMOID": {"alpha": 0.3, "beta": 0.4}}.items():
+    case("kActivation", f"{name} with numbers", {"activation_conf": {"type": name, **numbers}}, IMAGES)
 case("kActivation", "", {}, ROWS)
 case("kSoftmax", "", {}, ROWS)
 case("kSoftmax", "parts", {"softmax_conf": {"num_softmax_per_instance": 3}}, ROWS)

@@ -228,6 +228,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "activations": (VECTORS, lambda: nn.Sequential(
         nn.Linear(6, 8), nn.Hardswish(), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0), nn.GELU("tanh"),
         nn.Linear(8, 4), nn.Hardsigmoid(), nn.Sigmoid(), nn.Identity(), nn.Dropout(0.0), nn.Softmax(dim=-1),
+        nn.Linear(4, 8), nn.Mish(), nn.ELU(0.5), nn.CELU(2.0), nn.SELU(), nn.Softplus(2), nn.Softsign(),
+        nn.Linear(8, 4), nn.LogSigmoid(), nn.Hardsigmoid(), nn.Hardswish(),
     )),
     "operators": (VECTORS, lambda: Call(
         lambda y: torch.sqrt(y.square() + 1) - (2 - y) / (1 + y**2) + torch.clamp(-y, min=-0.1) * 3 - 1 / (y * y + 2),

@@ -1,4 +1,4 @@
-"""Elementwise activations and dropout: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kDropout."""
+"""Elementwise activations and dropout: kReLU, kPReLU, kSigmoid, kSTanh, kDropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from dsinga.base.registry import register
-from dsinga.job import ActivationType, DropoutUnit, LayerConf
+from dsinga.job import DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Share
 from dsinga.layers.interface.context import Context, RecordInfo, Rows
@@ -20,7 +20,6 @@ from dsinga.ops import Ops
 
 # 1.7159·tanh(2x/3): LeCun et al., Efficient BackProp (1998), 4.4, with SINGA's digits.
 OUTER, INNER = 1.7159047, 0.66666667
-SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class ElementwiseFunction(Layer):
@@ -146,118 +145,6 @@ class Tanh(STanh):
 
     outer: ClassVar[float] = 1.0
     inner: ClassVar[float] = 1.0
-
-
-class FunctionOfSource(ElementwiseFunction):
-    """A function whose derivative is computed from x, since two numbers x may have the same y."""
-
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        raise NotImplementedError("two numbers x may have the same y")
-
-    @abstractmethod
-    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        """Return dy·f'(x), from x."""
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        return (self.derive(sources[0], grad, ctx.ops) if needs[0] else None,), ()
-
-
-class GELU(FunctionOfSource):
-    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return ops.gelu(x)
-
-    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        return ops.gelu_grad(x, dy)
-
-
-class SiLU(FunctionOfSource):
-    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return ops.silu(x)
-
-    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        return ops.silu_grad(x, dy)
-
-
-class ELU(ElementwiseFunction):
-    """x for x > 0, else e^x - 1; Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return ops.xp.where(x > 0, x, ops.xp.expm1(ops.xp.minimum(x, 0)))
-
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        return dy * (ops.xp.minimum(y, 0) + 1)
-
-
-class SELU(ElementwiseFunction):
-    """s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return SELU_SCALE * ops.xp.where(x > 0, x, SELU_ALPHA * ops.xp.expm1(ops.xp.minimum(x, 0)))
-
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        return dy * ops.xp.where(y > 0, SELU_SCALE, y + SELU_SCALE * SELU_ALPHA).astype(y.dtype, copy=False)
-
-
-class Softplus(ElementwiseFunction):
-    """log(1 + e^x)."""
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-abs(x)))
-
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        return dy * -ops.xp.expm1(-y)
-
-
-FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
-    ActivationType.RELU: ReLU,
-    ActivationType.SIGMOID: Sigmoid,
-    ActivationType.TANH: Tanh,
-    ActivationType.STANH: STanh,
-    ActivationType.GELU: GELU,
-    ActivationType.SILU: SiLU,
-    ActivationType.ELU: ELU,
-    ActivationType.SELU: SELU,
-    ActivationType.SOFTPLUS: Softplus,
-}
-
-
-@register("layer", kActivation=217, kCudnnActivation=254)
-class Activation(ElementwiseFunction):
-    """The activation function that ``activation_conf.type`` names, RELU by default."""
-
-    class Conf(Settings):
-        """Settings of kActivation."""
-
-        type: ActivationType = setting(
-            ActivationType.RELU,
-            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
-            "SOFTPLUS is log(1 + e^x)",
-        )
-
-    settings: Conf
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        function = FUNCTIONS[self.settings.type]
-        self.function = function(conf, source_shapes, info)
-        self.bf16 = self.function.bf16
-
-    def forward(self, x: Array, ops: Ops) -> Array:
-        return self.function.forward(x, ops)
-
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        return self.function.backward(y, dy, ops)
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
 
 
 @register("layer", kDropout=203)

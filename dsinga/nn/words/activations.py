@@ -22,7 +22,11 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gelu": ("kActivation", {"activation_conf": {"type": "GELU"}}),
     "silu": ("kActivation", {"activation_conf": {"type": "SILU"}}),
     "swish": ("kActivation", {"activation_conf": {"type": "SILU"}}),
-    **{name: ("kActivation", {"activation_conf": {"type": name.upper()}}) for name in ("elu", "selu", "softplus")},
+    **{
+        name: ("kActivation", {"activation_conf": {"type": name.replace("_", "").upper()}})
+        for name in ("elu", "selu", "celu", "softplus", "softsign", "mish", "hard_sigmoid", "hard_swish")
+    },
+    "hard_silu": ("kActivation", {"activation_conf": {"type": "HARDSWISH"}}),
     "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
     "softmax": ("kSoftmax", {}),
 }
@@ -73,7 +77,8 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
     """Computes an activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, ...
 
-    Others are leaky_relu, swish, which is silu, and stanh.
+    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), leaky_relu, swish, which is silu, and
+    stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
     """
@@ -93,9 +98,9 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
 
 
 @layer
-def ELU(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the exponential linear unit: x for x > 0, else e^x - 1 (kActivation)."""
-    return lambda writer: own_activation(writer, "elu")
+def ELU(alpha: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Computes the exponential linear unit: x for x > 0, else alpha·(e^x - 1) (kActivation)."""
+    return simple("ELU", "kActivation", type="ELU", alpha=None if alpha == 1 else alpha)
 
 
 @layer

@@ -38,6 +38,8 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kDummy", {"dummy_conf": {"input": True}}, [], ["needs dummy_conf { shape"]),
     ("kInnerProduct", {"innerproduct_conf": {"num_output": 0}}, [ROWS], ["num_output must be at least 1, not 0"]),
     ("kLRN", {"lrn_conf": {"local_size": 4}}, [IMAGES], ["local_size is 4", "odd"]),
+    ("kActivation", {"activation_conf": {"type": "MISH", "alpha": 1}}, [ROWS], ["MISH takes no alpha; leave it out"]),
+    ("kActivation", {"activation_conf": {"type": "CELU", "alpha": 0}}, [ROWS], ["CELU divides by alpha"]),
     # Ranks and windows.
     ("kConvolution", {"convolution_conf": {"num_filters": 2}}, [ROWS], ["takes images", "'data' gives 6 x 12"]),
     ("kPooling", {}, [ROWS], ["takes images (batch, channels, height, width)", "store_conf"]),

@@ -62,6 +62,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "STANH": lambda _, x: 1.7159047 * (0.66666667 * x).tanh(),
     "GELU": lambda _, x: functional.gelu(x),
     "SILU": lambda _, x: functional.silu(x),
+    "ELU": lambda _, x: functional.elu(x),
+    "SELU": lambda _, x: functional.selu(x),
+    "SOFTPLUS": lambda _, x: functional.softplus(x, threshold=40),
+    "CELU": lambda _, x: functional.celu(x),
+    "SOFTSIGN": lambda _, x: functional.softsign(x),
+    "MISH": lambda _, x: functional.mish(x),
+    "HARDSIGMOID": lambda _, x: (x / 6 + 0.5).clamp(0, 1),  # whose own gradient is rounded to float32
+    "HARDSWISH": lambda _, x: functional.hardswish(x),
+}
+NUMBERS: dict[str, tuple[dict[str, float], Callable[..., Any]]] = {
+    "ELU": ({"alpha": 0.3}, lambda _, x: functional.elu(x, 0.3)),
+    "CELU": ({"alpha": 2}, lambda _, x: functional.celu(x, 2)),
+    "HARDSIGMOID": ({"alpha": 0.7, "beta": 0.2}, lambda _, x: (0.7 * x + 0.2).clamp(0, 1)),
 }
 
 
@@ -182,6 +195,10 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
     **{
         name: (case("kActivation", IMAGES, conf=conf("activation", type=name)), function)
         for name, function in FUNCTIONS.items()
+    },
+    **{
+        f"{name} with numbers": (case("kActivation", IMAGES, conf=conf("activation", type=name, **numbers)), function)
+        for name, (numbers, function) in NUMBERS.items()
     },
     "the default activation": (case("kActivation", IMAGES), FUNCTIONS["RELU"]),
     "sigmoid": (case("kSigmoid", ROWS), FUNCTIONS["SIGMOID"]),

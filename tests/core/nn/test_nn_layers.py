@@ -113,6 +113,8 @@ CHAINS = {
     "relu": (nn.ReLU(0.1), ROWS, "kReLU relu_conf { negative_slope: 0.1 }"),
     "tanh": (nn.Activation("tanh"), ROWS, "kActivation activation_conf { type: TANH }"),
     "gelu": (nn.GELU(), ROWS, "kActivation activation_conf { type: GELU }"),
+    "elu": (nn.ELU(0.5), ROWS, "kActivation activation_conf { type: ELU alpha: 0.5 }"),
+    "hard": (nn.Activation("hard_silu"), ROWS, "kActivation activation_conf { type: HARDSWISH }"),
     "positions": (
         nn.PositionalEncoding(scale=2), STEPS, "kPositionalEncoding positionalencoding_conf { scale: 2 }"
     ),

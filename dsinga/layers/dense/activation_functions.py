@@ -1,0 +1,220 @@
+"""kActivation (kCudnnActivation): an elementwise function that its settings name."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dsinga.base.registry import register
+from dsinga.job import ActivationType, LayerConf
+from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.limits import NonNegative
+from dsinga.layers.dense.activation import ElementwiseFunction, ReLU, Sigmoid, STanh, Tanh
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
+from dsinga.ops import Ops
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+
+
+class FunctionOfSource(ElementwiseFunction):
+    """A function whose derivative is computed from x, since two numbers x may have the same y."""
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        raise NotImplementedError("two numbers x may have the same y")
+
+    @abstractmethod
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        """Return dy·f'(x), from x."""
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (self.derive(sources[0], grad, ctx.ops) if needs[0] else None,), ()
+
+
+class GELU(FunctionOfSource):
+    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.gelu(x)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.gelu_grad(x, dy)
+
+
+class SiLU(FunctionOfSource):
+    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.silu(x)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.silu_grad(x, dy)
+
+
+class ELU(ElementwiseFunction):
+    """x for x > 0, else α·(e^x - 1); Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
+
+    alpha: float
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.xp.where(x > 0, x, self.alpha * ops.xp.expm1(ops.xp.minimum(x, 0)))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.xp.where(y > 0, dy, dy * (y + self.alpha))
+
+
+class CELU(ElementwiseFunction):
+    """x for x > 0, else α·(e^(x/α) - 1); Barron, Continuously Differentiable Exponential Linear Units (2017)."""
+
+    alpha: float
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.xp.where(x > 0, x, self.alpha * ops.xp.expm1(ops.xp.minimum(x, 0) / self.alpha))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * (ops.xp.minimum(y, 0) / self.alpha + 1)
+
+
+class SELU(ElementwiseFunction):
+    """s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return SELU_SCALE * ops.xp.where(x > 0, x, SELU_ALPHA * ops.xp.expm1(ops.xp.minimum(x, 0)))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * ops.xp.where(y > 0, SELU_SCALE, y + SELU_SCALE * SELU_ALPHA).astype(y.dtype, copy=False)
+
+
+def softplus(x: Array, ops: Ops) -> Array:
+    """Return log(1 + e^x), also where e^x overflows."""
+    return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-ops.xp.abs(x)))
+
+
+class Softplus(ElementwiseFunction):
+    """log(1 + e^x)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return softplus(x, ops)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * -ops.xp.expm1(-y)
+
+
+class Softsign(ElementwiseFunction):
+    """x / (1 + |x|)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return x / (1 + ops.xp.abs(x))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * (1 - ops.xp.abs(y)) ** 2
+
+
+class Mish(FunctionOfSource):
+    """x·tanh(log(1 + e^x)); Misra, Mish: A Self Regularized Non-Monotonic Activation Function (2019)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return x * ops.xp.tanh(softplus(x, ops))
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        share = ops.xp.tanh(softplus(x, ops))
+        return dy * (share + x * (1 - share * share) * ops.sigmoid(x))
+
+
+class HardSigmoid(ElementwiseFunction):
+    """α·x + β between 0 and 1; its gradient at both is 0."""
+
+    alpha: float
+    beta: float
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.xp.minimum(ops.xp.maximum(self.alpha * x + self.beta, 0), 1)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return self.alpha * dy * ((y > 0) & (y < 1))
+
+
+class HardSwish(FunctionOfSource):
+    """x times x + 3 between 0 and 6, divided by 6; Howard et al., Searching for MobileNetV3 (2019)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return x * ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) / 6
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return dy * (ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) + x * (ops.xp.abs(x) < 3)) / 6
+
+
+FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
+    ActivationType.RELU: ReLU,
+    ActivationType.SIGMOID: Sigmoid,
+    ActivationType.TANH: Tanh,
+    ActivationType.STANH: STanh,
+    ActivationType.GELU: GELU,
+    ActivationType.SILU: SiLU,
+    ActivationType.ELU: ELU,
+    ActivationType.SELU: SELU,
+    ActivationType.SOFTPLUS: Softplus,
+    ActivationType.CELU: CELU,
+    ActivationType.SOFTSIGN: Softsign,
+    ActivationType.MISH: Mish,
+    ActivationType.HARDSIGMOID: HardSigmoid,
+    ActivationType.HARDSWISH: HardSwish,
+}
+NUMBERS: Mapping[ActivationType, Mapping[str, float]] = {
+    ActivationType.ELU: {"alpha": 1.0},
+    ActivationType.CELU: {"alpha": 1.0},
+    ActivationType.HARDSIGMOID: {"alpha": 1 / 6, "beta": 0.5},
+}
+"""The numbers that functions take, with their defaults."""
+
+
+@register("layer", kActivation=217, kCudnnActivation=254)
+class Activation(ElementwiseFunction):
+    """The activation function that ``activation_conf.type`` names, RELU by default."""
+
+    class Conf(Settings):
+        """Settings of kActivation."""
+
+        type: ActivationType = setting(
+            ActivationType.RELU,
+            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
+            "SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1 + |x|), MISH is x·tanh(log(1 + e^x)), HARDSIGMOID is "
+            "alpha·x + beta between 0 and 1, HARDSWISH is x·(x/6 + 1/2) with a factor between 0 and 1",
+        )
+        alpha: NonNegative | None = setting(
+            None, "the number of ELU and of CELU, 1 by default, or the slope of HARDSIGMOID, 1/6 by default"
+        )
+        beta: float | None = setting(None, "what HARDSIGMOID adds, 1/2 by default")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield the faults of numbers that the function does not take."""
+            for name in ("alpha", "beta"):
+                if getattr(self, name) is not None and name not in NUMBERS.get(self.type, {}):
+                    yield Fault(f"{self.type.name} takes no {name}; leave it out", name)
+            if self.type is ActivationType.CELU and self.alpha == 0:
+                yield Fault("CELU divides by alpha; give it more than 0", "alpha")
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        function = FUNCTIONS[self.settings.type]
+        self.function = function(conf, source_shapes, info)
+        for name, default in NUMBERS.get(self.settings.type, {}).items():
+            given = getattr(self.settings, name)
+            setattr(self.function, name, default if given is None else given)
+        self.bf16 = self.function.bf16
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return self.function.forward(x, ops)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return self.function.backward(y, dy, ops)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
