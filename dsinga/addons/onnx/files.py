@@ -1,0 +1,330 @@
+"""Reads ONNX files, also hostile ones: a net is checked before anything of it is used, and nothing is ever executed.
+
+What is refused, in a sentence each, are files that are damaged, versions and operators that ONNX's own package does not
+know, control flow, numbers that dsinga does not compute with, and tensors in files outside the net's folder. Weights in
+files beside the net stay on the disk until :func:`tensor_array` is called for them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsinga.base.arguments import value_text
+from dsinga.base.durable_files import finish_save
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular, read_regular
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+MOST_BYTES = (2 << 30) - 1  # of a message of protobuf, so of a file without its external data
+OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
+MOST_NODES, MOST_DEPTH = 1 << 18, 100  # of a net whose functions are written out; of functions that call each other
+MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
+DOMAINS = ("", "ai.onnx.ml")
+SHOWN = 20  # nodes that a message names
+# The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
+DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
+
+
+def onnx_package() -> Any:
+    """Return the package onnx. Raises UserError where it is not installed."""
+    try:
+        import onnx.checker
+        import onnx.inliner
+    except ImportError as error:
+        raise UserError(f"ONNX files need the package onnx ({error}): pip install 'dsinga[onnx]'") from None
+    return onnx
+
+
+def read_onnx(path: str | os.PathLike[str]) -> ModelProto:
+    """Return the net in an ONNX file, as :func:`checked_net` does. Raises UserError, naming the file."""
+    onnx, path = onnx_package(), Path(path)
+    from google.protobuf.message import DecodeError
+
+    try:
+        finish_save(path.parent)
+        return checked_net(onnx.ModelProto.FromString(read_regular(path, MOST_BYTES)), path.parent)
+    except DecodeError as error:
+        raise UserError(f"{path} is not an ONNX file, or was cut short ({error}); get it anew") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}; name an ONNX file") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def checked_net(model: ModelProto, folder: Path) -> ModelProto:
+    """Return a net from the ONNX file in ``folder``, after checks, with functions of the file written out as nodes.
+
+    Each value has one name and is there before a node takes it; each tensor has as many bytes as its shape needs, in
+    the file or in one beside it. Raises UserError, naming the node or tensor, for all that this module refuses.
+    """
+    _check_versions(model)
+    model = _without_functions(model)
+    _check_values(model)
+    for where, tensor in _tensors(model):
+        _check_tensor(tensor, where, folder)
+    _check_nodes(model)
+    return model
+
+
+def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndarray:
+    """Return the numbers of a tensor of a checked net from the ONNX file in ``folder``.
+
+    Those of an external file are read now, into an array of their own, which no later change of the file reaches.
+    Raises UserError where they are no longer there.
+    """
+    onnx = onnx_package()
+    if tensor.data_location != tensor.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    path, offset, _ = _external_place(tensor, where := f"the tensor {value_text(tensor.name)}", Path(folder))
+    try:
+        with open_regular(path) as file:
+            array = np.fromfile(file, dtype.newbyteorder("<"), math.prod(shape), offset=offset)
+        return array.reshape(shape).astype(dtype, copy=False)
+    except (OSError, ValueError) as error:  # ValueError: it was cut meanwhile
+        raise UserError(f"{where} cannot be read from {path}: {error}; get the file anew") from None
+
+
+def node_text(node: NodeProto) -> str:
+    """Return a node for a message: its operator, and its name or else what it gives."""
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    named = value_text(node.name) if node.name else f"of {value_text(next(iter(node.output), ''))}"
+    return f"the node {named} ({value_text(operator)[1:-1]})"
+
+
+def _check_versions(model: ModelProto) -> None:
+    """Raise UserError for versions of the format that are too old or too new, and for a file without a graph."""
+    onnx = onnx_package()
+    newest = onnx.defs.onnx_opset_version()
+    if not model.HasField("graph") or not model.ir_version:
+        raise UserError("it has no graph of ONNX, so it is another file or was cut short; get it anew")
+    for opset in model.opset_import:
+        _check_text(opset.domain, "it")
+    opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
+    if "" not in opsets:
+        raise UserError("it does not say the opset of its operators, so it was cut short; get it anew")
+    for what, version, oldest, latest in (
+        ("IR version", model.ir_version, OLDEST_IR, onnx.IR_VERSION),
+        ("opset", opsets[""], OLDEST_OPSET, newest),
+    ):
+        if version > latest:
+            raise UserError(f"it has the {what} {version}, but onnx {onnx.__version__} knows {latest}; upgrade onnx")
+        if version < oldest:
+            remedy = "convert it with onnx.version_converter, or export it anew"
+            raise UserError(f"it has the {what} {version}, older than {oldest}; {remedy}")
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _without_functions(model: ModelProto) -> ModelProto:
+    """Return a net whose calls of the file's own functions are written out as the functions' nodes.
+
+    Raises UserError for control flow, for functions that call themselves, and for more nodes than MOST_NODES.
+    """
+    onnx = onnx_package()
+    functions = {(_domain(each.domain), each.name, each.overload): each for each in model.functions}
+    for nodes in (model.graph.node, *(function.node for function in functions.values())):
+        _refuse_inner_graphs(nodes)
+    calls = {key: [_callee(node) for node in function.node] for key, function in functions.items()}
+    try:
+        order = [key for key in TopologicalSorter(calls).static_order() if key in functions]
+    except CycleError:
+        raise UserError("a function of the file calls itself; export the net without functions") from None
+    sizes: dict[tuple[str, str, str], int] = {}
+    depths: dict[tuple[str, str, str], int] = {}
+    for key in order:
+        sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
+        depths[key] = 1 + max((depths.get(callee, 0) for callee in calls[key]), default=0)
+    count = sum(sizes.get(_callee(node), 1) for node in model.graph.node)
+    if count > MOST_NODES or max(depths.values(), default=0) > MOST_DEPTH:
+        raise UserError(f"its functions make a net of {count:,} nodes, or are nested too deeply; export it in parts")
+    if functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"its functions cannot be written out ({first_line(error)}); export it without them"
+            ) from None
+    return model
+
+
+def _callee(node: NodeProto) -> tuple[str, str, str]:
+    return _domain(node.domain), node.op_type, node.overload
+
+
+def _refuse_inner_graphs(nodes: Iterable[NodeProto]) -> None:
+    """Raise UserError, naming all of them, for nodes that have graphs of their own, as If, Loop and Scan do."""
+    inner = [node_text(node) for node in nodes if any(each.HasField("g") or each.graphs for each in node.attribute)]
+    if inner:
+        raise UserError(f"control flow does not become layers: {_listed(inner)}; export the net without it")
+
+
+def _check_values(model: ModelProto) -> None:
+    """Raise UserError unless each value has one name, and an input, a tensor or an earlier node gives it."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output):
+        _check_type(value)
+    known: set[str] = set()
+    tensors: set[str] = set()  # which the inputs may name, too: up to version 3 of the format, and as defaults
+    for value in graph.input:
+        _add_name(known, value.name, "the graph")
+    for tensor in graph.initializer:
+        _add_name(tensors, tensor.name, "the graph")
+    known |= tensors
+    for node in graph.node:
+        for text in (node.name, node.op_type, node.domain, *(attribute.name for attribute in node.attribute)):
+            _check_text(text, node_text(node))
+        for source in filter(None, node.input):
+            if source not in known:
+                what = f"{node_text(node)} takes {value_text(source)}"
+                raise UserError(f"{what}, which nothing before it gives; sort the nodes, which must not form a circle")
+        for output in filter(None, node.output):
+            _add_name(known, output, node_text(node))
+    for value in graph.output:
+        if value.name not in known:
+            raise UserError(f"nothing gives the output {value_text(value.name)}; get the file anew, or export it again")
+
+
+def _check_text(text: Any, what: str) -> None:
+    """Raise UserError for bytes in place of a text, which protobuf gives where they are not UTF-8."""
+    if not isinstance(text, str):
+        raise UserError(f"{what} has {value_text(text)} in place of a text; get the file anew, or export it again")
+
+
+def _add_name(known: set[str], name: str, what: str) -> None:
+    """Add the name of a value to those that are known. Raises UserError for one that is known, or is no text."""
+    _check_text(name, what)
+    if name in known:
+        raise UserError(f"{what} has a second value called {value_text(name)}; give each its own name")
+    known.add(name)
+
+
+def _check_type(value: ValueInfoProto) -> None:
+    """Raise UserError for an input or output that is not an array of numbers that dsinga computes with."""
+    name = value_text(value.name)
+    for dim in value.type.tensor_type.shape.dim:
+        _check_text(dim.dim_param, name)
+    if not value.type.HasField("tensor_type"):
+        if value.type.WhichOneof("value"):
+            raise UserError(f"{name} is a {value.type.WhichOneof('value')}, no array; export the net without it")
+        return
+    dtype = _dtype_name(value.type.tensor_type.elem_type)
+    if dtype not in DTYPES or dtype == "DOUBLE":
+        raise UserError(f"{name} has numbers of {dtype}; dsinga computes in float32: export the net in float32")
+
+
+def _dtype_name(number: int) -> str:
+    """Return ONNX's name of a kind of numbers."""
+    names = onnx_package().TensorProto.DataType
+    return names.Name(number) if number in names.values() else f"the unknown kind {number}"
+
+
+def _tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Give all tensors of a net with what they are called in messages. Raises UserError for sparse ones."""
+    sparse = "has a sparse tensor; export the net with dense ones"
+    if model.graph.sparse_initializer:
+        raise UserError(f"it {sparse}")
+    for tensor in model.graph.initializer:
+        yield f"the tensor {value_text(tensor.name)}", tensor
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+                raise UserError(f"{node_text(node)} {sparse}")
+            for tensor in (*((attribute.t,) if attribute.HasField("t") else ()), *attribute.tensors):
+                yield f"the tensor of {node_text(node)}", tensor
+
+
+def _check_tensor(tensor: TensorProto, where: str, folder: Path) -> None:
+    """Raise UserError unless a tensor has numbers that are taken, as many as its shape says."""
+    helper = onnx_package().helper
+    name, shape = _dtype_name(tensor.data_type), tuple(tensor.dims)
+    if name not in DTYPES:
+        raise UserError(f"{where} has numbers of {name}; dsinga computes in float32: export the net in float32")
+    fits = len(shape) <= MOST_RANK and min(shape, default=0) >= 0 and math.prod(size or 1 for size in shape) < MOST_SIZE
+    if not fits or tensor.HasField("segment"):
+        raise UserError(f"{where} has the shape {value_text(shape)}, which no array has, or is a part of a tensor")
+    bytes_each = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    if tensor.data_location == tensor.EXTERNAL:
+        _, _, size = _external_place(tensor, where, folder)
+    elif tensor.HasField("raw_data"):
+        size = len(tensor.raw_data)
+    else:
+        size = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))) * bytes_each
+    if size != (needed := math.prod(shape) * bytes_each):
+        fault = f"{where} has {size:,} bytes, but its shape {value_text(shape)} needs {needed:,}"
+        raise UserError(f"{fault}; get the file anew, or export it again")
+
+
+def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path, int, int]:
+    """Return the file of an external tensor in ``folder``, its first byte there, and its number of bytes.
+
+    Raises UserError where the path is not below ``folder``, has a link in it, or where the file has no such bytes.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    _check_text(location := entries.get("location", ""), where)
+    shown = f"{where} is in the file {value_text(location)}"
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+    except ValueError:
+        raise UserError(f"{shown} at a place that is no number; get the file anew") from None
+    parts = PurePosixPath(location).parts
+    if not parts or ".." in parts or "\0" in location or "\\" in location or Path(location).anchor:
+        raise UserError(f"{shown}, which is not in the folder of the net; copy it there, and name it by its name alone")
+    path = folder
+    for part in parts:
+        path = path / part
+        if os.path.islink(path):
+            raise UserError(f"{shown}, where {path} is a link, which may lead anywhere; copy the file itself there")
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{shown}, which cannot be read: {reason}; copy it beside the net") from None
+    length = size - offset if "length" not in entries else length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise UserError(f"{shown} at bytes that it does not have, {offset:,} to {offset + length:,}; get the file anew")
+    return path, offset, length
+
+
+def _check_nodes(model: ModelProto) -> None:
+    """Raise UserError for operators of other domains, all of them at once, and for the first that ONNX refuses."""
+    onnx = onnx_package()
+    for node in model.graph.node:
+        node.domain = _domain(node.domain)
+    if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:
+        raise UserError(f"only ONNX's own operators become layers, not {_listed(custom)}; export the net without them")
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {_domain(opset.domain): opset.version for opset in model.opset_import}
+    for node in model.graph.node:
+        if any(each.t.data_location == each.t.EXTERNAL for each in node.attribute if each.HasField("t")):
+            continue  # the checker looks for the file in the working directory
+        try:
+            onnx.checker.check_node(node, context)
+        except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"{node_text(node)} is not as ONNX says ({first_line(error)}); export the net again"
+            ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of onnx."""
+    return str(error).strip().split("\n")[0].rstrip(".")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return some of many texts in a line."""
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more
