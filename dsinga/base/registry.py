@@ -10,7 +10,8 @@ order; only its module is imported, when it is asked for:
 - entry points of other distributions: group ``dsinga.addons``, name ``KIND.NAME``, as ``layer.kWave``, value the module
   that registers it, or ``module:object``.
 
-What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own.
+What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own. So are the
+methods of models (``method``) that an add-on brings, functions whose first argument is the model.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 KINDS = (
     "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
     "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
-    "data", "engine", "sync_method", "panel", "backend", "word", "hook",
+    "data", "engine", "sync_method", "panel", "backend", "word", "hook", "method",
 )  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported

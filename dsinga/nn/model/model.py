@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ class Model(Trainable):
         self.metrics: Sequence[Any] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
+        self.rewrite: Callable[[Sequence[LayerConf]], list[LayerConf]] | None = None  # an add-on's, of the job's layers
         self._owners: list[tuple[LayerBuilder, list[str]]] = []
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -143,6 +144,10 @@ class Model(Trainable):
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""
         inputs, outputs = self._inputs(), self._outputs()
+        if self.rewrite is not None:
+            raise UserError(
+                f"{self!r} has layers of an add-on, which a call on features would leave out; call it before"
+            )
         if len(features) != len(inputs):
             raise UserError(f"{self!r} takes {len(inputs)} features, not {len(features)}")
         for feature in features:
@@ -286,7 +291,7 @@ class Model(Trainable):
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
         parts: list[Any] = [self.name, self.objective, self.optimizer, self.algorithm, self.cluster]
-        parts += *self._outputs(), *symbols
+        parts += self.rewrite, *self._outputs(), *symbols
         parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
         for builder in builders:
             parts += builder.name, builder.settings, builder.write, builder.trainable
@@ -301,6 +306,7 @@ class Model(Trainable):
         self.label_shapes |= labels
         label_shapes = {**self.label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
         written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
+        written.layers = written.layers if self.rewrite is None else self.rewrite(written.layers)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}

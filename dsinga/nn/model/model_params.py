@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import MappingProxyType, MethodType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
+from dsinga.base.registry import find, registered
 from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
@@ -268,10 +269,15 @@ class ModelParams(HasVariables, ABC):
 
     if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
             if "record_shapes" not in vars(self) and not name.startswith("__"):
                 raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
-            fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
+            if (method := find("method", name)) is not None:
+                return MethodType(method, self)
+            fail_for_name("a model", name, [word for word in dir(self) if word[0].isalpha()], self._attributes)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *registered("method")]
 
     @checked
     def summary(self) -> None:

@@ -1,0 +1,289 @@
+"""Methods of models: add_lora, save_lora, load_lora and merge_lora; and the job of a merged net, for export."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from dsinga.addons.lora.low_rank_layers import (
+    BASE,
+    SCALED,
+    A,
+    B,
+    LowRank,
+    low_rank_layers,
+    low_rank_shapes,
+    merged_params,
+    weight_names,
+    with_low_rank,
+    without_low_rank,
+)
+from dsinga.base.arguments import check_range, check_whole
+from dsinga.base.arrays import ParamArrays
+from dsinga.base.durable_files import explained_writing, local_folder
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, nearest_or_listed, register
+from dsinga.base.tensor_files import read_safetensors
+from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.job import Job, LayerConf, ParamConf
+from dsinga.layers.dense.batchnorm import BatchNorm
+from dsinga.layers.interface.layer import Layer
+from dsinga.nn.model.from_job import JobModel
+from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
+
+METADATA = "lora"  # of the file: the rank and alpha of each layer, as JSON
+ANOTHER = "merge_lora() makes it part of the weights; then add another"
+
+
+@register("method", "add_lora")
+@checked
+def add_lora(
+    model: Trainable,
+    rank: int = 8,
+    alpha: float | None = None,
+    layers: str | Sequence[str] = "*attention*",
+    trainable: str | Sequence[str] = (),
+) -> None:
+    """Train low-rank changes of weights, W + alpha/rank·B·A, in place of the model's params, which are frozen.
+
+    B begins with zeros, so that outputs are what they were. :meth:`save_lora` writes A and B alone, and
+    :meth:`merge_lora` adds their product to the weights. The optimizer begins anew.
+
+    Args:
+        model: the model.
+        rank: the columns of B, and rows of A.
+        alpha: the factor of the change is alpha/rank; by default it is 1.
+        layers: the names of dense layers and embeddings in the job, or patterns, of which other layers are left out.
+        trainable: names or patterns of layers that are trained as a whole, such as a new head.
+
+    Raises:
+        UserError: no such layer, one of another type, or one that has low-rank layers already.
+    """
+    check_whole("rank", rank, 1)
+    if alpha is not None:
+        check_range("alpha", alpha, 1e-6)
+    model._refuse_while_training("add_lora")
+    names = _chosen(_layers(model), _patterns("layers", layers))
+    pair = rank, float(rank if alpha is None else alpha)
+    _add(model, dict.fromkeys(names, pair), _patterns("trainable", trainable))
+
+
+@register("method", "save_lora")
+@checked
+def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
+    """Write the params of LoRA alone to a safetensors file, for :meth:`load_lora` of another copy of the model.
+
+    Raises UserError for a model without LoRA, and where the file cannot be written.
+    """
+    layers, params, file = _layers(model), model._ordered_params(), local_folder(path)
+    described = {name: {"rank": each.rank, "alpha": each.alpha} for name, each in _required(model, layers).items()}
+    arrays = {name: params[name] for name in low_rank_shapes(layers, params)}
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; name a file, as in {file / 'lora.safetensors'}")
+    with explained_writing(file):
+        export_safetensors(Checkpoint(0, arrays, {}, {}), file, {METADATA: json.dumps(described)})
+
+
+@register("method", "load_lora")
+@checked
+def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
+    """Add the low-rank layers of a file of :meth:`save_lora`, with their params, as :meth:`add_lora` does.
+
+    Raises UserError for a damaged file, and for one of another net.
+    """
+    model._refuse_while_training("load_lora")
+    arrays, described = read_safetensors(Path(path)), _metadata(Path(path))
+    layers, params = _layers(model), model._ordered_params()
+    known = weight_names(without_low_rank(layers))
+    if missing := [name for name in described if name not in known]:
+        hint = nearest_or_listed(missing[0], known, "its dense layers and embeddings are")
+        raise UserError(f"{path} has LoRA for the layer {missing[0]!r}, which the model lacks{hint}")
+    present = {name: (each.rank, each.alpha) for name, each in low_rank_layers(layers).items()}
+    if present and present != described:
+        raise UserError(f"the model has other LoRA than {path}, for {listed(present)}; {ANOTHER}")
+    added = {name: LowRank(*pair) for name, pair in described.items()}
+    shapes = low_rank_shapes(with_low_rank(without_low_rank(layers), added), params)
+    for name, shape in shapes.items():
+        if name not in arrays or arrays[name].shape != shape:
+            has = f"has the shape {arrays[name].shape}" if name in arrays else "is missing"
+            raise UserError(f"{path}: {name!r} {has}, but the model needs {shape}; give the file of a copy of this net")
+    if not present:
+        _add(model, described, ())
+    model.params = {**model._ordered_params(), **{name: arrays[name] for name in shapes}}
+
+
+@register("method", "merge_lora")
+def merge_lora(model: Trainable) -> None:
+    """Add alpha/rank·B·A to the weights, and take the low-rank layers out; params that are frozen stay so.
+
+    Raises UserError for a model without LoRA.
+    """
+    model._refuse_while_training("merge_lora")
+    layers = _layers(model)
+    _required(model, layers)
+    _set_low_rank(model, {}, merged_params(layers, model._ordered_params()))
+
+
+@register("hook", "merged_lora")
+def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
+    """Return a job and its params without low-rank layers, whose product is added to the weights."""
+    layers = job.neuralnet.layer
+    net = job.neuralnet.replace(layer=without_low_rank(layers))
+    return job.replace(neuralnet=net), merged_params(layers, params)
+
+
+def _patterns(argument: str, given: Any) -> list[str]:
+    """Return names or patterns as a list; raise UserError for anything else."""
+    patterns = [given] if isinstance(given, str) else given
+    is_named = isinstance(patterns, (list, tuple)) and all(isinstance(pattern, str) for pattern in patterns)
+    if not is_named or (argument == "layers" and not patterns):
+        raise UserError(f'{argument} takes names of layers or patterns, as in {argument}="*_query", not {given!r}')
+    return list(patterns)
+
+
+def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
+    """Return the names of the layers that fit, with those that share their weights; raise UserError where none fits."""
+    added, weights = low_rank_layers(layers), weight_names(layers)
+    inner = {f"{name}{suffix}" for name in added for suffix in (BASE, A, SCALED, B)}
+    types = {layer.name: layer.type_name for layer in layers if layer.name not in inner}
+    dense = {
+        name: [other for other in types if weights.get(other) == weights[name]] for name in types if name in weights
+    }
+    dense = {name: others for name, others in dense.items() if {types[other] for other in others} == {types[name]}}
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        fitting = [name for name in types if fnmatchcase(name, pattern)]
+        if again := next((name for name in fitting if name in added), None):
+            raise UserError(f"add_lora: the layer {again!r} has LoRA of rank {added[again].rank} already; {ANOTHER}")
+        if not any(name in dense for name in fitting):
+            hint = nearest_or_listed(pattern.strip("*"), dense, "those with LoRA may be")
+            fault = f"no layer is called {pattern!r}"
+            if fitting:
+                fault = (
+                    f"{fitting[0]!r}, a {types[fitting[0]]}, is no dense layer or embedding with a weight of its own"
+                )
+            raise UserError(f"add_lora: {fault}{hint}")
+        chosen |= dict.fromkeys(other for name in fitting for other in dense.get(name, ()))
+    return list(chosen)
+
+
+def _required(model: Trainable, layers: Sequence[LayerConf]) -> dict[str, LowRank]:
+    """Return the low-rank layers; raise UserError for a model that has none."""
+    if not (added := low_rank_layers(layers)):
+        raise UserError(f"{model!r} has no LoRA; call add_lora or load_lora first")
+    return added
+
+
+def _metadata(path: Path) -> dict[str, tuple[int, float]]:
+    """Return the rank and alpha of each layer in a file of :func:`save_lora`; raise UserError for another file."""
+    try:
+        with safetensors.safe_open(path, "numpy", backend="pread") as file:
+            described = json.loads(file.metadata()[METADATA])
+        pairs = {str(name): (each["rank"], float(each["alpha"])) for name, each in described.items()}
+        if not pairs or any(
+            type(rank) is not int or rank < 1 or not 0 < alpha < np.inf for rank, alpha in pairs.values()
+        ):
+            raise ValueError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(
+            f"{path} does not say the rank and alpha of LoRA; give a file that model.save_lora wrote"
+        ) from None
+    return pairs
+
+
+def _layers(model: Trainable) -> list[LayerConf]:
+    """Return the layers of the model's job. Raises UserError where the shapes of its records are not known."""
+    return model._shaped().job.neuralnet.layer
+
+
+def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Sequence[str]) -> None:
+    """Freeze the params of the model but those of the layers that are ``trainable``, and add low-rank layers."""
+    local = model._shaped()
+    try:
+        net = local.net
+    except UserError:  # a job does not say the shape of labels that are fields
+        net = local.unlabelled_net(model.output_layers())
+    built = {name.rpartition("#")[2]: net.nodes[position].layer for name, position in net.positions.items()}
+    layers = {layer.name: layer for layer in local.job.neuralnet.layer}
+    low_rank = low_rank_layers([*layers.values()])
+    for name, (rank, alpha) in added.items():
+        layer = layers[name]
+        is_unrolled = layer.unroll_len is not None or local.job.neuralnet.unroll_len > 1
+        codes_by_step = layer.embedding_conf is not None and not is_unrolled and len(built[name].shape) == 3
+        low_rank[name] = LowRank(rank, alpha, layer.per_step or codes_by_step)
+    params = model._known_params(local)
+    if isinstance(model, JobModel):
+        _freeze_job(model, built, trainable, low_rank)
+    else:
+        _freeze(model, trainable)
+    _set_low_rank(model, low_rank, params)
+
+
+def _trained(names: Collection[str], trainable: Sequence[str]) -> set[str]:
+    """Return the names that fit ``trainable``; raise UserError for a pattern that fits none."""
+    for pattern in trainable:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            hint = nearest_or_listed(pattern.strip("*"), names, "there are")
+            raise UserError(f"add_lora: trainable={pattern!r} fits no layer{hint}")
+    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in trainable)}
+
+
+def _freeze(model: Any, trainable: Sequence[str]) -> None:
+    """Set which layers of a model described in Python are trained."""
+    names = layer_names([*model._inputs(), *model._outputs()])
+    builders = layers_with_losses(model._outputs(), model.objective)
+    named = [(builder, names.get(id(builder)) or builder.name or builder.kind) for builder in builders]
+    trained = _trained([name for _, name in named], trainable)
+    for builder, name in named:
+        builder.trainable = name in trained
+
+
+def _freeze_job(
+    model: JobModel, built: Mapping[str, Layer], trainable: Sequence[str], low_rank: Mapping[str, LowRank]
+) -> None:
+    """Set which params of a model's job are static: all but those of ``trainable`` layers and of low-rank ones."""
+    layers = model.base.neuralnet.layer
+    trained = _trained([layer.name for layer in layers], trainable)
+    trained |= {f"{name}{suffix}" for name in low_rank for suffix in (A, SCALED, B)}
+    frozen = [
+        _frozen(layer, built[layer.name]) if layer.name in built and layer.name not in trained else layer
+        for layer in layers
+    ]
+    model.base = model.base.replace(neuralnet=model.base.neuralnet.replace(layer=frozen))
+
+
+def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
+    """Return a layer of a job that keeps its params and, of a batch normalisation, its statistics."""
+    specs = [spec for spec in built.params if not spec.by_rows]
+    given = [*layer.param, *(ParamConf() for _ in specs[len(layer.param) :])]
+    static = [
+        conf.replace(static=True) if spec.trainable and not conf.share_from else conf
+        for conf, spec in zip(given, specs, strict=False)
+    ]
+    if isinstance(built, BatchNorm):
+        conf = layer.bm_conf
+        return layer.replace(
+            param=static, bm_conf=conf.replace(use_global_stats=True) if conf else {"use_global_stats": True}
+        )
+    return layer.replace(param=static)
+
+
+def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:
+    """Give the model these low-rank layers and no others, and these params; its optimizer begins anew."""
+    if isinstance(model, JobModel):
+        layers = with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank)
+        model.base = model.base.replace(neuralnet=model.base.neuralnet.replace(layer=layers))
+    else:
+        model.rewrite = functools.partial(with_low_rank, added=dict(low_rank)) if low_rank else None
+    model.params = params
+    model._known_params(model._shaped())  # those of new layers begin now

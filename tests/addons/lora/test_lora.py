@@ -1,0 +1,341 @@
+"""LoRA: its formulas in float64, PyTorch, cut nets, files and merged weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import models, nn
+from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_low_rank, without_low_rank
+from dsinga.addons.lora.model_methods import merged_lora
+from dsinga.base.errors import UserError
+from dsinga.base.tensor_files import read_safetensors, write_tensors
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(12, 5)).astype("float32"), RNG.integers(3, size=12)
+STEPS = 20
+
+
+def perceptron(optimizer: Any = "sgd") -> nn.Sequential:
+    layers = [nn.Dense(7, activation="tanh", name="hidden"), nn.Dense(3, name="top")]
+    model = nn.Sequential([nn.Input(5), *layers])
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model
+
+
+def with_random_b(model: Any) -> Any:
+    """Return the model with random numbers in place of the zeros of LoRA."""
+    params = model.params
+    model.params = {
+        name: value if value.any() or "lora" not in name else RNG.normal(0, 0.5, value.shape).astype("float32")
+        for name, value in params.items()
+    }
+    return model
+
+
+def trained_by_hand(params: dict[str, np.ndarray], factor: float, change: Callable[..., np.ndarray]) -> None:
+    """Train the low-rank weights of the perceptron in float64, by the formulas of its gradients."""
+    w1, b1, w2, b2 = (params[name] for name in ("hidden_weight", "hidden_bias", "top_weight", "top_bias"))
+    for step in range(STEPS):
+        a1, u1, a2, u2 = (params[f"{layer}.lora_{role}_weight"] for layer in ("hidden", "top") for role in "ab")
+        h = np.tanh(X @ (w1 + factor * u1 @ a1).T + b1)
+        scores = h @ (w2 + factor * u2 @ a2).T + b2
+        exp = np.exp(scores - scores.max(axis=1, keepdims=True))
+        d2 = (exp / exp.sum(axis=1, keepdims=True) - np.eye(3)[Y]) / len(X)
+        d1 = d2 @ (w2 + factor * u2 @ a2) * (1 - h * h)
+        for layer, dw, a, u in (("hidden", d1.T @ X, a1, u1), ("top", d2.T @ h, a2, u2)):
+            for role, gradient in (("a", factor * u.T @ dw), ("b", factor * dw @ a.T)):
+                name = f"{layer}.lora_{role}_weight"
+                params[name] = params[name] - change(name, step, gradient)
+
+
+def adam(rate: float) -> Callable[..., np.ndarray]:
+    moments: dict[str, tuple[Any, Any]] = {}
+
+    def change(name: str, step: int, gradient: np.ndarray) -> np.ndarray:
+        m, v = moments.get(name, (0.0, 0.0))
+        m, v = moments[name] = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        return rate * (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-7)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "change"),
+    [(nn.SGD(0.5), lambda name, step, gradient: 0.5 * gradient), (nn.Adam(0.01), adam(0.01))],
+    ids=["SGD", "Adam"],
+)
+def test_training_is_that_of_the_formulas_in_float64(optimizer: Any, change: Callable[..., np.ndarray]) -> None:
+    model = perceptron(optimizer)
+    before, scores = model.params, model.predict(X)
+    model.add_lora(rank=2, alpha=6, layers=["hidden", "top"])
+    assert (model.predict(X) == scores).all()
+    expected = {name: value.astype(np.float64) for name, value in model.params.items()}
+    trained_by_hand(expected, 3.0, change)
+    for _ in range(STEPS):
+        model.train_on_batch(X, Y)
+    for name, value in model.params.items():
+        np.testing.assert_allclose(value, expected[name], atol=2e-6, err_msg=name)
+    assert all((model.params[name] == value).all() for name, value in before.items())
+    assert [variable.name for variable in model.weights if variable.trainable] == [
+        f"{layer}.lora_{role}_weight" for layer in ("hidden", "top") for role in "ab"
+    ]
+
+
+def test_training_is_that_of_a_module_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+
+    class LoRALinear(torch.nn.Module):
+        def __init__(self, inputs: int, outputs: int, rank: int, factor: float):
+            super().__init__()
+            self.base = torch.nn.Linear(inputs, outputs).requires_grad_(False)
+            self.a, self.b = torch.nn.Linear(inputs, rank, bias=False), torch.nn.Linear(rank, outputs, bias=False)
+            self.factor = factor
+            torch.nn.init.zeros_(self.b.weight)
+
+        def forward(self, x: Any) -> Any:
+            return self.base(x) + self.factor * self.b(self.a(x))
+
+    torch.manual_seed(0)
+    peer = torch.nn.Sequential(LoRALinear(5, 7, 2, 2.0), torch.nn.Tanh(), LoRALinear(7, 3, 2, 2.0))
+    plain = torch.nn.Sequential(peer[0].base, torch.nn.Tanh(), peer[2].base).requires_grad_(True)
+    model = dsinga.convert.from_torch(plain, (5,))
+    plain.requires_grad_(False)
+    model.compile(nn.SGD(0.3, momentum=0.9), "sparse_categorical_crossentropy")
+    model.add_lora(rank=2, alpha=4, layers=["0", "2"])
+    begin = {f"{n}.lora_{r}_weight": getattr(peer[n], r).weight.detach().numpy().copy() for n in (0, 2) for r in "ab"}
+    model.params = {**model.params, **begin}
+    trained = [param for param in peer.parameters() if param.requires_grad]
+    optimizer = torch.optim.SGD(trained, 0.3, momentum=0.9)
+    x, y = torch.tensor(X), torch.tensor(Y)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(peer(x), y).backward()
+        optimizer.step()
+        model.train_on_batch(X, Y)
+    for name in begin:
+        module, role = name.partition(".lora_")[::2]
+        np.testing.assert_allclose(model.params[name], getattr(peer[int(module)], role[0]).weight.detach(), atol=1e-5)
+    model.merge_lora()
+    np.testing.assert_allclose(model.predict(X), peer(x).detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_net_that_is_cut_in_two_has_the_same_gradients(dim: int) -> None:
+    model = perceptron()
+    model.add_lora(rank=2, alpha=3, layers="*")
+    params = with_random_b(model).params
+    job = model.job(train_steps=1)
+    job = job.replace(neuralnet=job.neuralnet.replace(partition_dim=dim))
+    whole = nn.LocalNet(job, X, Y).backward(params, X, Y)
+    cut = nn.LocalNet(job, X, Y, workers=2).backward(params, X, Y)
+    assert whole.gradients.keys() == {name for name in params if "lora" in name}
+    for name, gradient in whole.gradients.items():
+        np.testing.assert_allclose(cut.gradients[name], gradient, atol=1e-6, err_msg=name)
+
+
+def test_saved_alone_loaded_into_a_copy_and_merged(tmp_path: Path) -> None:
+    model, copy = perceptron(), perceptron()
+    copy.params = model.params
+    model.add_lora(rank=2, alpha=3, layers="*")
+    model.fit(X, Y, epochs=3, progress=False)
+    scores = model.predict(X)
+    model.save_lora(tmp_path / "lora.safetensors")
+    assert all("lora" in name for name in read_safetensors(tmp_path / "lora.safetensors"))
+    copy.load_lora(tmp_path / "lora.safetensors")
+    assert (copy.predict(X) == scores).all()
+    assert str(copy.job(train_steps=1)) == str(model.job(train_steps=1))
+    copy.load_lora(tmp_path / "lora.safetensors")  # a newer file of the same layers
+    model.save(tmp_path / "model")
+    loaded = nn.load_model(tmp_path / "model")
+    assert (loaded.predict(X) == scores).all()
+    for merged in (copy, loaded):
+        merged.merge_lora()
+        assert sorted(merged.params) == sorted(perceptron().params)
+        np.testing.assert_allclose(merged.predict(X), scores, atol=1e-6)
+    copy.add_lora(rank=1, layers="top")
+    with pytest.raises(UserError, match=r"the model has other LoRA than .*lora.safetensors, for top; merge_lora\(\)"):
+        copy.load_lora(tmp_path / "lora.safetensors")
+
+
+def test_layers_that_are_trained_as_a_whole() -> None:
+    model = perceptron()
+    before = model.params
+    model.add_lora(layers="hidden", trainable="top")
+    model.fit(X, Y, epochs=1, progress=False)
+    changed = {name for name, value in before.items() if (model.params[name] != value).any()}
+    assert changed == {"top_weight", "top_bias"}
+    with pytest.raises(UserError, match=r"add_lora: trainable='tap' fits no layer; did you mean 'top'\?"):
+        perceptron().add_lora(layers="hidden", trainable="tap")
+
+
+def test_the_model_of_a_job_freezes_its_params_and_statistics() -> None:
+    layers = [nn.Dense(4, name="hidden"), nn.BatchNormalization(name="norm"), nn.Dense(3, name="top")]
+    described = nn.Sequential([nn.Input(5), *layers])
+    described.compile("sgd", "sparse_categorical_crossentropy")
+    model = nn.from_job(described.job(X, Y, train_steps=3))
+    before = model.params
+    model.add_lora(layers="hidden", trainable="top")
+    model.add_lora(rank=1, layers="top")
+    model.fit(X, Y, epochs=2, progress=False)
+    assert all((model.params[name] == value).all() for name, value in before.items())
+    assert "use_global_stats: true" in str(model)
+    scores = model.predict(X)
+    model.merge_lora()
+    np.testing.assert_allclose(model.predict(X), scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("codes", [RNG.integers(6, size=(9, 4)), RNG.integers(6, size=9)], ids=["steps", "rows"])
+def test_an_embedding(codes: np.ndarray) -> None:
+    shape = codes.shape[1:] or ()
+    flat = [nn.Flatten()] if shape else []
+    model = nn.Sequential([nn.Input(shape), nn.Embedding(6, 5, name="codes"), *flat, nn.Dense(2, name="top")])
+    model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
+    before = model.predict(codes)
+    model.add_lora(rank=2, alpha=1, layers="codes")
+    assert (model.predict(codes) == before).all()
+    labels = RNG.integers(2, size=9)
+    model.fit(codes, labels, epochs=4, progress=False)
+    scores = model.predict(codes)
+    assert (scores != before).any()
+    model.merge_lora()
+    np.testing.assert_allclose(model.predict(codes), scores, atol=1e-6)
+
+
+def test_the_projections_of_attention() -> None:
+    x = nn.Input((4, 6))
+    model = nn.Model(x, nn.Dense(2, name="top")(nn.MultiHeadAttention(2, 3, name="attention")(x, x)))
+    records = RNG.normal(size=(5, 4, 6)).astype("float32")
+    before = model.predict(records)
+    model.add_lora(rank=2, alpha=4)
+    assert (model.predict(records) == before).all()
+    names = [name for name in model.params if name.endswith("lora_b_weight")]
+    assert names == [f"attention{role}.lora_b_weight" for role in ("_query", "_key", "_value", "")]
+    scores = with_random_b(model).predict(records)
+    assert abs(scores - before).max() > 0.01
+    model.merge_lora()
+    np.testing.assert_allclose(model.predict(records), scores, atol=1e-5)
+
+
+def test_layers_that_share_a_weight_share_its_change() -> None:
+    first, second = nn.Input(5, "first"), nn.Input(5, "second")
+    twice = nn.Dense(4, name="twice")
+    model = nn.Model([first, second], nn.Add()([twice(first), nn.ReLU()(twice(second))]))
+    model.add_lora(rank=2, alpha=4, layers="twice")
+    assert list(model.params) == ["twice_weight", "twice_bias", "twice.lora_a_weight", "twice.lora_b_weight"]
+    scores = with_random_b(model).predict([X, X[::-1]])
+    model.merge_lora()
+    np.testing.assert_allclose(model.predict([X, X[::-1]]), scores, atol=1e-5)
+
+
+def test_a_transformer_of_models_whose_scores_share_an_embedding() -> None:
+    job = models.transformer(8, 9, blocks=1, width=6, heads=2, hidden=5, dropout=0.0)
+    sentences = {"source": RNG.integers(8, size=(3, 4)), "target": RNG.integers(9, size=(3, 5))}
+    labels = {"target": RNG.integers(9, size=(3, 5))}
+    low_rank = {
+        layer.name: LowRank(2, 4.0, True)
+        for layer in job.neuralnet.layer
+        if layer.name.endswith(("_query", "_value", "source_embedding"))
+    }
+    adapted = job.replace(neuralnet=job.neuralnet.replace(layer=with_low_rank(job.neuralnet.layer, low_rank)))
+    net = nn.LocalNet(adapted, sentences, labels)
+    params = net.initial_params()
+    shapes = low_rank_shapes(adapted.neuralnet.layer, params)
+    assert {name: params[name].shape for name in shapes} == shapes
+    assert len(shapes) == 2 * len(low_rank)
+    params |= {name: RNG.normal(0, 0.3, shape).astype("float32") for name, shape in shapes.items()}
+    scores = net.forward(params, sentences, layers=["scores"]).outputs["scores"]
+    plain, merged = merged_lora(adapted, params)
+    assert [layer.name for layer in plain.neuralnet.layer] == [layer.name for layer in job.neuralnet.layer]
+    again = nn.LocalNet(plain, sentences, labels).forward(merged, sentences, layers=["scores"]).outputs["scores"]
+    np.testing.assert_allclose(again, scores, atol=1e-5)
+
+
+def test_taking_out_leaves_the_layers_that_were_there() -> None:
+    layers = perceptron().job(train_steps=1).neuralnet.layer
+    added = with_low_rank(layers, {"hidden": LowRank(2, 6.0), "top": LowRank(1, 1.0)})
+    assert [layer.name for layer in without_low_rank(added)] == [layer.name for layer in layers]
+
+
+def test_a_model_with_lora_is_not_called_on_features() -> None:
+    model = perceptron()
+    model.add_lora(layers="top")
+    with pytest.raises(UserError, match="has layers of an add-on, which a call on features would leave out"):
+        model(nn.Input(5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"no layer is called '\*attention\*'; those with LoRA may be hidden, top"),
+        ({"layers": "tap"}, r"no layer is called 'tap'; did you mean 'top'\?"),
+        ({"layers": "hidden_*"}, r"'hidden_tanh', a kSTanh|'hidden_tanh', a kActivation"),
+        ({"layers": []}, "layers takes names of layers or patterns"),
+        ({"layers": 3}, "layers takes names of layers or patterns"),
+        ({"rank": 0}, "rank is 0; give a whole number of at least 1"),
+        ({"rank": 1.5}, "rank is 1.5; give a whole number of at least 1"),
+        ({"alpha": 0}, "alpha is 0; give a number"),
+        ({"ranks": 2}, "add_lora"),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
+    model = perceptron()
+    text = str(model.job(train_steps=1))
+    with pytest.raises(UserError, match=message):
+        model.add_lora(**arguments)
+    assert str(model.job(train_steps=1)) == text
+
+
+def test_refused_layers(tmp_path: Path) -> None:
+    model = perceptron()
+    with pytest.raises(UserError, match="has no LoRA; call add_lora or load_lora first"):
+        model.merge_lora()
+    with pytest.raises(UserError, match="has no LoRA"):
+        model.save_lora(tmp_path / "lora.safetensors")
+    model.add_lora(rank=2, layers="top")
+    with pytest.raises(UserError, match=r"the layer 'top' has LoRA of rank 2 already; merge_lora\(\) makes"):
+        model.add_lora(layers="*")
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        model.save_lora(tmp_path)
+    codes = nn.Input(4)
+    embedded = nn.Embedding(6, 5, name="codes")(codes)
+    tied = nn.Dense(6, use_bias=False, name="scores", param=[nn.Param(share_from="codes_weight")])(embedded)
+    with pytest.raises(
+        UserError, match="'codes', a kEmbedding, is no dense layer or embedding with a weight of its own"
+    ):
+        nn.Model(codes, tied).add_lora(layers="codes")
+    with pytest.raises(UserError, match="the shapes of the model's inputs are not known"):
+        nn.Sequential([nn.Dense(3)]).add_lora(layers="*")
+
+
+def test_refused_files(tmp_path: Path) -> None:
+    file = tmp_path / "lora.safetensors"
+    model = perceptron()
+    model.add_lora(rank=2, layers="top")
+    model.save_lora(file)
+    arrays = read_safetensors(file)
+    other = nn.Sequential([nn.Input(5), nn.Dense(4, name="tops")])
+    with pytest.raises(UserError, match=r"has LoRA for the layer 'top', which the model lacks; did you mean 'tops'\?"):
+        other.load_lora(file)
+    wide = nn.Sequential([nn.Input(5), nn.Dense(4, name="top")])
+    with pytest.raises(UserError, match=r"'top.lora_a_weight' has the shape \(2, 7\), but the model needs \(2, 5\)"):
+        wide.load_lora(file)
+    assert list(wide.params) == ["top_weight", "top_bias"]
+    said = '{"top": {"rank": 2, "alpha": 2}}'
+    write_tensors(file, {"top.lora_a_weight": arrays["top.lora_a_weight"]}, {"lora": said})
+    with pytest.raises(UserError, match=r"'top.lora_b_weight' is missing, but the model needs \(3, 2\)"):
+        perceptron().load_lora(file)
+    for metadata in (None, "no JSON", "[]", "{}", '{"top": 1}', '{"top": {"rank": 0, "alpha": 1}}', "[" * 100_000):
+        write_tensors(file, arrays, {} if metadata is None else {"lora": metadata})
+        with pytest.raises(UserError, match="does not say the rank and alpha of LoRA"):
+            perceptron().load_lora(file)
+    file.write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        perceptron().load_lora(file)
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        perceptron().load_lora(tmp_path / "absent")
