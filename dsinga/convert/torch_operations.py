@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from operator import floordiv
 from typing import Any
 
 import torch
@@ -192,18 +193,21 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:  # fmt: skip
         others = {"divisor_override": divisor_override, "return_indices": return_indices}
-        others["dilation"] = {*sizes_of(dilation, 1)} != {1}
         if wrong := [name for name, value in others.items() if value]:
             raise NotConvertible(f"with {', '.join(wrong)}")
         symbol = feature(input, axes + 1)
-        kernel, steps, pad = (sizes_of(size, axes) for size in (kernel_size, stride or kernel_size, padding))
+        given = (kernel_size, stride or kernel_size, padding, dilation)
+        kernel, steps, pad, gaps = (sizes_of(size, axes) for size in given)
         if axes == 1:
             symbol, kernel, steps, pad = as_image(place, symbol), (1, *kernel), (1, *steps), (0, *pad)
-        if ceil_mode:
+            gaps = (1, *gaps)
+        if ceil_mode or {*gaps} != {1}:
             fields: dict[str, Any] = sides("kernel", kernel) | sides("stride", steps)
+            fields |= {} if {*gaps} == {1} else sides("dilation", gaps)
+            fields |= {"ceil": True} if ceil_mode else {}
             fields |= sides("pad", pad) if any(pad) else {}
             fields |= {} if kind == "Max" else {"pool": "AVG", "count_include_pad": count_include_pad}
-            y = nn.Layer("kPooling", ceil=True, name=place.name(), **fields)(symbol)
+            y = nn.Layer("kPooling", name=place.name(), **fields)(symbol)
             return as_sequence(place, y) if axes == 1 else y
         if kind == "Average" and any(pad) and count_include_pad:
             around = nn.ZeroPadding2D if axes < 3 else nn.ZeroPadding3D
@@ -215,21 +219,24 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
 
 
 def adaptive(kind: str, axes: int) -> Callable[..., Any]:
-    """Return the function of means or maxima over as many equal windows as the result has pixels."""
+    """Return the function of means or maxima over as many windows as the result has pixels."""
 
     def adapt(place: ModulePlace, input: Any, output_size: Any, return_indices: bool = False) -> Any:
         sizes = tuple(input.shape[2:])
         counts = [
             size if count is None else count for size, count in zip(sizes, sizes_of(output_size, axes), strict=True)
         ]
-        if any(size % count for size, count in zip(sizes, counts, strict=True)):
-            raise NotConvertible(f"to {tuple(counts)}, which does not divide {sizes}")
         if return_indices:
             raise NotConvertible("with return_indices")
         if {*counts} == {1} and axes > 1 and kind == "Average":
             return nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(feature(input, axes + 1))
-        kernel = tuple(size // count for size, count in zip(sizes, counts, strict=True))
-        return pooling(kind, axes)(place, input, kernel)
+        if not any(size % count for size, count in zip(sizes, counts, strict=True)):
+            return pooling(kind, axes)(place, input, tuple(map(floordiv, sizes, counts)))
+        symbol = feature(input, axes + 1)
+        if axes == 1:
+            symbol, counts = as_image(place, symbol), [1, *counts]
+        y = getattr(nn, f"Adaptive{kind}Pooling{len(counts)}D")(tuple(counts), name=place.name())(symbol)
+        return as_sequence(place, y) if axes == 1 else y
 
     return adapt
 

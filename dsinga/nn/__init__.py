@@ -70,6 +70,10 @@ if TYPE_CHECKING:
         to_categorical,
     )
     from dsinga.nn.words.image_layers import (
+        AdaptiveAveragePooling2D,
+        AdaptiveAveragePooling3D,
+        AdaptiveMaxPooling2D,
+        AdaptiveMaxPooling3D,
         AveragePooling2D,
         AveragePooling3D,
         Cropping2D,
@@ -182,7 +186,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "AbsoluteLoss", "Activation",
-    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Add", "Attention", "Average", "AveragePooling1D",
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "AdaptiveAveragePooling2D", "AdaptiveAveragePooling3D",
+    "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D", "Add", "Attention", "Average", "AveragePooling1D",
     "AveragePooling2D", "AveragePooling3D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster",
     "Concatenate", "Constant", "ContrastiveLoss", "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose",
     "ConvLSTM2D", "CosineDecay", "CosineDecayRestarts", "CosineLoss", "CosineSimilarity", "Cropping2D", "Cropping3D",

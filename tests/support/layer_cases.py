@@ -162,6 +162,15 @@ case("kPooling", "ceil max", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 
 for counts in (True, False):
     averaged = {"pool": "AVG", "stride": 2, "pad": 1, "ceil": True, "count_include_pad": counts}
     case("kPooling", f"ceil avg {counts}", {"pooling_conf": averaged}, (BATCH, 2, 6, 7))
+for pool in ("MAX", "AVG"):
+    spaced = {"pool": pool, "kernel": 2, "dilation_y": 2, "dilation_x": 3, "stride": 1, "pad": 1}
+    case("kPooling", f"dilated {pool}", {"pooling_conf": spaced}, IMAGES)
+    spaced = {"pool": pool, "dilation": 2, "ceil": True, "pad_y": 2, "count_include_pad": False}
+    case("kPooling", f"dilated gray {pool}", {"pooling_conf": spaced}, (BATCH, 6, 8))
+    case("kPooling", f"windows {pool}", {"pooling_conf": {"pool": pool, "output_size": [5, 4]}}, IMAGES)
+    spaced = {"pool": pool, "kernel": 2, "dilation_z": 3, "stride": 2, "same": True}
+    case("kPooling", f"dilated volumes {pool}", {"pooling_conf": spaced}, VOLUMES)
+case("kPooling", "windows", {"pooling_conf": {"output_size": [2, 3]}}, (BATCH, 2, 4, 6))
 case("kPooling", "gray", {}, (BATCH, 5, 6))
 case("kPooling", "whole max", {"pooling_conf": {"global_pooling": True}}, IMAGES)
 case("kPooling", "whole avg", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, IMAGES)

@@ -220,6 +220,10 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
         nn.Conv2d(4, 4, 1), nn.MaxPool2d((3, 2), 2, (1, 0), ceil_mode=True), nn.AvgPool2d(3, 2, 1, ceil_mode=True),
         nn.Flatten(2), nn.AvgPool1d(2, 2, ceil_mode=True),
     )),
+    "uneven windows": (IMAGES, lambda: nn.Sequential(
+        nn.Conv2d(4, 4, 1), nn.MaxPool2d(2, 1, dilation=(2, 1)), nn.AdaptiveAvgPool2d((4, 5)), nn.Flatten(2),
+        nn.AdaptiveMaxPool1d(7), nn.MaxPool1d(2, dilation=3, ceil_mode=True),
+    )),
     "pads": (IMAGES, lambda: nn.Sequential(nn.ReflectionPad2d((1, 2, 0, 1)), nn.Conv2d(4, 2, 3), nn.ZeroPad2d(1))),
     "rows of images": ((3, 5, 6), lambda: nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 3)), nn.Flatten(1, 2))),
     "twice": (VECTORS, lambda: twice(nn.Linear(6, 6))),

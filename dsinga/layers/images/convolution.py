@@ -13,7 +13,18 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
 from dsinga.job.limits import Count, Pixels
-from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape, window_sizes
+from dsinga.layers.images.sliding import (
+    Window,
+    WindowConf,
+    as_images,
+    by_axis,
+    refuse_window,
+    sliding_window,
+    whole_image,
+    window_shape,
+    window_sizes,
+)
+from dsinga.layers.images.taps import Taps, adaptive_taps, pool, pool_grad, window_taps
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
@@ -199,7 +210,9 @@ class Pooling(Layer):
     number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
     whole image and the feature (B, C, 1, 1). With ``ceil`` sizes are rounded up: the last window may end outside the
     padded image, of which it is the part inside, and begins before the padding that follows the image.
-    Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W').
+    Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W'). Neighbours in a window are ``dilation`` pixels
+    apart. With ``output_size`` windows divide the image into so many, as evenly as they can: they are PyTorch's, and
+    overlap where that number does not divide.
     """
 
     class Conf(WindowConf):
@@ -213,46 +226,82 @@ class Pooling(Layer):
         ceil: bool = setting(
             False, "whether sizes are rounded up, as in Caffe and by PyTorch's ceil_mode; beyond SINGA"
         )
+        dilation: Pixels | None = setting(
+            None, "how many pixels apart neighbours in a window are; 1 by default; beyond SINGA"
+        )
+        dilation_x: Pixels | None = setting(None, "how many apart they are along a row; by default dilation")
+        dilation_y: Pixels | None = setting(None, "how many apart they are along a column; by default dilation")
+        dilation_z: Pixels | None = setting(None, "how many apart they are along the depth; by default dilation")
+        output_size: list[Pixels] = setting(
+            [], "how many windows the image is divided into, along all axes or each, in place of kernel and stride"
+        )
 
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
+    taps: tuple[Taps, ...] = ()  # the points of windows that the kernels of backends do not have
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = self.settings
         if len(self.source_shapes[0]) == 3:
             self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
-        if settings.ceil and (settings.same or settings.global_pooling):
-            raise self.fail("rounds no size with same or global_pooling; leave ceil out", settings, "ceil")
-        window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
-        if settings.ceil:
-            window = window.rounded_up(window_shape(self)[1:])
-        self.window = window
-        if any(pad >= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True)):
+        channels, *size = window_shape(self)
+        self.window = window = self._make_window(tuple(size))
+        if self.taps:
+            self.bf16 = Bfloat16.kNothing
+        is_covered = all(taps.weights.any(axis=1).all() for taps in self.taps)
+        if any(pad >= kernel for pad, kernel in zip(window.pad, window.extent, strict=True)) or not is_covered:
             raise self.fail(
                 f"a kernel of {shape_text(window.kernel)} would cover nothing but padding of {shape_text(window.pad)}; "
                 "make pad smaller than kernel",
                 field="pad",
             )
-        self.takes_maximum = settings.pool is PoolMethod.MAX
+        self.takes_maximum = self.settings.pool is PoolMethod.MAX
         if self.takes_maximum:
             self.source_fill = -math.inf
-        channels, *size = window_shape(self)
         self.shape = (self.source_shapes[0][0], channels, *window.outputs)
-        counts = settings.count_include_pad
+        counts = self.settings.count_include_pad
         covered = window.pixels(tuple(size), window.pad if counts else ())
         whole = math.prod(window.kernel)
-        is_whole = (counts and not settings.ceil) or (covered == whole).all()
-        leaves_out = not (self.takes_maximum or is_whole)
+        is_whole = (counts and not self.settings.ceil) or (covered == whole).all()
+        leaves_out = not (self.takes_maximum or is_whole or self.taps)
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
 
+    def _make_window(self, size: Sizes) -> Window:
+        """Return the window over images of ``size``, and set ``taps`` where the kernels of backends lack it."""
+        settings = self.settings
+        if settings.ceil and (settings.same or settings.global_pooling or settings.output_size):
+            raise self.fail("rounds no size with same, global_pooling or output_size; leave ceil out", field="ceil")
+        if settings.global_pooling:
+            return whole_image(self, settings)
+        if settings.output_size:
+            refuse_window(self, settings, "output_size says which windows there are")
+            outputs, none = by_axis(self, "output_size", 1), (0,) * len(size)
+            if any(length % count for length, count in zip(size, outputs, strict=True)):
+                self.taps = adaptive_taps(size, outputs)
+            kernel = tuple(-(-length // count) for length, count in zip(size, outputs, strict=True))
+            return Window(kernel, kernel, none, outputs)
+        (dilation,) = window_sizes(self, settings, len(size), dilation=1)
+        window = sliding_window(self, settings, stride=2, dilation=() if {*dilation} == {1} else dilation)
+        window = window.rounded_up(size) if settings.ceil else window
+        if window.dilation:
+            self.taps = window_taps(window, size, settings.count_include_pad, settings.ceil)
+        return window
+
     def reach(self) -> tuple[Reach, ...] | None:
-        is_whole = self.settings.global_pooling or len(self.source_shapes[0]) == 3
+        settings = self.settings
+        is_whole = settings.global_pooling or settings.output_size or len(self.source_shapes[0]) == 3
         return None if is_whole else self.window.reach()
 
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        if self.taps:
+            return self.taps[axis - 2].needed(start, stop)
+        return self.window.reach()[axis - 2].points(start, stop, self.source_shapes[0][axis])
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        if self.taps:
+            return Output(pool(as_images(sources[0]), self.taps, self.takes_maximum, ctx.ops))
         kernel, stride, pad = self.window[:3]
         if self.takes_maximum:
             x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
@@ -266,13 +315,14 @@ class Pooling(Layer):
         if not needs[0]:
             return (None,), ()
         kernel, stride, pad = self.window[:3]
-        if self.takes_maximum:
+        if self.taps:
+            dx = pool_grad(as_images(sources[0]), grad, self.taps, self.takes_maximum, ctx.ops)
+        elif self.takes_maximum:
             x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
-            dx = ctx.ops.max_pool_grad(x, output.saved, grad, kernel, stride, pad)
+            dx = self.window.crop(ctx.ops.max_pool_grad(x, output.saved, grad, kernel, stride, pad))
         else:
             x = self.window.extend(as_images(sources[0]), ctx.ops)
-            dx = ctx.ops.avg_pool_grad(x, self._scaled(grad, ctx), kernel, stride, pad)
-        dx = self.window.crop(dx)
+            dx = self.window.crop(ctx.ops.avg_pool_grad(x, self._scaled(grad, ctx), kernel, stride, pad))
         return (dx[:, 0] if sources[0].ndim == 3 else dx,), ()
 
     def _scaled(self, y: Array, ctx: Context) -> Array:
@@ -283,7 +333,9 @@ class Pooling(Layer):
         return to_image(y.transpose(LAST[y.ndim]) * factor)
 
     def saved_sizes(self, rows: int) -> list[int]:
-        return [rows * math.prod(self.shape[1:])] if self.takes_maximum else []  # a byte for the index in the window
+        if self.taps or not self.takes_maximum:
+            return []
+        return [rows * math.prod(self.shape[1:])]  # a byte for the index in the window
 
     def backward_sizes(self, rows: int) -> list[int]:
         channels, *size = window_shape(self)
@@ -293,4 +345,6 @@ class Pooling(Layer):
         part = window_part(self, region, source_shapes)
         if self.factor is not None:
             part.factor = region.of(self.factor, missing=2)
+        ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
+        part.taps = tuple(taps.part(*ranges[k]) if k in ranges else taps for k, taps in enumerate(self.taps))
         return part

@@ -201,17 +201,17 @@ def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ())
 def whole_image(layer: Layer, conf: WindowConf) -> Window:
     """Return the window that is the whole image of ``layer``; raise UserError where ``conf`` gives another one."""
     size = window_shape(layer)[1:]
-    given = {name: getattr(conf, name) for name in field_types(WindowConf)}
-    fields = [name for name, value in given.items() if value is not None and value is not False]
-    if fields:
-        raise layer.fail(
-            f"global_pooling takes the whole image, {shape_text(size)}, as its window; leave out "
-            f"{' and '.join(fields)}",
-            conf,
-            fields[0],
-        )
+    refuse_window(layer, conf, f"global_pooling takes the whole image, {shape_text(size)}, as its window")
     once = (1,) * len(size)
     return Window(size, once, (0,) * len(size), once)
+
+
+def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
+    """Raise UserError where ``conf`` gives a window."""
+    names = [*field_types(WindowConf), *(f"dilation{axis}" for axis in ("", "_x", "_y", "_z"))]
+    fields = [name for name in names if getattr(conf, name, None) not in (None, False)]
+    if fields:
+        raise layer.fail(f"{because}; leave out {' and '.join(fields)}", conf, fields[0])
 
 
 def as_images(x: Array) -> Array:

@@ -14,7 +14,7 @@ from dsinga.nn.words.windows import (
     Sides,
     Size,
     before_and_after,
-    per_axis,
+    one_or_each,
     refuse_channels_last,
     require,
     window,
@@ -104,6 +104,43 @@ def global_pooling(pool: str, axes: int) -> Write:
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
         return writer.add("kPooling", pooling_conf={"pool": pool, "global_pooling": True})._replace(flat=True)
+
+    return write
+
+
+@layer
+def AdaptiveMaxPooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
+    """Computes the maximum of each of ``output_size`` windows into which images are divided (kPooling)."""
+    return adaptive_pooling("MAX", 2, output_size)
+
+
+@layer
+def AdaptiveMaxPooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
+    """Computes the maximum of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    return adaptive_pooling("MAX", 3, output_size)
+
+
+@layer
+def AdaptiveAveragePooling2D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
+    """Computes the mean of each of ``output_size`` windows into which images are divided (kPooling)."""
+    return adaptive_pooling("AVG", 2, output_size)
+
+
+@layer
+def AdaptiveAveragePooling3D(output_size: Size, **common: Unpack[LayerArguments]) -> Write:
+    """Computes the mean of each of ``output_size`` windows into which volumes are divided (kPooling)."""
+    return adaptive_pooling("AVG", 3, output_size)
+
+
+def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
+    """Return a function that writes a pooling over windows that divide images, or volumes, as evenly as they can."""
+
+    def write(writer: LayerWriter) -> Feature:
+        require(writer, axes)
+        sizes = one_or_each(writer, output_size, axes)
+        return writer.add(
+            "kPooling", **layer_settings(writer.builder.kind, "kPooling", {"pool": pool, "output_size": sizes})
+        )
 
     return write
 
@@ -199,9 +236,7 @@ def upsampled(name: str, axes: int, size: Size, interpolation: str, linear: str)
 
     def write(writer: LayerWriter) -> Feature:
         require(writer, axes)
-        factors = [*per_axis(writer, size, axes)]
-        factors = factors[:1] if len({*factors}) == 1 else factors
-        given = {"factor": factors, "method": methods[interpolation]}
+        given = {"factor": one_or_each(writer, size, axes), "method": methods[interpolation]}
         return writer.add("kUpsampling", **layer_settings(name, "kUpsampling", given))
 
     return write

@@ -126,3 +126,9 @@ def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
         names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
         raise writer.fail(f"takes a number or {names} where it gets {size}")
     return sizes
+
+
+def one_or_each(writer: LayerWriter, size: Any, axes: int) -> list[Any]:
+    """Return the size of all axes, where these have the same, or that of each."""
+    sizes = [*per_axis(writer, size, axes)]
+    return sizes[:1] if len({*sizes}) == 1 else sizes

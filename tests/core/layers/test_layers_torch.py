@@ -52,6 +52,7 @@ def case(name: str, *shapes: tuple[int, ...], **more: Any) -> LayerCase:
 OBLONG = conf("convolution", num_filters=4, kernel_y=2, kernel_x=3, stride_y=2, stride_x=1, pad_y=0, pad_x=2)
 DILATED = {"dilation_y": 2, "dilation_x": 3, "pad_y": 1, "pad_x": 3}
 WHOLE = {pool: conf("pooling", pool=pool, global_pooling=True) for pool in ("MAX", "AVG")}
+VOLUMES = (BATCH, 2, 5, 4, 3)
 EMBEDDING = conf("embedding", vocab_size=6, feature_dim=3, dense_gradient=True)
 
 
@@ -151,6 +152,26 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
     "mean pooling without padding": (
         case("kPooling", IMAGES, conf=conf("pooling", pool="AVG", kernel=3, stride=2, pad=1, count_include_pad=False)),
         lambda _, x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    ),
+    "dilated max pooling": (
+        case("kPooling", IMAGES, conf=conf("pooling", kernel=3, stride=2, dilation=2, pad=1, ceil=True)),
+        lambda _, x: functional.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True),
+    ),
+    "dilated max pooling of volumes": (
+        case("kPooling", VOLUMES, conf=conf("pooling", kernel=2, stride=1, dilation_z=3, dilation_x=2, pad_y=1)),
+        lambda _, x: functional.max_pool3d(x, 2, 1, (0, 1, 0), (3, 1, 2)),
+    ),
+    **{
+        f"{size} windows, {pool}": (
+            case("kPooling", IMAGES, conf=conf("pooling", pool=pool, output_size=size)),
+            lambda _, x, size=size, pool=pool: getattr(functional, f"adaptive_{pool.lower()}_pool2d")(x, size),
+        )
+        for pool in ("AVG", "MAX")
+        for size in ([3, 4], [7, 9], [1, 2])
+    },
+    "windows of volumes": (
+        case("kPooling", VOLUMES, conf=conf("pooling", pool="AVG", output_size=[3, 2, 2])),
+        lambda _, x: functional.adaptive_avg_pool3d(x, (3, 2, 2)),
     ),
     "same convolution of an even window": (
         case("kConvolution", IMAGES, conf=conf("convolution", num_filters=4, kernel_y=2, kernel_x=4, same=True)),

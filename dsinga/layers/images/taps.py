@@ -1,0 +1,157 @@
+"""Taps: for each point of a feature, along one axis, the points of the source that it is made of, and their weights.
+
+Windows that are not those of kernels, and interpolation, are maxima or weighted sums along one axis after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dsinga.layers.images.sliding import Window
+from dsinga.ops import Array, Ops
+from dsinga.ops.layout import LAST, contiguous, to_image
+from dsinga.ops.types import Sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """The ``points`` of a source of ``size`` points that each point of a feature takes, and their weights: (n, T) both.
+
+    A point that a window lacks has the weight 0, in the place of one that it has.
+    """
+
+    points: np.ndarray
+    weights: np.ndarray
+    size: int
+
+    @classmethod
+    def of(cls, points: np.ndarray, weights: np.ndarray, size: int) -> Taps:
+        """Return taps of which those with the weight 0 may lie outside the source."""
+        first = np.take_along_axis(points, (weights != 0).argmax(axis=1)[:, None], axis=1)
+        return cls(np.where(weights != 0, points, first), weights, size)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the feature is the source."""
+        return self.points.shape == (self.size, 1) and (self.points[:, 0] == np.arange(self.size)).all()
+
+    def needed(self, start: int, stop: int) -> np.ndarray:
+        """Return the points of the source from the first to the last that some points of the feature take."""
+        points = self.points[start:stop]
+        return np.arange(points.min(), points.max() + 1)
+
+    def part(self, start: int, stop: int) -> Taps:
+        """Return the taps of some points of the feature, of a source that has just the points that these need."""
+        needed = self.needed(start, stop)
+        return Taps(self.points[start:stop] - needed[0], self.weights[start:stop], len(needed))
+
+    @cached_property
+    def transposed(self) -> Taps:
+        """The taps by which the gradient for a weighted sum becomes that for its source."""
+        count, width = self.points.shape
+        pairs = np.flatnonzero(self.weights)
+        pairs = pairs[np.argsort(self.points.ravel()[pairs], kind="stable")]
+        sources = self.points.ravel()[pairs]
+        counts = np.bincount(sources, minlength=self.size)
+        places = np.arange(len(pairs)) - (counts.cumsum() - counts)[sources]
+        points, weights = np.zeros((2, self.size, max(1, counts.max())))
+        points[sources, places], weights[sources, places] = pairs // width, self.weights.ravel()[pairs]
+        return Taps.of(points.astype(np.int64), weights, count)
+
+    @cached_property
+    def of_choice(self) -> Taps:
+        """The taps by which gradients for the first, second, ... points of all windows become that for the source."""
+        points = self.points.T.reshape(-1, 1)
+        return Taps(points, np.ones(points.shape), self.size).transposed
+
+
+def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
+    """Return the taps of means over windows of images of ``size``; a window of padding alone has weights of 0.
+
+    Without ``counts_padding`` a mean is that of the points inside, with ``ceil`` that of those inside the padded image.
+    """
+    taps = []
+    gaps = window.dilation or (1,) * len(size)
+    for length, kernel, stride, pad, count, gap in zip(size, *window[:4], gaps, strict=True):
+        points = (np.arange(count) * stride - pad)[:, None] + np.arange(kernel) * gap
+        inside = (points >= 0) & (points < length)
+        padded = (points >= -pad) & (points < length + pad)
+        counted = (padded if ceil else np.ones_like(inside)) if counts_padding else inside
+        taps.append(Taps.of(points, inside / np.maximum(counted.sum(axis=1, keepdims=True), 1), length))
+    return tuple(taps)
+
+
+def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
+    """Return taps of means over PyTorch's windows, from floor(j·H / n) to ceil((j + 1)·H / n), for n of H points."""
+    taps = []
+    for length, count in zip(size, outputs, strict=True):
+        numbers = np.arange(count)
+        starts, ends = numbers * length // count, -(-(numbers + 1) * length // count)
+        points = starts[:, None] + np.arange((ends - starts).max())
+        inside = points < ends[:, None]
+        taps.append(Taps.of(points, inside / inside.sum(axis=1, keepdims=True), length))
+    return tuple(taps)
+
+
+def _take(rows: Array, points: np.ndarray, axis: int, ops: Ops) -> Array:
+    return ops.xp.take(rows, ops.asarray(contiguous(points)), axis=axis)
+
+
+def weighted(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
+    """Return the weighted sums along an axis of an array."""
+    total = None
+    for points, weights in zip(taps.points.T, taps.weights.T, strict=True):
+        term = _take(rows, points, axis, ops)
+        if (weights != 1).any():
+            term *= ops.asarray(weights.astype(rows.dtype).reshape(-1, *(1,) * (rows.ndim - axis - 1)))
+        total = term if total is None else ops.xp.add(total, term, out=total)
+    return total
+
+
+def maxima(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
+    """Return the maximum of each window along an axis of an array."""
+    best, *others = (_take(rows, points, axis, ops) for points in taps.points.T)
+    for other in others:
+        best = ops.xp.maximum(best, other, out=best)
+    return best
+
+
+def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, ops: Ops) -> Array:
+    """Return the gradient for ``rows``: that of each maximum goes to the first point of its window that has it."""
+    by_tap, is_pending = [], True
+    for points in taps.points.T:
+        is_first = (_take(rows, points, axis, ops) == best) & is_pending
+        is_pending = ~is_first & is_pending
+        by_tap.append(grad * is_first)
+    return weighted(ops.xp.concatenate(by_tap, axis=axis), axis, taps.of_choice, ops)
+
+
+def by_axis(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: Ops) -> list[Array]:
+    """Return images as (B, H, W, C) before and after each axis, the last one first, that ``compute`` changes."""
+    steps = [x.transpose(LAST[x.ndim])]
+    for axis in reversed(range(len(taps))):
+        steps.append(steps[-1] if taps[axis].keeps_all else compute(steps[-1], axis + 1, taps[axis], ops))
+    return steps
+
+
+def pool(x: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
+    """Return the maxima, or the weighted sums, of windows of images."""
+    return to_image(contiguous(by_axis(x, taps, maxima if takes_maximum else weighted, ops)[-1]))
+
+
+def pool_grad(x: Array, grad: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
+    """Return the gradient of :func:`pool` for x."""
+    rows = grad.transpose(LAST[x.ndim])
+    steps = by_axis(x, taps, maxima, ops)[::-1] if takes_maximum else []
+    for axis, of_axis in enumerate(taps):
+        if of_axis.keeps_all:
+            continue
+        if takes_maximum:
+            rows = maxima_grad(steps[axis + 1], steps[axis], rows, axis + 1, of_axis, ops)
+        else:
+            rows = weighted(rows, axis + 1, of_axis.transposed, ops)
+    return to_image(contiguous(rows))
