@@ -1,0 +1,189 @@
+"""Collects the nodes and initialisers of an ONNX graph while the layers of a net are written one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.onnx.files import onnx_package
+from dsinga.layers import Layer
+
+FIRST, LAST = -(1 << 63), (1 << 63) - 1  # in Slice: from the beginning, to the end
+
+
+class Refused(Exception):
+    """The reason why a layer has no operators of ONNX."""
+
+
+class GraphWriter:
+    """The graph that is written.
+
+    Attributes:
+        params: the params of the net, by name.
+        nodes: the nodes, sources first.
+        weights: the initialisers by name; those of params have the names of these.
+        integers: the names of the values that are int64, not float32.
+    """
+
+    def __init__(self, params: Mapping[str, np.ndarray]):
+        self.params = params
+        self.nodes: list[Any] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.integers: set[str] = set()
+        self._taken = set(params)
+        self._constants: dict[Any, str] = {}
+
+    def unique(self, name: str) -> str:
+        """Return a name of a value that no other value or param has: ``name``, if that is free."""
+        number, free = 2, name
+        while free in self._taken:
+            number, free = number + 1, f"{name}_{number}"
+        self._taken.add(free)
+        return free
+
+    def node(self, operator: str, inputs: Sequence[Any], name: str, outputs: int = 1, **attributes: Any) -> list[str]:
+        """Add a node and return the names of its outputs; inputs that are numbers or arrays become constants."""
+        name = self.unique(name)
+        values = [name] if outputs == 1 else [self.unique(f"{name}/{number}") for number in range(outputs)]
+        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        self.nodes.append(onnx_package().helper.make_node(operator, names, values, name=name, **attributes))
+        return values
+
+    def constant(self, value: Any) -> str:
+        """Return the initialiser of a constant: int64 of whole numbers, float32 of others, as arrays have it."""
+        array = np.asarray(value)
+        if not isinstance(value, np.ndarray):
+            array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+        key = array.dtype.str, array.shape, array.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self.unique(f"constant_{len(self._constants)}")
+            self.weights[self._constants[key]] = array
+        return self._constants[key]
+
+    def weight(self, name: str, array: np.ndarray) -> str:
+        """Return the initialiser called ``name``; one that several layers share is there once."""
+        known = self.weights.get(name)
+        if known is not None and not np.array_equal(known, array, equal_nan=True):  # or of another shape
+            return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
+        self.weights.setdefault(name, array)
+        return name
+
+    def takes(self, value: str) -> bool:
+        """Whether any node takes a value."""
+        return any(value in node.input for node in self.nodes)
+
+    def rename(self, value: str, name: str) -> str:
+        """Give a value another name, at least ``name``, and return it; its own name is free then."""
+        self._taken.discard(value)
+        name = self.unique(name)
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [name if each == value else each for each in names]
+        return name
+
+    def keep(self, values: Sequence[str]) -> None:
+        """Leave out the nodes and initialisers that no one of these values needs."""
+        needed, kept = set(values), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.weights = {name: array for name, array in self.weights.items() if name in needed}
+
+
+class LayerWriter:
+    """What the function of a layer's type writes with: the layer, its params and the values of its sources.
+
+    ``sources`` are the names of the values of the sources' features, ``lengths`` those of (B,) int64, how many steps of
+    each source count, None where all do; ``ends`` is that of the layer's own feature. ``rank`` is the number of axes of
+    the first source. With ``steps`` the layer computes each step of sequences (B, T, ...), of which it knows one.
+    """
+
+    def __init__(
+        self, graph: GraphWriter, layer: Layer, params: Sequence[str], sources: list[str],
+        lengths: list[str | None], rank: int = 0,
+    ):  # fmt: skip
+        self.graph, self.layer, self.params, self.sources, self.lengths = graph, layer, params, sources, lengths
+        self.rank = rank
+        self.ends = next((value for value in lengths if value is not None), None)
+
+    @property
+    def settings(self) -> Any:
+        """The settings of the layer."""
+        return self.layer.settings
+
+    @property
+    def steps(self) -> bool:
+        """Whether the sources have an axis of steps that the layer does not know."""
+        return self.rank > len(self.layer.source_shapes[0])
+
+    def add(self, operator: str, *inputs: Any, what: str = "", **attributes: Any) -> str:
+        """Add a node and return its output; it has the layer's name or, with ``what``, "LAYER/WHAT"."""
+        name = f"{self.layer.name}/{what}" if what else self.layer.name
+        return self.graph.node(operator, inputs, name, **attributes)[0]
+
+    def several(self, operator: str, *inputs: Any, outputs: int, what: str = "", **attributes: Any) -> list[str]:
+        """Add a node with several outputs, and return them."""
+        name = f"{self.layer.name}/{what}" if what else self.layer.name
+        return self.graph.node(operator, inputs, name, outputs, **attributes)
+
+    def chain(self, x: str, *nodes: tuple[Any, ...]) -> str:
+        """Add nodes (operator, further inputs ..., attributes), each of which takes the one before, the first x.
+
+        The last one has the layer's name. Without nodes it is x.
+        """
+        for number, (operator, *inputs) in enumerate(nodes, 1):
+            attributes = inputs.pop() if inputs and isinstance(inputs[-1], dict) else {}
+            what = "" if number == len(nodes) else operator.lower()
+            x = self.add(operator, x, *inputs, what=what, **attributes)
+        return x
+
+    def param(self, role: int, shape: Sequence[int] | None = None) -> str:
+        """Return the initialiser of the layer's param of this number, in a ``shape`` that differs from the layer's."""
+        name = self.params[role]
+        array = self.graph.params[name]
+        return self.graph.weight(name, array if shape is None else array.reshape(shape))
+
+    def joined(self, name: str, roles: Sequence[int], join: Callable[[list[np.ndarray]], np.ndarray]) -> str:
+        """Return an initialiser made of several params, called "LAYER_NAME" unless other layers have the same."""
+        array = join([self.graph.params[self.params[role]] for role in roles])
+        return self.graph.weight(f"{self.layer.name}_{name}", np.ascontiguousarray(array))
+
+    def floats(self, source: int = 0) -> str:
+        """Return the feature of a source as float32."""
+        value = self.sources[source]
+        return self.add("Cast", value, what="floats", to=1) if value in self.graph.integers else value
+
+    def codes(self, source: int = 0) -> str:
+        """Return the feature of a source as int64."""
+        value = self.sources[source]
+        return value if value in self.graph.integers else self.as_integers(self.add("Cast", value, what="codes", to=7))
+
+    def as_integers(self, value: str) -> str:
+        """Return a value that is int64, and remember that it is."""
+        self.graph.integers.add(value)
+        return value
+
+    def size(self, x: str, axis: int = 1) -> str:
+        """Return the size of an axis of x as a vector of one number."""
+        return self.add("Shape", x, what="size", start=axis, end=axis + 1)
+
+    def places(self, x: str, axis: int = 1, last: int = 1) -> str:
+        """Return the numbers of the steps along an axis of x, (T,) int64."""
+        end = self.add("Squeeze", self.size(x, axis), [0], what="steps")
+        return self.add("Range", np.array(0), end, np.array(last), what="places")
+
+    def counted(self, x: str, lengths: str) -> str:
+        """Return which steps of sequences x (B, T, ...) count, (B, T) bool."""
+        return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1], what="ends"), what="counted")
+
+    def masked(self, x: str, lengths: str, fill: float = 0.0) -> str:
+        """Return sequences (B, T, n) with ``fill`` at the steps after the end."""
+        counted = self.add("Unsqueeze", self.counted(x, lengths), [2], what="real")
+        return self.add("Where", counted, x, float(fill), what="masked")
+
+
+WriteLayer = Callable[[LayerWriter], Any]  # returns the name of the feature's value, or a list of those of its parts

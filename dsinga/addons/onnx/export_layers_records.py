@@ -1,0 +1,76 @@
+"""Writes the inputs of a net, its output layers, and restricted Boltzmann machines as ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
+
+
+def lengths_of_codes(w: LayerWriter, codes: str) -> str:
+    """Return how many steps of codes (B, T) come before the end, where they are -1: (B,) int64."""
+    real = w.add("Cast", w.add("GreaterOrEqual", codes, 0, what="real"), what="ones", to=7)
+    return w.add("ReduceSum", real, [1], what="lengths", keepdims=0)
+
+
+def record_input(w: LayerWriter) -> str:
+    """Write the normalisation of records; images with their channels last get them first."""
+    layer: Any = w.layer
+    x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
+    mean, std = getattr(layer, "mean", None), getattr(layer, "std", None)
+    if mean is None and std is None and x in w.graph.integers:
+        w.ends = lengths_of_codes(w, x) if len(record) == 1 else None
+        return x
+    x = w.floats()
+    if tuple(record) != tuple(getattr(layer, "stored", record)):
+        x = w.add("Reshape", x, [0, *record], what="record")
+    if getattr(layer, "channels_last", False):
+        x = w.add("Transpose", x, what="channels_first", perm=[0, len(record), *range(1, len(record))])
+    if mean is not None:
+        x = w.add("Sub", x, np.asarray(mean, np.float32), what="centred")
+    return x if std is None else w.add("Div", x, np.asarray(std, np.float32), what="normalised")
+
+
+def mnist(w: LayerWriter) -> str:
+    """Write x/norm_a - norm_b."""
+    return w.chain(w.floats(), ("Div", float(w.settings.norm_a)), ("Sub", float(w.settings.norm_b)))
+
+
+def passed_on(w: LayerWriter) -> str:
+    """Return the source of a layer that changes nothing. Raises Refused for one that makes random numbers."""
+    if not w.sources:
+        raise Refused("makes random numbers")
+    return w.sources[0]
+
+
+def largest(w: LayerWriter) -> str:
+    """Write the indices of the largest numbers of a row."""
+    rows = w.add("Flatten", w.floats(), what="flat")
+    count = w.layer.topk  # type: ignore[attr-defined]
+    if count == 1:
+        return w.as_integers(w.add("ArgMax", rows, axis=1))
+    _, indices = w.several("TopK", rows, [count], outputs=2, axis=1)
+    return w.as_integers(indices)
+
+
+def hidden_side(w: LayerWriter) -> str:
+    """Write the means of the hidden units of a restricted Boltzmann machine."""
+    layer: Any = w.layer
+    product = ("Gemm", w.param(0), *([w.param(1)] if layer.bias else []), {"transB": 1})
+    return w.chain(w.floats(), product, *([] if layer.gaussian else [("Sigmoid",)]))
+
+
+RECORDS: Mapping[str, WriteLayer] = {
+    "kMnist": mnist,
+    "kDummy": passed_on,
+    "kRNNDummy": passed_on,
+    "kArgSort": largest,
+    "kRBMVis": lambda w: w.add("Flatten", w.floats()),
+    "kRBMHid": hidden_side,
+    "kCSVOutput": passed_on,
+    "kRecordOutput": passed_on,
+    "kCharRNNOutput": passed_on,
+}

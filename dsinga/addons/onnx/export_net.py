@@ -1,0 +1,243 @@
+"""Writes nets for prediction, with their params, as ONNX nets: what ``predict`` takes and gives, they take and give."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
+from dsinga.addons.onnx.export_layers_dense import DENSE
+from dsinga.addons.onnx.export_layers_images import IMAGES
+from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
+from dsinga.addons.onnx.files import onnx_package
+from dsinga.addons.onnx.written_files import write_onnx
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.version import __version__
+from dsinga.layers import Layer
+from dsinga.layers.sequences.timedistributed import TimeDistributed
+from dsinga.net import NeuralNet
+from dsinga.nn.model.predictable import Predictable
+from dsinga.nn.words.keras_arguments import checked
+
+OPSET = 21
+LAYERS = {**DENSE, **IMAGES, **RECORDS}
+SAME = {  # older names of types
+    "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
+    "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
+    "kRGBImage": "kImagePreprocess",
+}  # fmt: skip
+# Types whose functions write the same nodes for one step as for sequences, since they compute each number by itself.
+BY_NUMBER = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kAdd", "kMultiply", "kArithmetic"}
+IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
+
+
+class OnnxNet(NamedTuple):
+    """An ONNX net whose initialisers are apart: ``weights`` has their arrays by name, views of the params.
+
+    So a net of any size can be written without a copy of it, by :func:`dsinga.addons.onnx.written_files.write_onnx`.
+    """
+
+    model: Any
+    weights: Mapping[str, np.ndarray]
+
+
+@register("method", "export")
+@checked
+def export_model(model: Predictable, path: str | os.PathLike[str], opset: int = OPSET) -> None:
+    """Write the net for prediction, with its params, to an ONNX file, which ONNX Runtime and other servers run.
+
+    It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
+    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. Raises UserError, naming all of them, for layers
+    that ONNX does not have, and where the file cannot be written.
+    """
+    write_onnx(*model_to_onnx(model, opset), path)
+
+
+def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
+    """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
+
+    Raises UserError for a model whose shapes of records are not known, and for layers that ONNX does not have.
+    """
+    net, metadata = model.predicting_net(), {"dsinga": __version__}
+    for name, names in model.record_names().items():
+        of_input = "" if name == model.input_names()[0] else f" of {name}"
+        metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
+    outputs, is_last = model.output_layers(), model.has_channels_last()
+    return net_to_onnx(net, model.params, outputs, model.name, metadata, opset, channels_last=is_last)
+
+
+def net_to_onnx(
+    net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], name: str = "net",
+    metadata: Mapping[str, str] | None = None, opset: int = OPSET, channels_last: bool = False,
+) -> OnnxNet:  # fmt: skip
+    """Return a net for prediction as an ONNX net with the axis "N" of rows and, where any number of them will do, "T".
+
+    Args:
+        net: the net of a phase without labels, not cut.
+        params: its params, float32 by name.
+        outputs: the names of the layers whose features are the results.
+        name: the name of the graph.
+        metadata: texts that are kept in the file, by name.
+        opset: the version of ONNX's operators.
+        channels_last: whether results that are images or volumes have their channels as the last axis.
+
+    Raises UserError, naming all of them, for layers that ONNX does not have.
+    """
+    graph, results = write_graph(net, params, outputs, channels_last)
+    inputs = [(name, stored_shape(net.layer(name))) for name in net.inputs if graph.takes(name)]
+    return finished(graph, inputs, results, name, metadata or {}, opset)
+
+
+def finished(
+    graph: GraphWriter, inputs: Sequence[tuple[str, tuple[Any, ...]]], outputs: Sequence[tuple[str, tuple[Any, ...]]],
+    name: str = "net", metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
+) -> OnnxNet:  # fmt: skip
+    """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
+    onnx = onnx_package()
+    helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
+    if not OPSET <= opset <= newest:
+        raise UserError(f"opset is {opset}; this version of onnx has {newest}, and dsinga writes {OPSET} and newer")
+    given, results = (
+        [helper.make_tensor_value_info(value, _element_type(graph, value), ["N", *shape]) for value, shape in values]
+        for values in (inputs, outputs)
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    version = helper.find_min_ir_version_for(opsets)
+    proto = helper.make_graph(graph.nodes, name, given, results)
+    about = {"producer_name": "dsinga", "producer_version": __version__}
+    model = helper.make_model(proto, opset_imports=opsets, ir_version=version, **about)
+    helper.set_model_props(model, dict(metadata))
+    return OnnxNet(model, graph.weights)
+
+
+def _element_type(graph: GraphWriter, value: str) -> int:
+    """Return ONNX's number of int64 or float32."""
+    return 7 if value in graph.integers else 1
+
+
+def stored_shape(layer: Any) -> tuple[int, ...]:
+    """Return the shape of a record as an input layer takes it."""
+    return tuple(getattr(layer, "stored", layer.shape[1:]))
+
+
+def write_graph(
+    net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], channels_last: bool
+) -> tuple[GraphWriter, list[tuple[str, tuple[int, ...]]]]:
+    """Return the nodes of a net, and the values of its outputs with the shapes of their rows."""
+    graph, refused = GraphWriter(params), []
+    needed = _needed(net, outputs)
+    features: dict[int, Any] = {}
+    lengths: dict[int, str | None] = {}
+    for stage in net.stages:
+        if stage.position not in needed:
+            continue
+        layer, node = stage.layer, net.nodes[stage.position]
+        sources = ["" if edge.labels else _part(features[edge.node], edge.part) for edge in stage.edges]
+        if layer.is_input:
+            sources = [graph.unique(layer.name)]
+            if _takes_codes(net, stage.position):
+                graph.integers.add(sources[0])
+        ends = [lengths[edge.node] for edge in stage.edges]
+        writer = LayerWriter(graph, layer, node.params, sources, ends, len(layer.source_shapes[0]) if ends else 0)
+        try:
+            features[stage.position] = write_layer(writer)
+        except Refused as reason:
+            refused.append(f"{layer.name!r} ({layer.conf.type_name}, which {reason})")
+            features[stage.position] = [""] * len(layer.part_shapes) or ""
+        lengths[stage.position] = writer.ends
+    if refused:
+        raise UserError(f"ONNX has no operators for the layers {', '.join(refused)}; leave them out of the net")
+    results = [_result(graph, net.layer(name), features[net.position(name)], channels_last) for name in outputs]
+    graph.keep([value for value, _ in results])
+    return graph, results
+
+
+def _needed(net: NeuralNet, outputs: Sequence[str]) -> set[int]:
+    """Return the positions of the layers that outputs need."""
+    reached, left = set(), [net.position(name) for name in outputs]
+    while left:
+        position = left.pop()
+        if position not in reached:
+            reached.add(position)
+            left += net.nodes[position].sources
+    return reached
+
+
+def _part(feature: Any, part: int) -> str:
+    """Return the value of a feature, or of a part of it."""
+    return str(feature[part] if isinstance(feature, list) else feature)
+
+
+def _takes_codes(net: NeuralNet, position: int) -> bool:
+    """Whether all layers take the records of an input layer, or of a layer that passes them on, as codes."""
+    layer = net.nodes[position].layer
+    if layer.conf.type_name == "kCharRNN":
+        return True
+    followers = [k for k, node in enumerate(net.nodes) if position in node.sources]
+    return bool(followers) and getattr(layer, "mean", None) is getattr(layer, "std", None) is None and all(
+        net.nodes[k].layer.takes_codes
+        or net.nodes[k].layer.conf.type_name in ("kSequenceLength", "kRNNLabel")
+        or (net.nodes[k].layer.conf.type_name in ("kSplit", "kDropout") and _takes_codes(net, k))
+        for k in followers
+    )  # fmt: skip
+
+
+def write_layer(w: LayerWriter) -> Any:
+    """Write the nodes of a layer; return the value of its feature. Raises Refused for a layer that ONNX lacks."""
+    layer: Any = w.layer
+    if layer.is_input:
+        return record_input(w)
+    name = layer.conf.type_name
+    write = LAYERS.get(SAME.get(name, name))
+    if write is None or type(layer).runs_user_code:
+        raise Refused("is none of those that can be exported")
+    if not isinstance(layer, TimeDistributed):
+        return write(w)
+    inner = layer.layer
+    if layer.labels.source is not None:
+        raise Refused("takes labels of steps")
+    vectors = len(inner.source_shapes[0]) == len(inner.shape) == 2
+    w.layer = inner
+    if not any(layer.repeated) and (name in BY_NUMBER or (vectors and name in ("kInnerProduct", "kSoftmax"))):
+        return write(w)
+    return _by_step(w, layer, write)
+
+
+def _by_step(w: LayerWriter, layer: TimeDistributed, write: Any) -> str:
+    """Write a layer whose rows are all steps of sequences (B, T, ...), between a Reshape before and one after it."""
+    first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
+    size = w.add("Shape", w.sources[first], what="rows_and_steps", start=0, end=2)
+    for k, (is_repeated, shape) in enumerate(zip(layer.repeated, layer.layer.source_shapes, strict=True)):
+        x = w.floats(k)
+        if is_repeated:
+            whole = w.add("Concat", size, [*shape[1:]], what="repeated_shape", axis=0)
+            x = w.add("Expand", w.add("Unsqueeze", x, [1], what="repeated"), whole, what="at_steps")
+        w.sources[k] = w.add("Reshape", x, [-1, *shape[1:]], what="as_rows")
+    w.rank = len(layer.layer.source_shapes[0])
+    rows = write(w)
+    return w.add("Reshape", rows, w.add("Concat", size, [*layer.shape[2:]], what="shape", axis=0), what="as_steps")
+
+
+def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -> tuple[str, tuple[int, ...]]:
+    """Return an output called as its layer, with the shape of a row."""
+    shape, order = layer.shape, [*range(len(layer.shape))]
+    if channels_last and len(shape) in IMAGE_AXES:
+        order = [0, *order[2:], 1]
+    is_last = order != sorted(order)
+    if value != layer.name or is_last:
+        if value == layer.name:
+            value = graph.rename(value, f"{layer.name}/channels_first")
+        operator, changes = "Identity", dict[str, Any]()
+        if is_last:
+            operator, changes = "Transpose", {"perm": order}
+        (result,) = graph.node(operator, [value], f"{layer.name}/result", **changes)
+        if value in graph.integers:
+            graph.integers.add(layer.name)
+        value = graph.rename(result, layer.name)
+    return value, tuple(shape[axis] for axis in order[1:])

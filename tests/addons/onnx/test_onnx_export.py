@@ -1,0 +1,123 @@
+"""Models exported to ONNX give in ONNX Runtime what ``predict`` gives, for batches of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.data import open_records
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+ROWS = 17
+Made = tuple[Any, Any]  # a model, and ROWS records or several such arrays by input
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return ROWS records of random numbers."""
+    return np.random.default_rng(seed).normal(size=(ROWS, *shape)).astype(np.float32)
+
+
+def session(path: Path) -> Any:
+    """Return a session of ONNX Runtime for a file that ONNX's checker accepts."""
+    onnx.checker.check_model(path, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+
+def check(model: Any, x: Any, path: Path) -> Any:
+    """Check that the file of a model computes its predictions for 1, 3 and 17 records; return its session."""
+    model.export(path)
+    runner = session(path)
+    records = x if isinstance(x, dict) else {model.input_names()[0]: x}
+    for rows in (1, 3, ROWS):
+        batch = {name: array[:rows] for name, array in records.items()}
+        expected = model.predict(batch if isinstance(x, dict) else x[:rows])
+        results = runner.run(None, {each.name: batch[each.name] for each in runner.get_inputs()})
+        expected = expected if isinstance(expected, list) else [expected]
+        for result, features in zip(results, expected, strict=True):
+            assert result.shape == features.shape
+            np.testing.assert_allclose(result, features, rtol=1e-5, atol=1e-5)
+    return runner
+
+
+def images() -> Made:
+    layers = [
+        nn.Rescaling(1 / 16, -1), nn.Conv2D(4, 3, padding="same", activation="relu"), nn.MaxPooling2D(2),
+        nn.BatchNormalization(), nn.Dropout(0.5), nn.Flatten(), nn.Dense(5, activation="softmax"),
+    ]  # fmt: skip
+    return nn.Sequential([nn.Input((3, 8, 6)), *layers]), 16 * numbers(3, 8, 6)
+
+
+def channels_last() -> Made:
+    layers = [nn.Conv2D(4, 3, padding="same", activation="gelu"), nn.AveragePooling2D(2)]
+    return nn.Sequential([nn.Input((8, 6, 3), data_format="channels_last"), *layers]), numbers(8, 6, 3)
+
+
+def several() -> Made:
+    left, right = nn.Input((4,), name="left"), nn.Input((6,), name="right")
+    h = nn.Add()([nn.Dense(5, activation="tanh")(left), nn.Dense(5)(right)])
+    model = nn.Model([left, right], [nn.Dense(2, name="one")(h), nn.Dropout(0.5, name="two")(h), h * 2])
+    return model, {"left": numbers(4), "right": numbers(6, seed=1)}
+
+
+def per_step() -> Made:
+    x = nn.Input((5, 4))
+    shared = nn.TimeDistributed(nn.Dense(3, activation="relu"))
+    images = nn.TimeDistributed(nn.Conv2D(2, 2))(nn.Reshape([5, 1, 2, 2])(x))
+    return nn.Model(x, [nn.Softmax()(shared(x)), nn.LayerNormalization()(shared(x)), images]), numbers(5, 4)
+
+
+MODELS: list[Callable[[], Made]] = [images, channels_last, several, per_step]
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_a_file_computes_the_predictions(make, tmp_path):
+    check(*make(), tmp_path / "net.onnx")
+
+
+def test_a_trained_net_keeps_the_names_of_layers_and_params(tmp_path):
+    model, x = images()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    named = open_records(
+        (x, np.array(["a", "b", "c", "d", "e"])[np.arange(ROWS) % 5]), classes=["a", "b", "c", "d", "e"]
+    )
+    model.fit(named, epochs=1, verbose=0)
+    runner = check(model, x, tmp_path / "net.onnx")
+    net = onnx.load(tmp_path / "net.onnx")
+    weights = {each.name: onnx.numpy_helper.to_array(each) for each in net.graph.initializer}
+    for name, param in model.params.items():
+        np.testing.assert_array_equal(weights[name].reshape(param.shape), param)
+    assert weights["conv2d_weight"].shape == (4, 3, 3, 3)
+    assert {"conv2d", "max_pooling2d", "batch_normalization", "dense"} <= {node.name for node in net.graph.node}
+    assert [(each.name, each.shape) for each in runner.get_inputs()] == [("data", ["N", 3, 8, 6])]
+    assert [(each.name, each.shape) for each in runner.get_outputs()] == [("dense_softmax", ["N", 5])]
+    assert (net.ir_version, net.opset_import[0].version) == (10, 21)
+    assert runner.get_modelmeta().custom_metadata_map["classes"] == '["a", "b", "c", "d", "e"]'
+
+
+def test_a_net_cut_in_two_gives_the_same_file(tmp_path):
+    model, _ = images()
+    model.params  # noqa: B018
+    model.export(tmp_path / "whole.onnx")
+    model.compile("sgd", "sparse_categorical_crossentropy", cluster=nn.Cluster(workers=2))
+    model.export(tmp_path / "cut.onnx")
+    assert (tmp_path / "whole.onnx").read_bytes() == (tmp_path / "cut.onnx").read_bytes()
+
+
+def test_what_cannot_be_exported_is_named_and_nothing_is_written(tmp_path):
+    x = nn.Input((4,))
+    model = nn.Model(x, nn.Lambda(np.sin, name="first")(nn.Lambda(np.cos, name="second")(nn.Dense(3)(x))))
+    with pytest.raises(UserError, match=r"'second' \(kFunction, .*'first' \(kFunction, "):
+        model.export(tmp_path / "net.onnx")
+    with pytest.raises(UserError, match="opset is 9; this version of onnx has .* writes 21 and newer"):
+        images()[0].export(tmp_path / "net.onnx", opset=9)
+    assert not (tmp_path / "net.onnx").exists()
