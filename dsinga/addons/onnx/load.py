@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import nn
+from dsinga.addons.onnx.files import read_onnx, tensor_array
 from dsinga.addons.onnx.import_net import import_graph
 from dsinga.addons.onnx.values import Constant
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.nn.words.keras_arguments import checked
 
@@ -26,13 +26,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise UserError("nn.load_onnx needs onnx; install it, as by pip install 'dsinga[onnx]'") from None
-    model = onnx.load(path)
-    constants = {
-        tensor.name: Constant(onnx.numpy_helper.to_array(tensor), tensor.name) for tensor in model.graph.initializer
-    }
+    model, folder = read_onnx(path), Path(path).parent
+    constants = {tensor.name: Constant(tensor_array(tensor, folder), tensor.name) for tensor in model.graph.initializer}
     version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
     return import_graph(model.graph, constants, version, shapes, name or Path(path).stem)
