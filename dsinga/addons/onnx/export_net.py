@@ -14,6 +14,7 @@ from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
 from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
 from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
+from dsinga.addons.onnx.export_layers_sequences import SEQUENCES
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
@@ -26,7 +27,7 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 OPSET = 21
-LAYERS = {**DENSE, **IMAGES, **RECORDS}
+LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
