@@ -25,7 +25,6 @@ class GraphWriter:
         nodes: the nodes, sources first.
         weights: the initialisers by name; those of params have the names of these.
         integers: the names of the values that are int64, not float32.
-        joined: the names of initialisers that are made of several params, or of one in another form, by the params.
     """
 
     def __init__(self, params: Mapping[str, np.ndarray]):
@@ -33,7 +32,6 @@ class GraphWriter:
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
         self.integers: set[str] = set()
-        self.joined: dict[tuple[str, ...], str] = {}
         self._taken = set(params)
         self._constants: dict[Any, str] = {}
 
@@ -150,12 +148,9 @@ class LayerWriter:
         return self.graph.weight(name, array if shape is None else array.reshape(shape))
 
     def joined(self, name: str, roles: Sequence[int], join: Callable[[list[np.ndarray]], np.ndarray]) -> str:
-        """Return an initialiser made of params, called "LAYER_NAME"; one of the same params is there once."""
-        params = tuple(self.params[role] for role in roles)
-        if params not in self.graph.joined:
-            array = np.ascontiguousarray(join([self.graph.params[param] for param in params]))
-            self.graph.joined[params] = self.graph.weight(f"{self.layer.name}_{name}", array)
-        return self.graph.joined[params]
+        """Return an initialiser made of several params, called "LAYER_NAME" unless other layers have the same."""
+        array = join([self.graph.params[self.params[role]] for role in roles])
+        return self.graph.weight(f"{self.layer.name}_{name}", np.ascontiguousarray(array))
 
     def floats(self, source: int = 0) -> str:
         """Return the feature of a source as float32."""

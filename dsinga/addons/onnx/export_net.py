@@ -14,9 +14,8 @@ from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
 from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
 from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
-from dsinga.addons.onnx.export_layers_sequences import SEQUENCES
 from dsinga.addons.onnx.files import onnx_package
-from dsinga.addons.onnx.written_files import write_onnx
+from dsinga.addons.onnx.serving import write_checked
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.base.version import __version__
@@ -27,7 +26,7 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 OPSET = 21
-LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES}
+LAYERS = {**DENSE, **IMAGES, **RECORDS}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
@@ -50,14 +49,18 @@ class OnnxNet(NamedTuple):
 
 @register("method", "export")
 @checked
-def export_model(model: Predictable, path: str | os.PathLike[str], opset: int = OPSET) -> None:
+def export_model(
+    model: Predictable, path: str | os.PathLike[str], opset: int = OPSET, check: Any = None
+) -> float | None:
     """Write the net for prediction, with its params, to an ONNX file, which ONNX Runtime and other servers run.
 
     It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
-    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. Raises UserError, naming all of them, for layers
-    that ONNX does not have, and where the file cannot be written.
+    ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, as :meth:`predict` takes
+    them, ONNX Runtime computes their outputs from the file, and the greatest difference from those of :meth:`predict`
+    is returned. Raises UserError, naming all of them, for layers that ONNX does not have, where the file cannot be
+    written, and where ONNX Runtime is not installed but has to check.
     """
-    write_onnx(*model_to_onnx(model, opset), path)
+    return write_checked("onnx", model_to_onnx(model, opset), path, model, check)
 
 
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:

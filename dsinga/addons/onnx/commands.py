@@ -1,0 +1,125 @@
+"""The commands ``export`` and ``import``: nets for servers, and nets of ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.commands.options import IMPORT
+
+if TYPE_CHECKING:
+    from dsinga.nn.model.from_job import JobModel
+
+CHECKED_RECORDS = 100  # that are compared, from the first on
+
+
+@register("command", "export")
+@click.command()
+@click.option(
+    "--to",
+    type=click.Choice(["onnx", "triton", "mlflow"]),
+    default="onnx",
+    show_default=True,
+    help="A file of ONNX, a model in Triton's model repository, or a model of MLflow.",
+)
+@click.option("--out", required=True, help="File to write, or folder for Triton or MLflow, whose name the model gets.")
+@click.option("--opset", default=21, show_default=True, type=int, help="Version of ONNX's operators.")
+@click.option(
+    "--check", multiple=True, metavar="DATA",
+    help="Records to compare ONNX Runtime's outputs with dsinga's; repeat it for each input.",
+)  # fmt: skip
+@click.option("--data-root", help="Folder where relative paths of the job are looked up last.")
+@IMPORT
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ...], data_root: str | None) -> None:
+    """Write a trained net for a server.
+
+    CHECKPOINT is a checkpoint, a workspace, or a folder that model.save wrote. The server takes raw records, and gives
+    what the net predicts. Where the job does not say the shape of records, its data are opened.
+    """
+    from dsinga.addons.onnx.export_net import model_to_onnx
+    from dsinga.addons.onnx.serving import write_checked
+
+    model = saved_model(checkpoint, data_root)
+    x = first_records(check) if check else None
+    difference = write_checked(to, model_to_onnx(model, opset), out, model, x)
+    click.echo(f"wrote {out}")
+    if difference is not None:
+        click.echo(f"the outputs of ONNX Runtime differ from dsinga's by {difference:.3g} at most")
+
+
+def saved_model(path: Path, data_root: str | None) -> JobModel:
+    """Return the model of a checkpoint, of the newest one in a folder or workspace, or of a saved model.
+
+    Raises UserError for a checkpoint that does not say its job, and for a job without shapes whose data are missing.
+    """
+    from dsinga import nn
+    from dsinga.checkpoint.directory import is_checkpoint
+    from dsinga.checkpoint.metadata import read_metadata
+    from dsinga.checkpoint.porting import find
+    from dsinga.job import loads
+    from dsinga.nn.model.model_params import JOB, PARAMS
+
+    if (path / JOB).is_file() and (path / PARAMS).is_file():
+        model = nn.load_model(path)
+    else:
+        found = find(path)
+        job = read_metadata(found).meta.get("job") if is_checkpoint(found) else None
+        if not isinstance(job, str):
+            raise UserError(f"{found} does not say its job; name the folder of a checkpoint, or one of model.save")
+        model = nn.from_job(loads(job, f"the job of {found}"))
+        model.params = found
+    try:
+        model.input_shapes()
+    except UserError:
+        model.record_shapes = shapes_of_data(model, data_root)
+    return model
+
+
+def shapes_of_data(model: JobModel, data_root: str | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the records of each input that a job reads in training. Raises UserError without data."""
+    from dsinga.api import build_net
+
+    net = build_net(model.base, data_root=data_root)
+    layers = {name: net.layer(name) for name in model.input_names()}
+    return {name: tuple(getattr(layer, "stored", layer.shape[1:])) for name, layer in layers.items()}
+
+
+def first_records(paths: tuple[str, ...]) -> Any:
+    """Return the first records of a store, or of several in a list."""
+    import numpy as np
+
+    from dsinga.data import open_records
+
+    sources = [open_records(path) for path in paths]
+    rows = np.arange(min(CHECKED_RECORDS, *map(len, sources)))
+    records = [source.read(rows)[0] for source in sources]
+    return records if len(records) > 1 else records[0]
+
+
+@register("command", "import")
+@click.command()
+@click.option("--out", help="Folder to write the job file and the params to [default: that of NET, without .onnx].")
+@click.option(
+    "--shape", multiple=True, metavar="N,N,...",
+    help="Shape of the records of an input, where NET leaves sizes open; repeat it for each input.",
+)  # fmt: skip
+@click.argument("net", type=click.Path(path_type=Path))
+def import_net(net: Path, out: str | None, shape: tuple[str, ...]) -> None:
+    """Make a job file and params of the ONNX file NET.
+
+    Its layers are those of dsinga, with the params of NET; give the job data and a loss to train it.
+    """
+    from dsinga import nn
+
+    try:
+        shapes = [tuple(int(size) for size in text.split(",")) for text in shape]
+    except ValueError:
+        raise UserError(f"--shape is {shape[0]}; give whole numbers with commas, as in 3,224,224") from None
+    folder = Path(out) if out else net.with_suffix("")
+    nn.load_onnx(net, *shapes).save(folder)
+    click.echo(f"wrote {folder}/job.conf and {folder}/params.safetensors")

@@ -1,0 +1,156 @@
+"""Writes nets for servers, Triton's model repository and MLflow's models, and compares a net's file with its model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsinga.addons.onnx.files import first_line, onnx_package
+from dsinga.addons.onnx.written_files import write_onnx
+from dsinga.base.durable_files import draft_folder, explained_writing, local_folder, replace_folder, sync_folder
+from dsinga.base.errors import UserError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file by which a folder is known as a net for the server
+TRITON_BATCH = 64  # the most rows that Triton joins in one batch
+
+
+def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
+    """Write a net as version 1 of a model of Triton, whose name is that of ``folder``, in a model repository.
+
+    Triton joins the rows of several requests. An older model in the folder is replaced in one step. Raises UserError
+    where something else is in the folder, or where it cannot be written.
+    """
+    with _new_folder(local_folder(folder), TRITON) as path:
+        write_onnx(model, params, path / "1" / "model.onnx")
+        fields = [f"name: {json.dumps(path.name)}", 'platform: "onnxruntime_onnx"', f"max_batch_size: {TRITON_BATCH}"]
+        for kind, values in ("input", model.graph.input), ("output", model.graph.output):
+            fields += [f"{kind} [", ",\n".join(map(_triton_value, values)), "]"]
+        (path / TRITON).write_text("\n".join([*fields, "dynamic_batching { }", ""]), encoding="utf-8")
+
+
+def _triton_value(value: ValueInfoProto) -> str:
+    """Return an input or output in Triton's words, without its axis of rows; -1 stands for any number of steps."""
+    dtype, shape = _dtype_and_shape(value)
+    kind = {"float32": "FP32", "float64": "FP64"}.get(dtype.name, dtype.name.upper())
+    sizes, reshape = ", ".join(map(str, shape[1:])), ""
+    if not shape[1:]:  # which Triton does not take; the net gets one axis less
+        sizes, reshape = "1", "\n    reshape { shape: [ ] }"
+    return f"  {{\n    name: {json.dumps(value.name)}\n    data_type: TYPE_{kind}\n    dims: [ {sizes} ]{reshape}\n  }}"
+
+
+def _dtype_and_shape(value: ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype of an input or output, and its shape, -1 for an axis of any size."""
+    tensor = value.type.tensor_type
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    return onnx_package().helper.tensor_dtype_to_np_dtype(tensor.elem_type), shape
+
+
+def write_mlflow(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
+    """Write a net as a model of MLflow, as ``mlflow.onnx.save_model`` does, with its signature and metadata.
+
+    An older model in the folder is replaced in one step. Raises UserError where MLflow is not installed, where
+    something else is in the folder, or where it cannot be written.
+    """
+    onnx = onnx_package()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about hints of types in MLflow itself
+            import mlflow.onnx
+            import mlflow.pyfunc
+            from mlflow.models import ModelSignature
+            from mlflow.types import Schema, TensorSpec
+    except ImportError as error:
+        raise UserError(f"MLflow's models need MLflow ({error}): pip install 'dsinga[mlflow,dataframe]'") from None
+    inputs, outputs = (
+        Schema([TensorSpec(*_dtype_and_shape(value), value.name) for value in values])
+        for values in (model.graph.input, model.graph.output)
+    )
+    with _new_folder(local_folder(folder), MLFLOW) as path:
+        write_onnx(model, params, path.parent / "model.onnx")
+        mlflow.onnx.save_model(
+            onnx.load(path.parent / "model.onnx"),
+            path,
+            signature=ModelSignature(inputs, outputs),
+            pip_requirements=["numpy", f"onnx=={onnx.__version__}", "onnxruntime"],
+            metadata={entry.key: entry.value for entry in model.metadata_props},
+        )
+
+
+@contextlib.contextmanager
+def _new_folder(path: Path, known_by: str) -> Iterator[Path]:
+    """Give a new folder that takes the place of ``path``, where there may be an older one that has ``known_by``."""
+    if path.exists() and not (path / known_by).is_file() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path} is there, and has no {known_by} of an earlier export; name a new folder")
+    with explained_writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft_folder(path) as draft:
+            (folder := draft / path.name).mkdir()
+            yield folder
+            (replace_folder if path.exists() else os.rename)(folder, path)
+            sync_folder(path.parent)
+
+
+def write_checked(
+    server: str, net: tuple[ModelProto, Mapping[str, np.ndarray]], path: str | os.PathLike[str], model: Any, x: Any
+) -> float | None:
+    """Write a net for a server: "onnx" for a file, "triton" or "mlflow". Return the greatest difference for records x.
+
+    ``net`` is that of ``model``, and its params. Without records, None, nothing is compared and None is returned.
+    Raises UserError where there are records but no ONNX Runtime, before anything is written.
+    """
+    write, file = SERVERS[server]
+    if x is not None:
+        onnxruntime_package()
+    write(*net, path)
+    return None if x is None else greatest_difference(Path(path) / file, model, x)
+
+
+def onnxruntime_package() -> Any:
+    """Return the package onnxruntime. Raises UserError where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(f"check= runs the net in ONNX Runtime ({error}): pip install onnxruntime") from None
+    return onnxruntime
+
+
+def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> float:
+    """Return the greatest difference between what ONNX Runtime computes from a file and what a model predicts.
+
+    ``x`` are records as the model's ``predict`` takes them, numpy arrays. Raises UserError where ONNX Runtime is not
+    installed, or cannot run the file.
+    """
+    package = onnxruntime_package()
+    names = model.input_names()
+    records = x if isinstance(x, Mapping) else dict(zip(names, x if len(names) > 1 else [x], strict=True))
+    expected = model.predict(x)
+    options = package.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = package.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        dtypes = {
+            value.name: np.int64 if value.type == "tensor(int64)" else np.float32 for value in session.get_inputs()
+        }
+        outputs = session.run(None, {name: np.asarray(records[name], dtype) for name, dtype in dtypes.items()})
+    except Exception as error:  # of a dozen classes, which the package does not name
+        raise UserError(f"ONNX Runtime {package.__version__} cannot run {path}: {first_line(error)}") from None
+    pairs = zip(outputs, expected if len(outputs) > 1 else [expected], strict=True)
+    return max(float(np.max(np.abs(np.subtract(mine, theirs)), initial=0.0)) for mine, theirs in pairs)
+
+
+# What writes a net for each kind of server, and the path of ONNX's file in what it writes.
+SERVERS: dict[str, tuple[Callable[..., None], str]] = {
+    "onnx": (write_onnx, ""),
+    "triton": (write_triton, "1/model.onnx"),
+    "mlflow": (write_mlflow, "model.onnx"),
+}

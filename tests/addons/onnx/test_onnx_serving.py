@@ -1,0 +1,162 @@
+"""Nets for servers: Triton's model repository, MLflow's models, and the comparison with ONNX Runtime."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.addons.onnx.serving import greatest_difference, write_mlflow, write_triton
+from dsinga.addons.onnx.written_files import write_onnx
+from dsinga.base.errors import UserError
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper  # noqa: E402
+
+PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float32)}
+ROWS = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
+
+
+def make_net():
+    """Return a net of ONNX without its params: y = x @ w + b, and the sums of codes of any number of steps."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"], "dense"),
+        helper.make_node("ReduceSum", ["codes"], ["all"], keepdims=0),
+        helper.make_node("Mul", ["one", "all"], ["sums"]),
+    ]
+    values = {"x": ("FLOAT", ["N", 3]), "codes": ("INT64", ["N", "T"]), "one": ("INT64", ["N"])}
+    results = {"y": ("FLOAT", ["N", 4]), "sums": ("INT64", ["N"])}
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.DataType.Value(kind), shape) for name, (kind, shape) in each]
+        for each in (values.items(), results.items())
+    )
+    graph = helper.make_graph(nodes, "net", inputs, outputs)
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    helper.set_model_props(net, {"dsinga": "1", "classes": json.dumps(["cat", "dog"])})
+    return net
+
+
+def files_of(folder):
+    """Return the paths of the files below a folder."""
+    return sorted(
+        os.path.relpath(os.path.join(top, name), folder) for top, _, names in os.walk(folder) for name in names
+    )
+
+
+CONFIG = """name: "digits"
+platform: "onnxruntime_onnx"
+max_batch_size: 64
+input [
+  {
+    name: "x"
+    data_type: TYPE_FP32
+    dims: [ 3 ]
+  },
+  {
+    name: "codes"
+    data_type: TYPE_INT64
+    dims: [ -1 ]
+  },
+  {
+    name: "one"
+    data_type: TYPE_INT64
+    dims: [ 1 ]
+    reshape { shape: [ ] }
+  }
+]
+output [
+  {
+    name: "y"
+    data_type: TYPE_FP32
+    dims: [ 4 ]
+  },
+  {
+    name: "sums"
+    data_type: TYPE_INT64
+    dims: [ 1 ]
+    reshape { shape: [ ] }
+  }
+]
+dynamic_batching { }
+"""
+
+
+def test_tritons_repository(tmp_path):
+    folder = tmp_path / "models" / "digits"
+    write_triton(make_net(), PARAMS, folder)
+    assert files_of(tmp_path) == ["models/digits/1/model.onnx", "models/digits/config.pbtxt"]
+    assert (folder / "config.pbtxt").read_text() == CONFIG
+    onnx.checker.check_model(folder / "1" / "model.onnx", full_check=True)
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
+    folder = tmp_path / "digits"
+    write_triton(make_net(), PARAMS, folder)
+    (folder / "1" / "model.onnx.data").write_text("of an earlier net")
+    write_triton(make_net(), PARAMS, folder)
+    assert files_of(tmp_path) == ["digits/1/model.onnx", "digits/config.pbtxt"]
+    (other := tmp_path / "mine").mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    for write, mark in ((write_triton, "config.pbtxt"), (write_mlflow, "MLmodel")):
+        with pytest.raises(UserError, match=rf"mine is there, and has no {mark} .* name a new folder"):
+            write(make_net(), PARAMS, other)
+    assert files_of(other) == ["thesis.txt"]
+
+
+def test_mlflow_reads_and_runs_its_model(tmp_path):
+    pytest.importorskip("onnxruntime")
+    mlflow = pytest.importorskip("mlflow")
+
+    folder = tmp_path / "model"
+    for _ in range(2):  # the second replaces the first
+        write_mlflow(make_net(), PARAMS, folder)
+    assert "MLmodel" in files_of(folder)
+    assert os.listdir(tmp_path) == ["model"]
+    assert str(tmp_path) not in (folder / "MLmodel").read_text()
+    loaded = mlflow.onnx.load_model(str(folder))
+    assert [tensor.name for tensor in loaded.graph.initializer] == ["w", "b"]
+    info = mlflow.models.get_model_info(str(folder))
+    assert info.metadata["classes"] == '["cat", "dog"]'
+    assert [(each.name, each.shape, each.type.name) for each in info.signature.inputs] == [
+        ("x", (-1, 3), "float32"), ("codes", (-1, -1), "int64"), ("one", (-1,), "int64"),
+    ]  # fmt: skip
+    assert [(each.name, each.shape) for each in info.signature.outputs] == [("y", (-1, 4)), ("sums", (-1,))]
+    server = mlflow.pyfunc.load_model(str(folder))
+    outputs = server.predict({"x": ROWS, "codes": np.ones((17, 5), np.int64), "one": np.ones(17, np.int64)})
+    assert np.allclose(outputs["y"], ROWS @ PARAMS["w"] + PARAMS["b"], atol=1e-5)
+
+
+def dense_net():
+    """Return the net of ONNX of a dense layer."""
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "dense")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.fixture
+def model():
+    """Return the model of that net."""
+    x = nn.Input(3, name="x")
+    model = nn.Model(x, nn.Dense(4, name="dense")(x))
+    model.params = {"dense_weight": PARAMS["w"].T, "dense_bias": PARAMS["b"]}
+    return model
+
+
+def test_the_greatest_difference_from_onnx_runtime(tmp_path, model):
+    pytest.importorskip("onnxruntime")
+    write_onnx(dense_net(), PARAMS, tmp_path / "net.onnx")
+    for x in (ROWS, {"x": ROWS}, ROWS[:1], ROWS[:0]):
+        assert greatest_difference(tmp_path / "net.onnx", model, x) < 1e-5
+    write_onnx(dense_net(), {**PARAMS, "b": PARAMS["b"] + np.float32([0, 0, 0.5, 0])}, tmp_path / "net.onnx")
+    assert greatest_difference(tmp_path / "net.onnx", model, ROWS) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_what_onnx_runtime_does_not_run_is_a_sentence(tmp_path, model):
+    pytest.importorskip("onnxruntime")
+    (path := tmp_path / "net.onnx").write_bytes(b"no net")
+    with pytest.raises(UserError, match=rf"^ONNX Runtime [\d.]+ cannot run {re.escape(str(path))}: [^\n]*$"):
+        greatest_difference(path, model, ROWS)
