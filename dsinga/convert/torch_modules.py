@@ -54,7 +54,11 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
     **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
     **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
-    **{"Upsample": ("interpolate", f"{SIZES} align_corners"), "UpsamplingNearest2d": ("interpolate", SIZES)},
+    **{"Upsample": ("interpolate", f"{SIZES} align_corners recompute_scale_factor")},
+    **{
+        "UpsamplingNearest2d": ("interpolate", SIZES),
+        "UpsamplingBilinear2d": ("interpolate", f"{SIZES} align_corners"),
+    },
 }
 
 

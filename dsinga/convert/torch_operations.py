@@ -22,6 +22,12 @@ from dsinga.nn.writing.operators import SIMPLE
 from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
+# The settings of kResize for modes of interpolate; the others are linear.
+RESIZING: Mapping[str, Mapping[str, str]] = {
+    "nearest": {"method": "kNearest", "coordinates": "kAsymmetric", "rounding": "kFloor"},
+    "nearest-exact": {"method": "kNearest", "rounding": "kPreferCeil"},
+    "bicubic": {"method": "kCubic"},
+}
 PAD_MODES = {"constant": "zero", "reflect": "reflect", "replicate": "edge", "circular": "periodic"}
 
 
@@ -266,19 +272,30 @@ def interpolate(
     place: ModulePlace, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
 ) -> Any:  # fmt: skip
-    """Return sequences (B, C, T), images or volumes a whole number of times as large."""
+    """Return sequences (B, C, T), images or volumes of another size."""
     old, axes = tuple(input.shape[2:]), input.dim() - 2
-    new = tuple(place.torch_result(input, size, scale_factor, mode, align_corners).shape[2:])
-    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}.get(axes)
-    if linear is None or mode not in ("nearest", "nearest-exact", linear) or align_corners or antialias:
-        raise NotConvertible(f"with the mode {mode!r}, align_corners={align_corners}, antialias={antialias}")
-    if any(n % o for n, o in zip(new, old, strict=True)):
-        raise NotConvertible(f"from {old} to {new}, which is no whole number of times as large")
-    factors, symbol = tuple(n // o for n, o in zip(new, old, strict=True)), feature(input)
+    given = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    new = tuple(place.torch_result(input, *given).shape[2:])
+    if mode == "area":
+        return adaptive("Average", axes)(place, input, new)
+    is_whole = not any(n % o for n, o in zip(new, old, strict=True))
+    scales = None if size or recompute_scale_factor or align_corners else sizes_of(scale_factor, axes)
+    scales = None if scales and all(n == o * s for n, o, s in zip(new, old, scales, strict=True)) else scales
+    symbol = feature(input)
     if axes == 1:
-        factors, symbol = (1, *factors), as_image(place, symbol)
-    layer, between = (nn.UpSampling3D, "trilinear") if axes == 3 else (nn.UpSampling2D, "bilinear")
-    y = layer(factors, between if mode == linear else "nearest", name=place.name())(symbol)
+        old, new, symbol, scales = (1, *old), (1, *new), as_image(place, symbol), scales and (1, *scales)
+    if is_whole and not (scales or align_corners or mode == "bicubic"):  # where antialias changes nothing
+        factors = tuple(map(floordiv, new, old))
+        layer, between = (nn.UpSampling3D, "trilinear") if axes == 3 else (nn.UpSampling2D, "bilinear")
+        y = layer(factors, "nearest" if mode.startswith("nearest") else between, name=place.name())(symbol)
+    else:
+        settings: dict[str, Any] = {"size": list(new), **RESIZING.get(mode, {})}
+        settings |= {"scale": list(map(float, scales))} if scales else {}
+        settings |= {"coordinates": "kAlignCorners"} if align_corners else {}
+        if antialias:
+            settings |= {"antialias": True, "exclude_outside": True}
+            settings |= {"cubic_coeff": -0.5} if mode == "bicubic" else {}
+        y = nn.Layer("kResize", name=place.name(), **settings)(symbol)
     return as_sequence(place, y) if axes == 1 else y
 
 

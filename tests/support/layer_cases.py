@@ -241,6 +241,14 @@ for method in ("kNearest", "kLinear"):
     case("kUpsampling", f"{method}", {"upsampling_conf": {"factor": [2, 3], "method": method}}, (BATCH, 2, 3, 2))
 case("kUpsampling", "one column", {"upsampling_conf": {"method": "kLinear"}}, (BATCH, 2, 3, 1))
 case("kUpsampling", "volume", {"upsampling_conf": {"factor": [2, 1, 2], "method": "kLinear"}}, VOLUME)
+for name, settings in {
+    "linear": {"size": [5, 4]},
+    "nearest": {"scale": [2.4, 0.6], "method": "kNearest", "coordinates": "kAsymmetric", "rounding": "kFloor"},
+    "cubic": {"size": [3, 7], "method": "kCubic", "coordinates": "kAlignCorners"},
+    "antialias": {"size": [2], "method": "kCubic", "antialias": True, "exclude_outside": True},
+}.items():
+    case("kResize", name, {"resize_conf": settings}, FIELD)
+case("kResize", "volume", {"resize_conf": {"size": [3, 4, 2], "coordinates": "kHalfPixelSymmetric"}}, VOLUME)
 for name, window in {
     "": {"kernel": 2, "stride": 2},
     "padded": {"kernel": 3, "stride": 2, "pad": 1, "output_pad": 1},

@@ -252,6 +252,13 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "interpolated": (IMAGES, lambda: Call(
         lambda y: F.interpolate(F.interpolate(y, scale_factor=2), size=(32, 16), mode="bilinear"), nn.Conv2d(4, 2, 1)
     )),
+    "resized": (IMAGES, lambda: nn.Sequential(
+        nn.Conv2d(4, 4, 1), nn.Upsample((5, 11), mode="bilinear"), nn.Upsample(scale_factor=1.3, mode="bicubic"),
+        nn.UpsamplingBilinear2d((9, 4)), nn.Upsample((5, 7)),
+        Call(lambda y: F.interpolate(y, (4, 3), mode="bicubic", antialias=True), nn.Tanh()),
+        Call(lambda y: F.interpolate(y, (4, 5), mode="area"), nn.Tanh()), nn.Flatten(2),
+        nn.Upsample(8, mode="linear"), nn.Upsample(scale_factor=0.7, mode="nearest-exact"),
+    )),
     "split": (IMAGES, lambda: Call(
         lambda y: torch.cat([part.mean((2, 3), keepdim=True) for part in y.split([1, 3], 1)], 1), nn.Conv2d(4, 4, 1)
     )),

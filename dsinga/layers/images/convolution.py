@@ -24,7 +24,7 @@ from dsinga.layers.images.sliding import (
     window_shape,
     window_sizes,
 )
-from dsinga.layers.images.taps import Taps, adaptive_taps, pool, pool_grad, window_taps
+from dsinga.layers.images.taps import Taps, adaptive_taps, combine, combine_grad, taps_of_region, window_taps
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
@@ -301,7 +301,7 @@ class Pooling(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         if self.taps:
-            return Output(pool(as_images(sources[0]), self.taps, self.takes_maximum, ctx.ops))
+            return Output(combine(as_images(sources[0]), self.taps, self.takes_maximum, ctx.ops))
         kernel, stride, pad = self.window[:3]
         if self.takes_maximum:
             x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
@@ -316,7 +316,7 @@ class Pooling(Layer):
             return (None,), ()
         kernel, stride, pad = self.window[:3]
         if self.taps:
-            dx = pool_grad(as_images(sources[0]), grad, self.taps, self.takes_maximum, ctx.ops)
+            dx = combine_grad(as_images(sources[0]), grad, self.taps, self.takes_maximum, ctx.ops)
         elif self.takes_maximum:
             x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
             dx = self.window.crop(ctx.ops.max_pool_grad(x, output.saved, grad, kernel, stride, pad))
@@ -345,6 +345,5 @@ class Pooling(Layer):
         part = window_part(self, region, source_shapes)
         if self.factor is not None:
             part.factor = region.of(self.factor, missing=2)
-        ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
-        part.taps = tuple(taps.part(*ranges[k]) if k in ranges else taps for k, taps in enumerate(self.taps))
+        part.taps = taps_of_region(self.taps, region) if self.taps else ()
         return part

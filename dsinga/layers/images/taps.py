@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from dsinga.layers.images.sliding import Window
+from dsinga.layers.interface.region import Region
 from dsinga.ops import Array, Ops
 from dsinga.ops.layout import LAST, contiguous, to_image
 from dsinga.ops.types import Sizes
@@ -97,6 +98,12 @@ def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
     return tuple(taps)
 
 
+def taps_of_region(taps: Sequence[Taps], region: Region) -> tuple[Taps, ...]:
+    """Return the taps by axis of a part that computes the points of a region."""
+    ranges = {axis - 2: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)}
+    return tuple(of_axis.part(*ranges[k]) if k in ranges else of_axis for k, of_axis in enumerate(taps))
+
+
 def _take(rows: Array, points: np.ndarray, axis: int, ops: Ops) -> Array:
     return ops.xp.take(rows, ops.asarray(contiguous(points)), axis=axis)
 
@@ -130,7 +137,7 @@ def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, op
     return weighted(ops.xp.concatenate(by_tap, axis=axis), axis, taps.of_choice, ops)
 
 
-def by_axis(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: Ops) -> list[Array]:
+def axis_steps(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: Ops) -> list[Array]:
     """Return images as (B, H, W, C) before and after each axis, the last one first, that ``compute`` changes."""
     steps = [x.transpose(LAST[x.ndim])]
     for axis in reversed(range(len(taps))):
@@ -138,15 +145,15 @@ def by_axis(x: Array, taps: Sequence[Taps], compute: Callable[..., Array], ops: 
     return steps
 
 
-def pool(x: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
+def combine(x: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
     """Return the maxima, or the weighted sums, of windows of images."""
-    return to_image(contiguous(by_axis(x, taps, maxima if takes_maximum else weighted, ops)[-1]))
+    return to_image(contiguous(axis_steps(x, taps, maxima if takes_maximum else weighted, ops)[-1]))
 
 
-def pool_grad(x: Array, grad: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
-    """Return the gradient of :func:`pool` for x."""
+def combine_grad(x: Array, grad: Array, taps: Sequence[Taps], takes_maximum: bool, ops: Ops) -> Array:
+    """Return the gradient of :func:`combine` for x."""
     rows = grad.transpose(LAST[x.ndim])
-    steps = by_axis(x, taps, maxima, ops)[::-1] if takes_maximum else []
+    steps = axis_steps(x, taps, maxima, ops)[::-1] if takes_maximum else []
     for axis, of_axis in enumerate(taps):
         if of_axis.keeps_all:
             continue

@@ -40,6 +40,9 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kLRN", {"lrn_conf": {"local_size": 4}}, [IMAGES], ["local_size is 4", "odd"]),
     ("kActivation", {"activation_conf": {"type": "MISH", "alpha": 1}}, [ROWS], ["MISH takes no alpha; leave it out"]),
     ("kActivation", {"activation_conf": {"type": "CELU", "alpha": 0}}, [ROWS], ["CELU divides by alpha"]),
+    ("kResize", {}, [IMAGES], ["give resize_conf a size"]),
+    ("kResize", {"resize_conf": {"scale": [0.1]}}, [IMAGES], ["leaves no point along an axis"]),
+    ("kResize", {"resize_conf": {"size": [3, 4, 5]}}, [IMAGES], ["2 axes follow the channels"]),
     # Ranks and windows.
     ("kConvolution", {"convolution_conf": {"num_filters": 2}}, [ROWS], ["takes images", "'data' gives 6 x 12"]),
     ("kPooling", {}, [ROWS], ["takes images (batch, channels, height, width)", "store_conf"]),

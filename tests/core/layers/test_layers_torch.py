@@ -122,6 +122,33 @@ def rms_norm(first: int) -> tuple[LayerCase, Callable[..., Any]]:
     )
 
 
+EXACT = {"exclude_outside": True, "antialias": True}
+RESIZED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "linear": ({"size": [5, 11]}, {"size": (5, 11), "mode": "bilinear"}),
+    "linear, corners": (
+        {"size": [1, 11], "coordinates": "kAlignCorners"},
+        {"size": (1, 11), "mode": "bilinear", "align_corners": True},
+    ),
+    "linear, scale": ({"scale": [0.7, 1.3]}, {"scale_factor": (0.7, 1.3), "mode": "bilinear"}),
+    "cubic": ({"size": [5, 11], "method": "kCubic"}, {"size": (5, 11), "mode": "bicubic"}),
+    "cubic, corners": (
+        {"size": [5, 11], "method": "kCubic", "coordinates": "kAlignCorners"},
+        {"size": (5, 11), "mode": "bicubic", "align_corners": True},
+    ),
+    "linear, antialias": ({"size": [3, 11], **EXACT}, {"size": (3, 11), "mode": "bilinear", "antialias": True}),
+    "cubic, antialias": (
+        {"size": [3, 4], "method": "kCubic", "cubic_coeff": -0.5, **EXACT},
+        {"size": (3, 4), "mode": "bicubic", "antialias": True},
+    ),
+    "nearest": (
+        {"size": [5, 11], "method": "kNearest", "coordinates": "kAsymmetric", "rounding": "kFloor"},
+        {"size": (5, 11), "mode": "nearest"},
+    ),
+    "nearest, exact": (
+        {"size": [5, 11], "method": "kNearest", "rounding": "kPreferCeil"},
+        {"size": (5, 11), "mode": "nearest-exact"},
+    ),
+}
 PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
     "convolution": (
         case("kConvolution", IMAGES, conf=OBLONG),
@@ -173,6 +200,13 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kPooling", VOLUMES, conf=conf("pooling", pool="AVG", output_size=[3, 2, 2])),
         lambda _, x: functional.adaptive_avg_pool3d(x, (3, 2, 2)),
     ),
+    **{
+        f"resized, {name}": (
+            case("kResize", IMAGES, conf=conf("resize", **settings)),
+            lambda _, x, how=how: functional.interpolate(x, **how),
+        )
+        for name, (settings, how) in RESIZED.items()
+    },
     "same convolution of an even window": (
         case("kConvolution", IMAGES, conf=conf("convolution", num_filters=4, kernel_y=2, kernel_x=4, same=True)),
         lambda params, x: functional.conv2d(functional.pad(x, (1, 2, 0, 1)), params[0].reshape(4, 3, 2, 4), params[1]),
