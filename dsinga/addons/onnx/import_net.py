@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from dsinga.addons.onnx.folding import fold_constants, folded
 from dsinga.addons.onnx.naming import layer_name
 from dsinga.addons.onnx.node_place import MadeLayers, NodePlace
 from dsinga.addons.onnx.operators import NEAREST, OPERATORS
+from dsinga.addons.onnx.operators_images import folded_norms
 from dsinga.addons.onnx.spelled_out import recognised
 from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value
 from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
+
+_log = logging.getLogger(__name__)
 
 # Two numbers of records that no axis of features is likely to have: a net that is not the same for both depends on it.
 BATCHES = 1009, 1511
@@ -48,6 +52,11 @@ def import_graph(
             f"{name} computes something else for {BATCHES[0]} records than for {BATCHES[1]}; export it with the "
             "first axis of its inputs named as the batch, and with what it computes the same for each record"
         )
+    if count := folded_norms(graph.node):
+        text = (
+            "%s: the exporter has folded a batch normalisation into %d convolution%s, whose statistics no longer move"
+        )
+        _log.warning(text, name, count, "s" if count > 1 else "")
     return models[0]
 
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.addons.onnx.operators_dense import DENSE
+from dsinga.addons.onnx.operators_images import IMAGES
+from dsinga.addons.onnx.operators_norms import NORMS
+from dsinga.addons.onnx.operators_numbers import NUMBERS
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE}
+OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE, **IMAGES, **NORMS, **NUMBERS}
 # Of operators without a layer, what is next to them.
 NEAREST: Mapping[str, str] = {}

@@ -1,4 +1,4 @@
-"""Makes layers for ONNX's products with weights, and for functions of single numbers."""
+"""Makes layers for ONNX's products with weights."""
 
 from __future__ import annotations
 
@@ -42,13 +42,7 @@ def gemm(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     return dense(place, x, weight, bias, bool(place.attribute("transB", 0)))
 
 
-def of_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of an operator that computes each number by itself."""
-    return lambda place, x: make(name=place.name())(feature(x))
-
-
 DENSE: Mapping[str, Callable[..., Any]] = {
     "Gemm": gemm,
     "Dense": dense,
-    "Relu": of_numbers(nn.ReLU),
 }

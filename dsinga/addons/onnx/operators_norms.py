@@ -1,0 +1,97 @@
+"""Makes layers for ONNX's normalisations: of batches, channels, groups of channels, the last axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_numbers import number_of
+from dsinga.addons.onnx.values import Constant, NotImportable, axis_of, feature
+
+Params = dict[str, tuple[Constant, np.ndarray] | None]
+
+
+def epsilon_of(place: NodePlace) -> dict[str, Any]:
+    """Return the setting of a normalisation that is not its default."""
+    epsilon = number_of(place, "epsilon", 1e-5)
+    return {} if epsilon == 1e-5 else {"epsilon": epsilon}
+
+
+def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
+    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out."""
+    params: Params = {}
+    for role, given in (("scale", scale), ("bias", bias)):
+        if given is not None and not isinstance(given, Constant):
+            raise NotImportable(f"with a {role} that layers compute")
+        if given is not None and given.array.size not in (1, math.prod(shape)):
+            raise NotImportable(f"with a {role} of the shape {given.array.shape}, not {shape}")
+        params[role] = given if given is None else (given, vector_of(given, shape))
+    return params
+
+
+def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the numbers of a param in a shape, one number repeated."""
+    array = np.asarray(given.array, np.float32)
+    return array.reshape(shape) if array.size == math.prod(shape) else np.full(shape, array.reshape(()))
+
+
+def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+    """Return a batch normalisation with the running statistics of the file, which move in training, as PyTorch's do."""
+    if any(place.node.output[1:]) or not isinstance(mean, Constant) or not isinstance(variance, Constant):
+        raise NotImportable("in training mode; export the net for inference")
+    channels = x.shape[1:2]
+    params = affine(scale, bias, channels)
+    for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
+        params[role] = Constant(given.array), vector_of(given, channels)
+    momentum = round(1 - place.attribute("momentum", 0.9), 7)
+    return place.layer("kBM", params, momentum=momentum, keep_initial=True, **epsilon_of(place))(feature(x))
+
+
+def group_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
+    """Return a normalisation over groups of channels; before version 21 each group has one scale and one bias."""
+    groups, channels = place.attribute("num_groups"), x.shape[1]
+    if place.version < 21 and groups != channels:
+        size = channels // groups
+        scale, bias = (Constant(given.array.repeat(size), given.name) for given in (scale, bias))
+    params = affine(scale, bias, (channels,))
+    return place.layer("kGroupNorm", params, groups=groups, **epsilon_of(place))(feature(x))
+
+
+def instance_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
+    """Return a normalisation of each channel over its points."""
+    channels = x.shape[1]
+    params = affine(scale, bias, (channels,))
+    return place.layer("kGroupNorm", params, groups=channels, **epsilon_of(place))(feature(x))
+
+
+def last_axes(kind: str) -> Callable[..., Any]:
+    """Return the function of a normalisation over the last axes."""
+
+    def operate(place: NodePlace, x: Any, scale: Any = None, bias: Any = None) -> Any:
+        axis = axis_of(place.attribute("axis", -1), x)
+        if axis == 0:
+            raise NotImportable("over the records of a batch")
+        params = affine(scale, bias, x.shape[axis:])
+        if kind == "kRMSNorm":
+            del params["bias"]
+        return place.layer(kind, params, first_axis=axis, **epsilon_of(place))(feature(x))
+
+    return operate
+
+
+def normalise_responses(place: NodePlace, x: Any) -> Any:
+    """Return x·(bias + alpha·mean(x²))^-beta over neighbouring channels."""
+    settings: dict[str, Any] = {"alpha": number_of(place, "alpha", 1e-4), "beta": number_of(place, "beta", 0.75)}
+    settings |= {"knorm": number_of(place, "bias", 1.0), "local_size": place.attribute("size")}
+    return place.layer("kLRN", {}, **settings)(feature(x, 3))
+
+
+NORMS: Mapping[str, Callable[..., Any]] = {
+    **{"BatchNormalization": batch_normalise, "GroupNormalization": group_normalise},
+    **{"InstanceNormalization": instance_normalise, "LayerNormalization": last_axes("kLayerNorm")},
+    **{"RMSNormalization": last_axes("kRMSNorm"), "LRN": normalise_responses},
+}

@@ -1,0 +1,143 @@
+"""ONNX's convolutions, pooling, normalisations and activations as layers, beside onnxruntime."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+IMAGES, STEPS = (2, 6, 6), (2, 9)
+
+
+def numbers(name, *shape):
+    """Return random numbers by their name, those of variances above 0."""
+    array = np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape).astype(np.float32)
+    return np.abs(array) + 0.5 if name == "variance" else array
+
+
+def net(op_type, rows, inputs=(), version=21, **attributes):
+    """Return a net of one operator of records with these rows; ``inputs`` are names with arrays, None for left out."""
+    names = [name if array is not None else "" for name, array in inputs]
+    node = onnx.helper.make_node(op_type, ["x", *names], ["y"], **attributes)
+    infos = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["N", *rows]), ("y", None))
+    ]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in inputs if array is not None]
+    graph = onnx.helper.make_graph([node], "net", infos[:1], infos[1:], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
+
+
+def imported(tmp_path, model):
+    """Return the model of a net, through a file."""
+    onnx.save(model, tmp_path / "net.onnx")
+    return nn.load_onnx(tmp_path / "net.onnx")
+
+
+def weights(*shape):
+    """Return the inputs of a convolution with these weights, and no bias."""
+    return (("conv.weight", numbers("weight", *shape)),)
+
+
+SCALE = ("n.weight", numbers("scale", 2)), ("n.bias", numbers("bias", 2))
+STATISTICS = ("n.running_mean", numbers("mean", 2)), ("n.running_var", numbers("variance", 2))
+WINDOW = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 0, 1]}
+CASES = {
+    "conv": ("Conv", IMAGES, (*weights(4, 1, 3, 3), ("conv.bias", numbers("b", 4))), 21, {"group": 2, "pads": [1] * 4}),
+    "conv uneven": ("Conv", IMAGES, weights(3, 2, 3, 2), 11, {"pads": [0, 1, 2, 0], "dilations": [2, 1]}),
+    "conv lower": ("Conv", IMAGES, weights(3, 2, 2, 2), 11, {"auto_pad": "SAME_LOWER"}),
+    "conv upper": ("Conv", IMAGES, weights(3, 2, 3, 3), 11, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "conv of steps": ("Conv", STEPS, weights(3, 2, 3), 11, {"strides": [2], "pads": [1, 0]}),
+    "transposed": ("ConvTranspose", IMAGES, weights(2, 3, 3, 3), 11, {"strides": [2, 2], "output_padding": [1, 1]}),
+    "transposed uneven": ("ConvTranspose", IMAGES, weights(2, 3, 3, 3), 11, {"pads": [0, 1, 2, 0], "strides": [2, 1]}),
+    "transposed shape": (
+        "ConvTranspose",
+        IMAGES,
+        weights(2, 3, 3, 3),
+        11,
+        {"strides": [3, 2], "output_shape": [17, 13]},
+    ),
+    "transposed steps": ("ConvTranspose", STEPS, weights(2, 3, 4), 11, {"strides": [2], "pads": [1, 1]}),
+    "max uneven": ("MaxPool", IMAGES, (), 12, WINDOW),
+    "max ceil": ("MaxPool", IMAGES, (), 12, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    "max of steps": ("MaxPool", STEPS, (), 12, {"kernel_shape": [3], "dilations": [2]}),
+    "mean uneven": ("AveragePool", IMAGES, (), 19, WINDOW),
+    "mean counted": ("AveragePool", IMAGES, (), 11, {**WINDOW, "count_include_pad": 1}),
+    "mean lower": ("AveragePool", IMAGES, (), 11, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
+    "powers": ("LpPool", IMAGES, (), 18, {"kernel_shape": [2, 2], "p": 3}),
+    "all steps": ("GlobalMaxPool", STEPS, (), 11, {}),
+    "batch": ("BatchNormalization", IMAGES, (*SCALE, *STATISTICS), 9, {"epsilon": 1e-3}),
+    "instance": ("InstanceNormalization", IMAGES, SCALE, 7, {}),
+    "group of 21": ("GroupNormalization", IMAGES, SCALE, 21, {"num_groups": 2}),
+    "layer": ("LayerNormalization", IMAGES, (("n.weight", numbers("w", 6, 6)),), 17, {"axis": -2}),
+    "responses": ("LRN", IMAGES, (), 13, {"size": 3, "alpha": 0.3, "bias": 2.0}),
+    "clip of 7": ("Clip", IMAGES, (), 7, {"min": -0.5}),
+    "clip of 13": ("Clip", IMAGES, (("min", None), ("max", np.float32(0.5))), 13, {}),
+    "slopes": ("PRelu", IMAGES, (("act.weight", numbers("s", 2, 1, 1)),), 16, {}),
+    "slopes of columns": ("PRelu", IMAGES, (("act.weight", numbers("s", 6)),), 16, {}),
+    "hard": ("HardSigmoid", IMAGES, (), 7, {"alpha": 0.3}),
+    "selu": ("Selu", IMAGES, (), 7, {"alpha": 2.0, "gamma": 3.0}),
+    "gelu": ("Gelu", IMAGES, (), 20, {"approximate": "tanh"}),
+    "shrink": ("Shrink", IMAGES, (), 9, {"bias": 0.3, "lambd": 0.7}),
+    "thresholded": ("ThresholdedRelu", IMAGES, (), 10, {"alpha": 0.4}),
+    "dropout of 7": ("Dropout", IMAGES, (), 7, {"ratio": 0.3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operators_compute_what_onnxruntime_does(case, tmp_path):
+    op_type, rows, inputs, version, attributes = CASES[case]
+    model = net(op_type, rows, inputs, version, **attributes)
+    x = numbers("x", 3, *rows)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(imported(tmp_path, model).predict(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_params_have_the_names_of_the_file_and_train(tmp_path):
+    model = imported(tmp_path, net("BatchNormalization", IMAGES, (*SCALE, *STATISTICS), momentum=0.8))
+    assert sorted(model.params) == ["n_bias", "n_mean", "n_scale", "n_variance"]
+    np.testing.assert_array_equal(model.params["n_mean"], numbers("mean", 2))
+    x = numbers("x", 8, *IMAGES)
+    model.compile(optimizer=nn.SGD(0.1), loss="mse")
+    model.fit(x, np.zeros_like(x), batch_size=8, epochs=1, verbose=0)
+    expected = 0.8 * numbers("mean", 2) + 0.2 * x.mean(axis=(0, 2, 3))
+    np.testing.assert_allclose(model.params["n_mean"], expected, rtol=1e-5, atol=1e-6)
+    assert (model.params["n_scale"] != numbers("scale", 2)).all()
+
+
+def test_dropout_of_a_net_exported_in_training_mode_drops(tmp_path):
+    inputs = ("ratio", np.float32(0.25)), ("mode", np.bool_(True))
+    layers = imported(tmp_path, net("Dropout", IMAGES, inputs)).layers
+    assert [layer.settings for layer in layers][-1]["rate"] == 0.25
+
+
+def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        imported(tmp_path, net("Conv", IMAGES, (("onnx::Conv_12", numbers("weight", 3, 2, 1, 1)),)))
+    assert [record.getMessage() for record in caplog.records] == [
+        "net: the exporter has folded a batch normalisation into 1 convolution, whose statistics no longer move"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "text"),
+    [
+        ("MaxPool", (), {"kernel_shape": [2, 2], "outputs": 2}, "MaxPool with indices"),
+        ("BatchNormalization", (*SCALE, *STATISTICS), {"training_mode": 1, "outputs": 3}, "in training mode"),
+        ("LayerNormalization", SCALE[:1], {"axis": 0}, "over the records of a batch"),
+    ],
+)
+def test_what_no_layer_computes_is_refused_by_name(op_type, inputs, attributes, text, tmp_path):
+    outputs = attributes.pop("outputs", 1)
+    model = net(op_type, IMAGES, inputs, **attributes)
+    model.graph.node[0].output.extend(f"y{number}" for number in range(1, outputs))
+    with pytest.raises(UserError, match=text):
+        imported(tmp_path, model)
