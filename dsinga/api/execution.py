@@ -10,6 +10,7 @@ from dsinga.api.engines import TrainingOptions, find_runner, in_thread
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.error_frames import public
 from dsinga.extensions import ExtensionLike
+from dsinga.extensions.standard import changed_by_extensions
 from dsinga.job import Job
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -182,6 +183,8 @@ class Execution:
             self.options = replace(options, resume=options.resume or True)
         where = roots(job, options.data_root)
         checked = CheckedJob(job, where) if job.experience else resolve_epochs(check_job(job, where))
+        if not job.experience:
+            checked = changed_by_extensions(checked, options.extensions)
         job = checked.job
         warn_of_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)

@@ -201,7 +201,7 @@ class LocalNet:
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
         """Keep a pass, to be replayed for the next batch of its kind, where arrays are computed as they are given."""
-        if captured is None or self.job.skip_bad_batches:
+        if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
         for name, (data, labels) in records.items():

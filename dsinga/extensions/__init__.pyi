@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 
+from dsinga.addons.lora.unfreezing import Unfreeze
 from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.addons.trackers.csv_files import CSV, CSVLogger
 from dsinga.addons.trackers.mlflow import MLflow
@@ -53,7 +54,7 @@ __all__ = [
     "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
     "LoopPosition", "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "OnMetric",
     "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopBeyond", "StopOnTime", "TensorBoard", "TerminateOnNaN",
-    "Trigger", "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions",
+    "Trigger", "Unfreeze", "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions",
     "is_keras_callback",
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from dsinga.job.component import Settings
 from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.monitor import History
 from dsinga.net import NeuralNet
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Metrics
 
 # What to write in place of names and arguments of Keras's callbacks.
@@ -213,6 +214,13 @@ class Extension(ABC):
         """Return the UserError that says ``message`` of this extension, with its place in the job file."""
         text = f"extension {self.name}: {message}"
         return UserError(text) if self.conf is None else self.conf.error(text, field)
+
+    def change_job(self, checked: CheckedJob) -> Job:
+        """Return the job that is trained in place of a checked one, before its nets are built; by default the same.
+
+        The layers that read records must stay the same objects.
+        """
+        return checked.job
 
     def check(self, workspace: Path | None) -> None:
         """Raise UserError, before anything is done, for what the extension needs and a run in ``workspace`` lacks."""

@@ -22,6 +22,7 @@ from dsinga.job.enums import PHASES
 from dsinga.job.message import JobError, field_types
 from dsinga.monitor import NOT_METRICS
 from dsinga.net import NeuralNet
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Metrics, add_metrics, declared_metrics
 
 # What dsinga.train takes as an extension.
@@ -46,6 +47,16 @@ def create_extensions(
         *(create_extension(conf) for conf in job.extension),
         *(_check_given(extension, standard[0].trigger) for extension in given),
     ]
+
+
+def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
+    """Return the job that is trained after its extensions and those ``given`` have changed it."""
+    changing = [conf for conf in checked.job.extension if hasattr(resolve(conf), "change_job")]
+    changing = [conf for conf in changing if resolve(conf).change_job is not Extension.change_job]
+    listed = given if isinstance(given, Sequence) else [given]
+    for extension in [*map(create_extension, changing), *(each for each in listed if isinstance(each, Extension))]:
+        checked = checked.with_job(extension.change_job(checked))
+    return checked
 
 
 def create_extension(conf: ExtensionConf) -> Extension:

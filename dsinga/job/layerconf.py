@@ -136,6 +136,7 @@ class ParamConf(Message):
     """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing.
 
     Beyond SINGA, as in PaddlePaddle: a ``static`` param keeps its value, and no gradient of it is computed or sent.
+    One with a ``first_step`` of training is like that before this step, and so is its state of the updater.
     """
 
     name: str = ""
@@ -146,6 +147,7 @@ class ParamConf(Message):
     wd_scale: NonNegative = 1.0
     share_from: str | None = None
     static: bool = False
+    first_step: Natural = 0
     id: int | None = None
     owner: int = -1
     partition_dim: int | None = None

@@ -20,6 +20,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.sharing import name_params
+from dsinga.net.stages_of_training import with_stages
 from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_own_names
 
 
@@ -40,7 +41,9 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
     create = partial(_create, conf, phase=phase, records=records, merged=merged)
     inputs = [layer for layer in selected.layer if layer.name in records and records[layer.name].leads is not None]
-    return records[inputs[0].name].leads.create_nets(selected, inputs, phase, create) if inputs else create(selected)
+    leads = records[inputs[0].name].leads if inputs else None
+    net = create(selected) if leads is None else leads.create_nets(selected, inputs, phase, create)
+    return with_stages(net) if phase & Phase.kTrain else net
 
 
 def _create(

@@ -59,6 +59,11 @@ class Param:
         return self.conf.static or self.spec.static
 
     @property
+    def first_step(self) -> int:
+        """The step of training before which it keeps its value."""
+        return self.conf.first_step
+
+    @property
     def lr_scale(self) -> float:
         """Factor of the learning rate."""
         return self.conf.lr_scale

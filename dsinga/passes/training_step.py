@@ -196,6 +196,7 @@ class TrainingStep:
     ) -> PassResult | None:
         """Return metrics and gradients of a micro-batch by replaying what was captured; None where it cannot."""
         assert self.passes is not None
+        net = net.at(ctx.step)
         if ctx.observer is not None:  # which is told each layer
             return None
 

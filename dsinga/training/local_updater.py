@@ -173,8 +173,11 @@ class LocalUpdater:
         """Queue the gradient of a param, which is applied in :meth:`finish` or before; it must not change until then.
 
         In host memory a large one is applied at once, while it is in the caches, unless all are clipped together. Small
-        ones are applied together, as are all on a device. A param that is not trained is replaced.
+        ones are applied together, as are all on a device. A param that is not trained is replaced, and one before its
+        first step stays as it is.
         """
+        if self.steps < self.params[name].first_step:
+            return
         gradient = self._moved(name, gradient)
         is_joined = self._joinable[name] and type(gradient) is np.ndarray
         if self._ops is not None or is_joined or self.updater.conf.clip_global_norm:
@@ -237,7 +240,12 @@ class LocalUpdater:
         self._waiting, self._joined = {}, None
 
     def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
-        """Apply at once the gradient of the elements from ``start`` on; it replaces a param that is not trained."""
+        """Apply at once the gradient of the elements from ``start`` on; it replaces a param that is not trained.
+
+        A param before its first step stays as it is.
+        """
+        if step < self.params[name].first_step:
+            return
         param, updater, where = self.params[name], self._updaters[name], slice(start, start + math.prod(gradient.shape))
         value, gradient = self.values[name].reshape(-1), self._moved(name, gradient)
         if not param.trainable:

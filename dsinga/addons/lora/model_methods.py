@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from dsinga.addons.lora.layer_params import layers_by_name, with_params
 from dsinga.addons.lora.low_rank_layers import (
     BASE,
     SCALED,
@@ -33,7 +34,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed, register
 from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import Checkpoint, export_safetensors
-from dsinga.job import Job, LayerConf, ParamConf
+from dsinga.job import Job, LayerConf
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.layer import Layer
 from dsinga.nn.model.from_job import JobModel
@@ -213,7 +214,7 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
         net = local.net
     except UserError:  # a job does not say the shape of labels that are fields
         net = local.unlabelled_net(model.output_layers())
-    built = {name.rpartition("#")[2]: net.nodes[position].layer for name, position in net.positions.items()}
+    built = layers_by_name(net)
     layers = {layer.name: layer for layer in local.job.neuralnet.layer}
     low_rank = low_rank_layers([*layers.values()])
     for name, (rank, alpha) in added.items():
@@ -264,18 +265,11 @@ def _freeze_job(
 
 def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
     """Return a layer of a job that keeps its params and, of a batch normalisation, its statistics."""
-    specs = [spec for spec in built.params if not spec.by_rows]
-    given = [*layer.param, *(ParamConf() for _ in specs[len(layer.param) :])]
-    static = [
-        conf.replace(static=True) if spec.trainable and not conf.share_from else conf
-        for conf, spec in zip(given, specs, strict=False)
-    ]
-    if isinstance(built, BatchNorm):
-        conf = layer.bm_conf
-        return layer.replace(
-            param=static, bm_conf=conf.replace(use_global_stats=True) if conf else {"use_global_stats": True}
-        )
-    return layer.replace(param=static)
+    layer = with_params(layer, built, lambda name, conf: conf.replace(static=True))
+    if not isinstance(built, BatchNorm):
+        return layer
+    settings = {"use_global_stats": True} if layer.bm_conf is None else layer.bm_conf.replace(use_global_stats=True)
+    return layer.replace(bm_conf=settings)
 
 
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:

@@ -73,6 +73,7 @@ class SliceSpec(NamedTuple):
     ``whole_param`` is the name of the param, of which the slice may be a part, and ``shape`` its shape: the updater
     depends on them.
     ``is_gradient`` says that what is pushed are gradients, the sum of which the workers apply themselves.
+    Gradients of steps before ``first_step`` are dropped.
     """
 
     slice: Slice
@@ -83,6 +84,7 @@ class SliceSpec(NamedTuple):
     whole_param: str = ""
     is_gradient: bool = False
     shape: tuple[int, ...] = ()
+    first_step: int = 0
 
 
 class ShardCopy(NamedTuple):
@@ -156,7 +158,7 @@ class ServedSlice:
         None skips the step. Slices that have a width also take sparse rows.
         """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
-        if gradient is None:
+        if gradient is None or step < self.spec.first_step:
             return self.accumulators[group].add(step, worker, None)
         value = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
         assert gradient.shape == value.shape, (str(self.spec.slice), gradient.shape)

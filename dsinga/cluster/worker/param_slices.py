@@ -34,6 +34,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
             config.parts[slice_.param].param,
             config.params[slice_.param].trainable and slice_.param in config.replicated,
             config.params[slice_.param].shape,
+            0 if slice_.param in config.replicated else config.params[slice_.param].first_step,
         )
         for slice_ in config.slices
     ]

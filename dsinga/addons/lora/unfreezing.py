@@ -1,0 +1,87 @@
+"""Defines Unfreeze, the extension by which groups of layers begin to train one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from dsinga.addons.lora.layer_params import layers_by_name, with_params
+from dsinga.base.registry import nearest_or_listed, register
+from dsinga.extensions.extension import Extension, LoopView
+from dsinga.extensions.triggers import AtEnd
+from dsinga.job import Job, ParamConf, Phase
+from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.limits import Count
+from dsinga.net import NeuralNet
+from dsinga.reading.checked_job import CheckedJob
+
+
+@register("extension", kUnfreeze=9)
+class Unfreeze(Extension):
+    """Trains groups of layers one after the other, usually from the last layer to the first: gradual unfreezing.
+
+    Howard and Ruder, Universal Language Model Fine-tuning for Text Classification (2018). The first group is trained
+    from the start, each further one, with those before, some epochs or steps later. Until then no gradient of its
+    params is computed, and they and their state of the updater stay as they are. Layers in no group are trained.
+    """
+
+    class Conf(Settings):
+        """Settings of kUnfreeze."""
+
+        groups: list[str] = setting(
+            [],
+            "the names of the layers of each group, or patterns of these, with spaces between; by default each layer "
+            "with params is a group, the last one first",
+        )
+        epochs: Count | None = setting(None, "after how many epochs each further group is trained")
+        steps: Count | None = setting(None, "after how many steps, in place of epochs")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield that both are given, or none."""
+            if (self.epochs is None) == (self.steps is None):
+                yield Fault("extension kUnfreeze needs either epochs, as in epochs: 1, or steps, as in steps: 500")
+
+    settings: Conf
+    pauses = False  # what it does is in the job
+
+    def set_up(self) -> None:
+        """Run at the end, where there is nothing to do."""
+        self.trigger = AtEnd()
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing: the params have their first steps."""
+
+    def change_job(self, checked: CheckedJob) -> Job:
+        """Return the job in which each param has the first step of its group."""
+        job, net = checked.job, checked.net(Phase.kTrain)
+        first: dict[str, int] = {}
+        for number, names in enumerate(self._groups(net)):
+            start = number * (self.settings.steps or 0) or checked.epochs.end(number * (self.settings.epochs or 0))
+            for node in net.nodes:
+                if node.layer.name.rpartition("#")[2] in names:
+                    first |= {param: min(start, first.get(param, start)) for param in node.params}
+
+        def change(name: str, conf: ParamConf) -> ParamConf:
+            return conf.replace(first_step=first[name]) if first.get(name) else conf
+
+        built = layers_by_name(net)
+        layers = [
+            with_params(layer, built[layer.name], change) if layer.name in built else layer
+            for layer in job.neuralnet.layer
+        ]
+        return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+    def _groups(self, net: NeuralNet) -> list[set[str]]:
+        """Return the names of the layers of each group. Raises UserError for a pattern that fits no layer."""
+        names = [name for name, layer in layers_by_name(net).items() if layer.params]
+        if not self.settings.groups:
+            return [{name} for name in reversed(names)]
+        groups, left = [], set(names)
+        for group in self.settings.groups:
+            for pattern in group.split():
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    hint = nearest_or_listed(pattern.strip("*"), names, "these are")
+                    raise self.error(f"no layer with params is called {pattern!r}{hint}", "groups")
+            groups.append({name for name in left if any(fnmatchcase(name, pattern) for pattern in group.split())})
+            left -= groups[-1]
+        return groups

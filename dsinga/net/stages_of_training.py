@@ -1,0 +1,31 @@
+"""Nets of which some params are trained from a later step on: the net of each stage of training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dsinga.base.errors import UserError
+from dsinga.net.neuralnet import NeuralNet
+
+
+def with_stages(net: NeuralNet) -> NeuralNet:
+    """Return a training net with a net for each stage (``by_step``), in which params of later stages are static.
+
+    Raises UserError where the net has other stages already.
+    """
+    starts = sorted({0, *(param.first_step for param in net.params.values() if param.trainable)})
+    if len(starts) == 1:
+        return net
+    if net.by_step:
+        raise UserError("params have a first_step, but the net grows with training already; leave one of the two out")
+    stages = ((start, _stage(net, start)) for start in starts[:-1])
+    return replace(net, by_step=(*stages, (starts[-1], net)))
+
+
+def _stage(net: NeuralNet, start: int) -> NeuralNet:
+    """Return the net in which the params that are not trained at a step are static."""
+    params = {
+        name: replace(param, conf=param.conf.replace(static=True)) if param.first_step > start else param
+        for name, param in net.params.items()
+    }
+    return replace(net, params=params)
