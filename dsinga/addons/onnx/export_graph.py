@@ -25,6 +25,7 @@ class GraphWriter:
         nodes: the nodes, sources first.
         weights: the initialisers by name; those of params have the names of these.
         integers: the names of the values that are int64, not float32.
+        joined: the names of initialisers that are made of several params, or of one in another form, by the params.
     """
 
     def __init__(self, params: Mapping[str, np.ndarray]):
@@ -32,21 +33,18 @@ class GraphWriter:
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
         self.integers: set[str] = set()
-        self._taken = set(params)
+        self.joined: dict[tuple[str, ...], str] = {}
+        self._taken, self._nodes = set(params), set[str]()  # names of values and params, and of nodes
         self._constants: dict[Any, str] = {}
 
     def unique(self, name: str) -> str:
         """Return a name of a value that no other value or param has: ``name``, if that is free."""
-        number, free = 2, name
-        while free in self._taken:
-            number, free = number + 1, f"{name}_{number}"
-        self._taken.add(free)
-        return free
+        return _free(name, self._taken)
 
     def node(self, operator: str, inputs: Sequence[Any], name: str, outputs: int = 1, **attributes: Any) -> list[str]:
         """Add a node and return the names of its outputs; inputs that are numbers or arrays become constants."""
-        name = self.unique(name)
-        values = [name] if outputs == 1 else [self.unique(f"{name}/{number}") for number in range(outputs)]
+        name = _free(name, self._nodes)
+        values = [self.unique(name if outputs == 1 else f"{name}/{number}") for number in range(outputs)]
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
         self.nodes.append(onnx_package().helper.make_node(operator, names, values, name=name, **attributes))
         return values
@@ -92,6 +90,15 @@ class GraphWriter:
                 kept.append(node)
         self.nodes = kept[::-1]
         self.weights = {name: array for name, array in self.weights.items() if name in needed}
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name that is not ``taken``, and add it: the name itself or, if that is not free, with a number."""
+    number, free = 2, name
+    while free in taken:
+        number, free = number + 1, f"{name}_{number}"
+    taken.add(free)
+    return free
 
 
 class LayerWriter:
@@ -148,9 +155,12 @@ class LayerWriter:
         return self.graph.weight(name, array if shape is None else array.reshape(shape))
 
     def joined(self, name: str, roles: Sequence[int], join: Callable[[list[np.ndarray]], np.ndarray]) -> str:
-        """Return an initialiser made of several params, called "LAYER_NAME" unless other layers have the same."""
-        array = join([self.graph.params[self.params[role]] for role in roles])
-        return self.graph.weight(f"{self.layer.name}_{name}", np.ascontiguousarray(array))
+        """Return an initialiser made of params, called "LAYER_NAME"; one of the same params is there once."""
+        params = tuple(self.params[role] for role in roles)
+        if params not in self.graph.joined:
+            array = np.ascontiguousarray(join([self.graph.params[param] for param in params]))
+            self.graph.joined[params] = self.graph.weight(f"{self.layer.name}_{name}", array)
+        return self.graph.joined[params]
 
     def floats(self, source: int = 0) -> str:
         """Return the feature of a source as float32."""

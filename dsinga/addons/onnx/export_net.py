@@ -14,6 +14,8 @@ from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
 from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
 from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
+from dsinga.addons.onnx.export_layers_sequences import SEQUENCES
+from dsinga.addons.onnx.export_steps import Values, stored_shape, with_any_steps
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.serving import write_checked
 from dsinga.base.errors import UserError
@@ -26,7 +28,7 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 OPSET = 21
-LAYERS = {**DENSE, **IMAGES, **RECORDS}
+LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
@@ -73,6 +75,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
     outputs, is_last = model.output_layers(), model.has_channels_last()
+    outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
     return net_to_onnx(net, model.params, outputs, model.name, metadata, opset, channels_last=is_last)
 
 
@@ -93,14 +96,19 @@ def net_to_onnx(
 
     Raises UserError, naming all of them, for layers that ONNX does not have.
     """
-    graph, results = write_graph(net, params, outputs, channels_last)
-    inputs = [(name, stored_shape(net.layer(name))) for name in net.inputs if graph.takes(name)]
+
+    def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
+        return write_graph(net, params, outputs, channels_last)
+
+    graph, results = write(net)
+    inputs: Values = [(name, stored_shape(net.layer(name))) for name in net.inputs if graph.takes(name)]
+    with_any_steps(net, write, graph, inputs, results)
     return finished(graph, inputs, results, name, metadata or {}, opset)
 
 
 def finished(
-    graph: GraphWriter, inputs: Sequence[tuple[str, tuple[Any, ...]]], outputs: Sequence[tuple[str, tuple[Any, ...]]],
-    name: str = "net", metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
+    graph: GraphWriter, inputs: Values, outputs: Values, name: str = "net",
+    metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
 ) -> OnnxNet:  # fmt: skip
     """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
     onnx = onnx_package()
@@ -125,14 +133,9 @@ def _element_type(graph: GraphWriter, value: str) -> int:
     return 7 if value in graph.integers else 1
 
 
-def stored_shape(layer: Any) -> tuple[int, ...]:
-    """Return the shape of a record as an input layer takes it."""
-    return tuple(getattr(layer, "stored", layer.shape[1:]))
-
-
 def write_graph(
     net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], channels_last: bool
-) -> tuple[GraphWriter, list[tuple[str, tuple[int, ...]]]]:
+) -> tuple[GraphWriter, Values]:
     """Return the nodes of a net, and the values of its outputs with the shapes of their rows."""
     graph, refused = GraphWriter(params), []
     needed = _needed(net, outputs)

@@ -25,8 +25,12 @@ REFUSED = {
     "kDropout-member": "draws a member",
     "kDummy-input": "makes random numbers",
     "kRNNDummy-codes": "makes random numbers",
+    "kPooling1D-FIRST windows": "by lengths",
+    "kPooling1D-LAST windows": "by lengths",
 }
 WITHOUT = REFUSED.keys() | {"kDropout-member image", "kDropout-member rows", "kRNNDummy-numbers"}
+WITHOUT |= {"kGRU-carry", "kLSTM-carry", "kRNN-carry"}  # a state that training alone has
+assert LAYERS.keys() >= {"kInnerProduct", "kConvolution", "kGRU", "kArgSort"}
 EXPORTED = [case for case in CASES if SAME.get(case.kind, case.kind) in LAYERS and str(case) not in WITHOUT]
 
 
