@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.values import Constant, NotImportable
 
 LARGEST = 1 << 28  # numbers that a node may make out of few, as ConstantOfShape and Tile do
@@ -34,8 +35,18 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
             results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
     except Exception as error:  # whatever a wrong graph leads numpy to
         raise NotImportable(f"whose constants do not fit: {type(error).__name__}: {error}") from None
-    name = operands[0].name if operands and operands[0] is not None and node.op_type in RENAMING else ""
-    return [Constant(np.asarray(array), name) for array in results]
+    return [Constant(np.asarray(array), _name_of(node, operands)) for array in results]
+
+
+def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
+    """Return the name of the param whose numbers the result of a node has, "" for none.
+
+    Exporters write params with the same numbers once, and an Identity for each further one, which has its name.
+    """
+    if node.op_type not in RENAMING or not operands or operands[0] is None:
+        return ""
+    is_copy = node.op_type == "Identity" and not is_made_up(node.output[0])
+    return str(node.output[0]) if is_copy else operands[0].name
 
 
 def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
