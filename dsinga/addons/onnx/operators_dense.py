@@ -21,8 +21,8 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
     array = array if transposed else array.T
     params = {"weight": (weight, np.ascontiguousarray(array))}
     if bias is not None:
-        if not isinstance(bias, Constant):
-            raise NotImportable("with a bias that is no param of the file")
+        if not isinstance(bias, Constant) or bias.array.size not in (1, len(array)):
+            raise NotImportable("with a bias that is no row of the file")
         params["bias"] = (bias, np.broadcast_to(np.asarray(bias.array, np.float32).reshape(-1), len(array)))
     layer = place.layer(nn.Dense, params, units=len(array), use_bias=bias is not None)
     symbol, rows = feature(x), x.shape[1:]

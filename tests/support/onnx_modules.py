@@ -1,0 +1,381 @@
+"""Modules of PyTorch that people export to ONNX, and their exports: nets for images, steps, texts and vectors."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support.torch_nets import Bert, LanguageModel, ResNet18, UNet
+
+
+def mlp() -> nn.Module:
+    """Return three fully connected layers."""
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+class LeNet(nn.Module):
+    """LeNet-5 (LeCun et al., 1998), as tutorials have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 4 * 4, 24), nn.Linear(24, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = torch.flatten(x, 1)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+
+
+class InvertedResidual(nn.Module):
+    """The block of MobileNet v2 (Sandler et al., 2018)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.is_residual = stride == 1 and inputs == outputs
+        self.conv = nn.Sequential(
+            nn.Conv2d(inputs, 3 * inputs, 1, bias=False), nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
+            nn.Conv2d(3 * inputs, 3 * inputs, 3, stride, 1, groups=3 * inputs, bias=False),
+            nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
+            nn.Conv2d(3 * inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        return x + self.conv(x) if self.is_residual else self.conv(x)
+
+
+class MobileNet(nn.Module):
+    """A small MobileNet v2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [InvertedResidual(4, 6, 2), InvertedResidual(6, 6, 1), InvertedResidual(6, 8, 2)]
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(), *blocks)
+        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(8, 5))
+
+    def forward(self, x: Any) -> Any:
+        return self.classifier(self.features(x).mean([2, 3]))
+
+
+class Vgg(nn.Module):
+    """A small VGG (Simonyan and Zisserman, 2015) with the adaptive pooling and the dropout of torchvision's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2, 2),
+            nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2, 2),
+        )  # fmt: skip
+        self.avgpool = nn.AdaptiveAvgPool2d((2, 2))
+        self.classifier = nn.Sequential(nn.Linear(32, 16), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(16, 5))
+
+    def forward(self, x: Any) -> Any:
+        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+
+
+class DenseBlock(nn.Module):
+    """A block of DenseNet (Huang et al., 2017): each layer sees the features of all before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 4, 3, padding=1, bias=False)) for n in (4, 8, 12)
+        )
+        self.transition = nn.Sequential(nn.Conv2d(16, 8, 1), nn.AvgPool2d(2, 2))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.cat([x, layer(x)], 1)
+        return self.transition(x).flatten(1)
+
+
+class Inception(nn.Module):
+    """A block of GoogLeNet (Szegedy et al., 2015): four branches side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch1 = nn.Conv2d(4, 2, 1)
+        self.branch2 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 3, padding=1))
+        self.branch3 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 5, padding=2))
+        self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 2, 1))
+        self.fc = nn.Linear(10, 3)
+
+    def forward(self, x: Any) -> Any:
+        branches = [self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)]
+        return self.fc(F.adaptive_avg_pool2d(F.relu(torch.cat(branches, 1)), 1).flatten(1))
+
+
+class Fire(nn.Module):
+    """The fire module of SqueezeNet (Iandola et al., 2016) and its classifier by a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.expand1, self.expand3 = nn.Conv2d(4, 2, 1), nn.Conv2d(2, 4, 1), nn.Conv2d(2, 4, 3, padding=1)
+        self.classifier = nn.Sequential(nn.Conv2d(8, 5, 1), nn.ReLU(), nn.AdaptiveAvgPool2d((1, 1)))
+
+    def forward(self, x: Any) -> Any:
+        y = F.relu(self.squeeze(x))
+        y = torch.cat([F.relu(self.expand1(y)), F.relu(self.expand3(y))], 1)
+        return torch.flatten(self.classifier(F.max_pool2d(y, 3, 2, ceil_mode=True)), 1)
+
+
+class ShuffleUnit(nn.Module):
+    """A unit of ShuffleNet v2 (Ma et al., 2018): half the channels pass, and the channels are shuffled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False), nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        left, right = x.chunk(2, dim=1)
+        y = torch.cat((left, self.branch(right)), dim=1)
+        rows, channels, height, width = y.shape
+        y = y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
+        return self.head(y).mean((2, 3))
+
+
+class Decoder(nn.Module):
+    """A generator as in DCGAN (Radford et al., 2016): vectors become images by transposed convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8 * 4 * 4)
+        self.main = nn.Sequential(
+            nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.LeakyReLU(0.2),
+            nn.ConvTranspose2d(4, 2, 3, 2, 1, output_padding=1), nn.Tanh(),
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        return self.main(self.first(x).view(-1, 8, 4, 4))
+
+
+def conv1d_net() -> nn.Module:
+    """Return a net for signals, with dilated convolutions."""
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 5, padding=2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2),
+        nn.Conv1d(4, 6, 3, padding=2, dilation=2), nn.ELU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+class ViT(nn.Module):
+    """A vision transformer (Dosovitskiy et al., 2021) with a class token and attention as timm writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.token, self.positions = nn.Parameter(torch.randn(1, 1, 8)), nn.Parameter(torch.randn(1, 5, 8) * 0.1)
+        self.norm1, self.norm2, self.norm = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 3)
+
+    def attention(self, x: Any) -> Any:
+        """Return what each patch gathers from the others."""
+        rows, steps, width = x.shape
+        q, k, v = self.qkv(x).reshape(rows, steps, 3, 2, width // 2).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(y.transpose(1, 2).reshape(rows, steps, width))
+
+    def forward(self, x: Any) -> Any:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+        x = x + self.attention(self.norm1(x))
+        return self.head(self.norm(x + self.mlp(self.norm2(x)))[:, 0])
+
+
+class Gpt(nn.Module):
+    """A GPT as in nanoGPT: causal attention, GELU by tanh, one weight for words in and out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(11, 8), nn.Embedding(6, 8)
+        self.ln_1, self.ln_2, self.ln_f = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.c_attn, self.c_proj = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.c_fc, self.c_out = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.lm_head = nn.Linear(8, 11, bias=False)
+        self.lm_head.weight = self.words.weight
+
+    def attention(self, x: Any) -> Any:
+        """Return what each step gathers from those before it."""
+        rows, steps, width = x.size()
+        q, k, v = self.c_attn(x).split(width, dim=2)
+        q, k, v = (part.view(rows, steps, 2, width // 2).transpose(1, 2) for part in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(rows, steps, width))
+
+    def forward(self, codes: Any) -> Any:
+        x = self.words(codes) + self.positions(torch.arange(codes.shape[1]))
+        x = x + self.attention(self.ln_1(x))
+        x = x + self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+        return self.lm_head(self.ln_f(x))
+
+
+class Encoder(nn.Module):
+    """A layer of torch's TransformerEncoder on steps, and its mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.layer(x).mean(1))
+
+
+class Tagger(nn.Module):
+    """A tag for each word of a sentence by an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm, self.out = nn.Embedding(11, 6), nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, codes: Any) -> Any:
+        return self.out(self.lstm(self.words(codes))[0])
+
+
+class GruClassifier(nn.Module):
+    """A class for a sequence by the last state of two GRU layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.out = nn.GRU(4, 5, 2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.gru(x)[1][-1])
+
+
+class Bidirectional(nn.Module):
+    """The largest states of an LSTM in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(4, 3, batch_first=True, bidirectional=True), nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.lstm(x)[0].max(dim=1)[0])
+
+
+class Recommender(nn.Module):
+    """The mean of the vectors of what a user had, beside numbers of the user (a wide and deep net)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.deep = nn.Embedding(11, 6), nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.wide = nn.Linear(4, 1)
+
+    def forward(self, codes: Any, x: Any) -> Any:
+        deep = self.deep(torch.cat([self.items(codes).mean(1), x], 1))
+        return torch.sigmoid(deep + self.wide(x))
+
+
+class ConvNeXt(nn.Module):
+    """A block of ConvNeXt (Liu et al., 2022) with its scale of layers, and a group normalisation before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.group_norm = nn.Conv2d(3, 4, 2, 2), nn.GroupNorm(2, 4)
+        self.dwconv, self.norm = nn.Conv2d(4, 4, 7, padding=3, groups=4), nn.LayerNorm(4, eps=1e-6)
+        self.pwconv1, self.act, self.pwconv2 = nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4)
+        self.gamma, self.head = nn.Parameter(torch.full((4,), 0.5)), nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.group_norm(self.stem(x))
+        y = self.pwconv2(self.act(self.pwconv1(self.norm(self.dwconv(x).permute(0, 2, 3, 1)))))
+        return self.head((x + (self.gamma * y).permute(0, 3, 1, 2)).mean([-2, -1]))
+
+
+class SqueezeExcite(nn.Module):
+    """A block whose channels are weighed by their means (Hu et al., 2018), with Swish and Hardsigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.pool = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1)
+        self.fc1, self.fc2, self.head = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = F.silu(self.norm(self.conv(x)))
+        x = x * F.hardsigmoid(self.fc2(F.relu(self.fc1(self.pool(x)))))
+        return self.head(self.pool(F.hardswish(x)).flatten(1))
+
+
+Shape = tuple[int, ...]
+# The shape of a record of each input, with the number of codes behind it where these are codes.
+MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
+    "MLP": ([((6,), 0)], mlp),
+    "LeNet": ([((1, 28, 28), 0)], LeNet),
+    "ResNet-18": ([((3, 32, 32), 0)], ResNet18),
+    "U-Net": ([((1, 16, 16), 0)], UNet),
+    "MobileNet": ([((3, 16, 16), 0)], MobileNet),
+    "VGG": ([((3, 16, 16), 0)], Vgg),
+    "dense block": ([((4, 8, 8), 0)], DenseBlock),
+    "Inception block": ([((4, 8, 8), 0)], Inception),
+    "fire module": ([((4, 8, 8), 0)], Fire),
+    "ShuffleNet unit": ([((8, 6, 6), 0)], ShuffleUnit),
+    "decoder": ([((6,), 0)], Decoder),
+    "net of signals": ([((2, 16), 0)], conv1d_net),
+    "ViT": ([((3, 8, 8), 0)], ViT),
+    "BERT": ([((12,), 20)], Bert),
+    "GPT": ([((6,), 11)], Gpt),
+    "language model by hand": ([((12,), 20)], LanguageModel),
+    "transformer layer": ([((5, 8), 0)], Encoder),
+    "LSTM tagger": ([((5,), 11)], Tagger),
+    "GRU classifier": ([((5, 4), 0)], GruClassifier),
+    "bidirectional LSTM": ([((5, 4), 0)], Bidirectional),
+    "recommender": ([((3,), 11), ((4,), 0)], Recommender),
+    "ConvNeXt block": ([((3, 8, 8), 0)], ConvNeXt),
+    "squeeze and excite": ([((3, 8, 8), 0)], SqueezeExcite),
+}
+
+
+def records(name: str, count: int, seed: int = 0) -> list[Any]:
+    """Return tensors of records for a module."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(codes, (count, *shape), generator=generator) if codes
+        else torch.randn((count, *shape), generator=generator)
+        for shape, codes in MODULES[name][0]
+    ]  # fmt: skip
+
+
+def made(name: str) -> nn.Module:
+    """Return a module by its name, with running statistics that are not those with which it begins."""
+    torch.manual_seed(1)
+    module = MODULES[name][1]()
+    for layer in module.modules():
+        if getattr(layer, "running_mean", None) is not None:
+            layer.running_mean.normal_(0, 0.3)
+            layer.running_var.uniform_(0.5, 2)
+    return module.eval()
+
+
+def exported(module: nn.Module, inputs: list[Any], path: Path, is_dynamo: bool) -> None:
+    """Write the ONNX file of a module, by the exporter that traces or by that of torch.export; keep its layers."""
+    names = [f"input_{i}" for i in range(len(inputs))]
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if is_dynamo:
+            batch = torch.export.Dim("batch", min=2, max=64)
+            torch.onnx.export(
+                module, tuple(inputs), path, input_names=names, dynamo=True, verbose=False, external_data=False,
+                dynamic_shapes=tuple({0: batch} for _ in inputs), opset_version=18, optimize=True,
+            )  # fmt: skip
+            return
+        torch.onnx.export(
+            module, tuple(inputs), str(path), input_names=names, output_names=["output"], dynamo=False,
+            dynamic_axes={name: {0: "batch"} for name in [*names, "output"]}, opset_version=17,
+            training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
+        )  # fmt: skip
