@@ -8,7 +8,7 @@ from typing import Any
 from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
 from dsinga.job import PaddingMode
 from dsinga.layers.images.sliding import Window
-from dsinga.layers.images.taps import Taps
+from dsinga.layers.interface.taps import Taps
 
 PAD_MODES = {PaddingMode.kEdge: "edge", PaddingMode.kReflect: "reflect", PaddingMode.kPeriodic: "wrap"}
 

@@ -16,6 +16,7 @@ from dsinga.job.limits import Count, Pixels
 from dsinga.layers.images.sliding import (
     Window,
     WindowConf,
+    adaptive_taps,
     as_images,
     by_axis,
     refuse_window,
@@ -23,13 +24,14 @@ from dsinga.layers.images.sliding import (
     whole_image,
     window_shape,
     window_sizes,
+    window_taps,
 )
-from dsinga.layers.images.taps import Taps, adaptive_taps, combine, combine_grad, taps_of_region, window_taps
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.interface.region import Reach, Region
+from dsinga.layers.interface.taps import Taps, combine, combine_grad, taps_of_region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
 from dsinga.ops.types import Sizes

@@ -14,11 +14,11 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Pixels, Positive
 from dsinga.layers.images.sliding import by_axis, points_shape
-from dsinga.layers.images.taps import Taps, combine, combine_grad, taps_of_region
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.taps import Taps, combine, combine_grad, taps_of_region
 
 
 class ResizeMethod(Enum):

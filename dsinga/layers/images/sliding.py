@@ -14,6 +14,7 @@ from dsinga.job.message import field_types
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape
 from dsinga.layers.interface.region import Reach, Region
+from dsinga.layers.interface.taps import Taps
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, extents, output_sizes, padded_sizes, to_image
 from dsinga.ops.types import Sizes
@@ -212,6 +213,34 @@ def refuse_window(layer: Layer, conf: WindowConf, because: str) -> None:
     fields = [name for name in names if getattr(conf, name, None) not in (None, False)]
     if fields:
         raise layer.fail(f"{because}; leave out {' and '.join(fields)}", conf, fields[0])
+
+
+def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
+    """Return the taps of means over windows of images of ``size``; a window of padding alone has weights of 0.
+
+    Without ``counts_padding`` a mean is that of the points inside, with ``ceil`` that of those inside the padded image.
+    """
+    taps = []
+    gaps = window.dilation or (1,) * len(size)
+    for length, kernel, stride, pad, count, gap in zip(size, *window[:4], gaps, strict=True):
+        points = (np.arange(count) * stride - pad)[:, None] + np.arange(kernel) * gap
+        inside = (points >= 0) & (points < length)
+        padded = (points >= -pad) & (points < length + pad)
+        counted = (padded if ceil else np.ones_like(inside)) if counts_padding else inside
+        taps.append(Taps.of(points, inside / np.maximum(counted.sum(axis=1, keepdims=True), 1), length))
+    return tuple(taps)
+
+
+def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
+    """Return taps of means over PyTorch's windows, from floor(j·H / n) to ceil((j + 1)·H / n), for n of H points."""
+    taps = []
+    for length, count in zip(size, outputs, strict=True):
+        numbers = np.arange(count)
+        starts, ends = numbers * length // count, -(-(numbers + 1) * length // count)
+        points = starts[:, None] + np.arange((ends - starts).max())
+        inside = points < ends[:, None]
+        taps.append(Taps.of(points, inside / inside.sum(axis=1, keepdims=True), length))
+    return tuple(taps)
 
 
 def as_images(x: Array) -> Array:

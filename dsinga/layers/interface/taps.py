@@ -11,11 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dsinga.layers.images.sliding import Window
 from dsinga.layers.interface.region import Region
 from dsinga.ops import Array, Ops
 from dsinga.ops.layout import LAST, contiguous, to_image
-from dsinga.ops.types import Sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,34 +66,6 @@ class Taps:
         """The taps by which gradients for the first, second, ... points of all windows become that for the source."""
         points = self.points.T.reshape(-1, 1)
         return Taps(points, np.ones(points.shape), self.size).transposed
-
-
-def window_taps(window: Window, size: Sizes, counts_padding: bool, ceil: bool) -> tuple[Taps, ...]:
-    """Return the taps of means over windows of images of ``size``; a window of padding alone has weights of 0.
-
-    Without ``counts_padding`` a mean is that of the points inside, with ``ceil`` that of those inside the padded image.
-    """
-    taps = []
-    gaps = window.dilation or (1,) * len(size)
-    for length, kernel, stride, pad, count, gap in zip(size, *window[:4], gaps, strict=True):
-        points = (np.arange(count) * stride - pad)[:, None] + np.arange(kernel) * gap
-        inside = (points >= 0) & (points < length)
-        padded = (points >= -pad) & (points < length + pad)
-        counted = (padded if ceil else np.ones_like(inside)) if counts_padding else inside
-        taps.append(Taps.of(points, inside / np.maximum(counted.sum(axis=1, keepdims=True), 1), length))
-    return tuple(taps)
-
-
-def adaptive_taps(size: Sizes, outputs: Sizes) -> tuple[Taps, ...]:
-    """Return taps of means over PyTorch's windows, from floor(j·H / n) to ceil((j + 1)·H / n), for n of H points."""
-    taps = []
-    for length, count in zip(size, outputs, strict=True):
-        numbers = np.arange(count)
-        starts, ends = numbers * length // count, -(-(numbers + 1) * length // count)
-        points = starts[:, None] + np.arange((ends - starts).max())
-        inside = points < ends[:, None]
-        taps.append(Taps.of(points, inside / inside.sum(axis=1, keepdims=True), length))
-    return tuple(taps)
 
 
 def taps_of_region(taps: Sequence[Taps], region: Region) -> tuple[Taps, ...]:
