@@ -253,19 +253,16 @@ def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value:
     sides = [pad] * 2 * (len(rows) - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
     images = rows if len(rows) > 2 and len(pairs) < len(rows) else (*(1,) * max(1, 3 - len(rows)), *rows)
-    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or not math.isfinite(value or 0):
+    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or value != value:
         raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {len(rows)} axes")
     padding = ((0, 0),) * (len(images) - 1 - len(pairs)) + tuple(pairs)
     layer = nn.Padding2D if len(images) == 3 else nn.Padding3D
     if images != rows:
         symbol = reshaped(place, symbol, images, ".axes")
-    y = layer(padding, PAD_MODES[mode], name=place.name())(symbol)
+    y = layer(padding, PAD_MODES[mode], value or 0.0, name=place.name())(symbol)
     if images != rows:
         y = reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
-    if not value:
-        return y
-    around = torch.nn.functional.pad(torch.zeros(1, *rows), sides, value=value)
-    return add(place, place.trace.wrapped(y), around)
+    return y
 
 
 def interpolate(

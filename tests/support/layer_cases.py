@@ -144,7 +144,7 @@ case("kArithmetic", "matrices", {"arithmetic_conf": {"operator": "MATMUL"}}, (BA
 for name, number in {"SUBTRACT": 1.5, "DIVIDE": 2.5, "POWER": 3.0, "MAXIMUM": 0.1}.items():
     more = {"swapped": True} if name == "SUBTRACT" else {}
     case("kArithmetic", f"{name} number", {"arithmetic_conf": {"operator": name, "number": number, **more}}, IMAGES)
-for index in ("1", "..., -1", "1:, new, ::2"):
+for index in ("1", "..., -1", "1:, new, ::2", "::-2, 1, [3, 0, -1, 3]", "[1, 1], ..., :2", "..., [2, 0], new, 1:"):
     case("kIndex", index, {"index_conf": {"index": index}}, IMAGES)
 case("kPermute", "", {"permute_conf": {"dims": [2, 3, 1]}}, IMAGES)
 case("kRepeat", "", {"repeat_conf": {"times": 3}}, IMAGES)
@@ -232,6 +232,7 @@ FIELD, VOLUME = (BATCH, 2, 4, 3), (BATCH, 2, 3, 2, 3)
 around = {"before": [2, 1], "after": [1, 2]}
 for mode in ("kZero", "kEdge", "kReflect", "kPeriodic"):
     case("kPadding", mode, {"padding_conf": {**around, "mode": [mode]}}, FIELD)
+case("kPadding", "a value", {"padding_conf": {**around, "mode": ["kZero", "kEdge"], "value": 1.5}}, FIELD)
 case("kPadding", "globe", {"padding_conf": {"before": [1], "after": [1], "mode": ["kReflect", "kPeriodic"]}}, FIELD)
 modes = ["kEdge", "kZero", "kPeriodic"]
 case("kPadding", "volume", {"padding_conf": {"before": [1, 0, 2], "after": [1], "mode": modes}}, VOLUME)

@@ -17,6 +17,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
+from dsinga.layers.interface.taps import Taps, weighted
 from dsinga.ops import Ops
 from dsinga.ops.layout import contiguous
 
@@ -166,15 +167,19 @@ def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
     return summed.astype(source.dtype, copy=False)
 
 
-_ITEM = re.compile(r"(?P<int>-?\d+)|(?P<new>new)|(?P<all>\.\.\.)|(?P<slice>-?\d*:-?\d*(:-?\d*)?)")
+_ITEM = re.compile(
+    r"(?P<int>-?\d+)|(?P<new>new)|(?P<all>\.\.\.)|(?P<slice>-?\d*:-?\d*(:-?\d*)?)|\[(?P<list>\s*-?\d+(\s*,\s*-?\d+)*\s*)\]"
+)
+_COMMA = re.compile(r",(?![^\[]*\])")  # between items, not in a list
 
 
 @register("layer", kIndex=796)
 class Index(Layer):
-    """Part of the source by numpy's basic indexing of the axes after the batch: "0", "1:3", "..., -1" or "new, ::2".
+    """Part of the source by numpy's indexing of the axes after the batch: "0", "1:3", "..., -1", "new, ::2", "[2, 0]".
 
     An item for each axis, separated by commas: a number takes one and leaves the axis out, start:stop:step takes
-    several, "..." stands for all axes that have no item, and "new" makes an axis of length 1.
+    several, a list those that it names, "..." stands for all axes that have no item, and "new" makes an axis of length
+    1. There may be one list.
     """
 
     class Conf(Settings):
@@ -185,32 +190,50 @@ class Index(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="takes some of the features of a row")
+    taps: Taps | None = None  # of a list along ``axis`` of what the other items take
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        items = [item.strip() for item in self.settings.index.split(",")]
-        self.key = (slice(None), *map(self._item, items))
+        items = [self._item(item.strip()) for item in _COMMA.split(self.settings.index)]
+        lists = [place for place, item in enumerate(items) if isinstance(item, list)]
+        self.key = (slice(None), *(slice(None) if isinstance(item, list) else item for item in items))
         source = self.source_shapes[0]
         try:
             self.shape = np.broadcast_to(np.zeros(1, np.uint8), source)[self.key].shape
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             text = f"takes [{self.settings.index}] of rows of {shape_text(source[1:])}: {error}"
             raise self.fail(text, field="index") from None
         if 0 in self.shape:
             raise self.fail(f"[{self.settings.index}] of {shape_text(source[1:])} is empty", field="index")
+        if lists:
+            self._take_list(items, *lists)
+
+    def _take_list(self, items: Sequence[Any], place: int, *more: int) -> None:
+        """Set the taps and the axis of the list among the items, and the shape."""
+        kept = [not isinstance(item, int) for item in items]
+        self.axis = 1 + sum(kept[:place]) if ... not in items[:place] else len(self.shape) - sum(kept[place:])
+        size, points = self.shape[self.axis], np.array(items[place])
+        if more or points.min() < -size or points.max() >= size:
+            fault = "has several lists; take one after the other" if more else f"is outside of an axis of {size}"
+            raise self.fail(f"[{self.settings.index}] {fault}", field="index")
+        self.taps = Taps(points[:, None] % size, np.ones((len(points), 1)), size)
+        self.shape = (*self.shape[: self.axis], len(points), *self.shape[self.axis + 1 :])
 
     def _item(self, text: str) -> Any:
         found = _ITEM.fullmatch(text)
         if found is None:
-            raise self.fail(f"{text!r} is no item of an index; write 0, 1:3, new or ...", field="index")
+            raise self.fail(f"{text!r} is no item of an index; write 0, 1:3, [0, 2], new or ...", field="index")
         if found["int"]:
             return int(text)
         if found["slice"]:
             return slice(*(int(part) if part else None for part in text.split(":")))
+        if found["list"]:
+            return list(map(int, found["list"].split(",")))
         return None if found["new"] else ...
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(contiguous(sources[0][self.key]))
+        y = sources[0][self.key]
+        return Output(contiguous(y) if self.taps is None else weighted(y, self.axis, self.taps, ctx.ops))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -218,5 +241,5 @@ class Index(Layer):
         if not needs[0]:
             return (None,), ()
         gradient = ctx.ops.xp.zeros_like(sources[0])
-        gradient[self.key] = grad
+        gradient[self.key] = grad if self.taps is None else weighted(grad, self.axis, self.taps.transposed, ctx.ops)
         return (gradient,), ()

@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf, PaddingMode
 from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Bound
 from dsinga.job.limits import Padding as Points
 from dsinga.layers.images.sliding import by_axis, interior, points_shape
 from dsinga.layers.interface.checks import shape_text
@@ -34,10 +35,10 @@ def without_axes(values: Sequence[int], region: Region) -> list[int]:
 class Padding(Layer):
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with points added around them: (B, C, H', W').
 
-    H' = before + H + after. What is added has a ``mode`` for each axis: zeros; the edge, repeated; the field mirrored
-    at its edge, which is not repeated (PyTorch's and numpy's "reflect"); or the opposite side of a periodic field, such
-    as longitude (PyTorch's "circular", numpy's "wrap"). Corners have the modes of all their axes. The gradient of an
-    added point is added to that of the point from which it was copied.
+    H' = before + H + after. What is added has a ``mode`` for each axis: zeros, or another ``value``; the edge,
+    repeated; the field mirrored at its edge, which is not repeated (PyTorch's and numpy's "reflect"); or the opposite
+    side of a periodic field, such as longitude (PyTorch's "circular", numpy's "wrap"). Corners have the modes of all
+    their axes. The gradient of an added point is added to that of the point from which it was copied.
     """
 
     class Conf(Settings):
@@ -46,6 +47,7 @@ class Padding(Layer):
         before: list[Points] = setting([], "how many points are added before the first; 0 by default")
         after: list[Points] = setting([], "how many points are added after the last; 0 by default")
         mode: list[PaddingMode] = setting([], "what is added; kZero by default")
+        value: Bound = setting(0.0, "what kZero adds in place of zeros")
 
     settings: Conf
     source_count = 1
@@ -57,6 +59,7 @@ class Padding(Layer):
         self.sizes = points_shape(self)
         self.before, self.after = by_axis(self, "before", 0), by_axis(self, "after", 0)
         self.modes = by_axis(self, "mode", PaddingMode.kZero)
+        self.source_fill = self.settings.value
         for size, mode, *added in zip(self.sizes, self.modes, self.before, self.after, strict=True):
             most = {PaddingMode.kReflect: size - 1, PaddingMode.kPeriodic: size}.get(mode)
             if most is not None and max(added) > most:
@@ -94,7 +97,8 @@ class Padding(Layer):
             region = y[interior(self.before[axis + 1 :], self.sizes[axis + 1 :], axis + 3)]
             inner = region[along(axis + 2, self._inner(axis))]
             for border, source in self._borders(axis):
-                region[along(axis + 2, border)] = 0 if mode is PaddingMode.kZero else inner[along(axis + 2, source)]
+                copied = self.settings.value if mode is PaddingMode.kZero else inner[along(axis + 2, source)]
+                region[along(axis + 2, border)] = copied
         return Output(y)
 
     def compute_gradient(

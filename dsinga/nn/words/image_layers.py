@@ -147,22 +147,28 @@ def adaptive_pooling(pool: str, axes: int, output_size: Size) -> Write:
 
 @layer
 def Padding2D(
-    padding: Sides = 1, padding_mode: str | tuple[str, str] = "zero", **common: Unpack[LayerArguments]
+    padding: Sides = 1,
+    padding_mode: str | tuple[str, str] = "zero",
+    value: float = 0.0,
+    **common: Unpack[LayerArguments],
 ) -> Write:
-    """Adds pixels on every side of images (kPadding).
+    """Adds pixels on every side of images (kPadding); "zero" adds ``value``.
 
     ``padding_mode`` is "zero", "edge", "reflect" (without the edge) or "periodic", the opposite side, or one for each
     axis. ``padding`` is a number, (rows, columns), or ((above, below), (left, right)).
     """
-    return padded(2, padding, padding_mode)
+    return padded(2, padding, padding_mode, value)
 
 
 @layer
 def Padding3D(
-    padding: Sides = 1, padding_mode: str | tuple[str, ...] = "zero", **common: Unpack[LayerArguments]
+    padding: Sides = 1,
+    padding_mode: str | tuple[str, ...] = "zero",
+    value: float = 0.0,
+    **common: Unpack[LayerArguments],
 ) -> Write:
-    """Adds points on every side of volumes (kPadding)."""
-    return padded(3, padding, padding_mode)
+    """Adds points on every side of volumes (kPadding); "zero" adds ``value``."""
+    return padded(3, padding, padding_mode, value)
 
 
 @layer
@@ -177,7 +183,7 @@ def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write
     return padded(3, padding, "zero")
 
 
-def padded(axes: int, padding: Any, padding_mode: Any) -> Write:
+def padded(axes: int, padding: Any, padding_mode: Any, value: float = 0.0) -> Write:
     """Return a function that writes a padding layer of images, or of volumes if ``axes`` is 3."""
     words = [padding_mode] if isinstance(padding_mode, str) else [*padding_mode]
 
@@ -187,7 +193,7 @@ def padded(axes: int, padding: Any, padding_mode: Any) -> Write:
             if word not in MODES:
                 raise writer.fail(str(unknown_name("padding_mode", word, MODES)))
         modes = {} if {*words} == {"zero"} else {"mode": [MODES[word] for word in words]}
-        fields = {**before_and_after(writer, padding, axes), **modes}
+        fields = {**before_and_after(writer, padding, axes), **modes, **({"value": value} if value else {})}
         return writer.add("kPadding", **layer_settings(writer.builder.kind, "kPadding", fields))
 
     return write

@@ -93,8 +93,12 @@ class Operators(ABC):
             return "new" if item is None else "..."
         if isinstance(item, int) and not isinstance(item, bool):
             return str(item)
+        if isinstance(item, list) and item and all(type(number) is int for number in item):
+            return str(item)
         parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
         if not isinstance(item, slice) or not all(part is None or isinstance(part, int) for part in parts):
-            raise UserError(f"{self!r} is indexed by numbers, slices, None and ..., not by {value_text(item)}")
+            raise UserError(
+                f"{self!r} is indexed by numbers, slices, a list of numbers, None and ..., not by {value_text(item)}"
+            )
         texts = ["" if part is None else str(part) for part in parts]
         return ":".join(texts if item.step is not None else texts[:2])

@@ -43,6 +43,9 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kResize", {}, [IMAGES], ["give resize_conf a size"]),
     ("kResize", {"resize_conf": {"scale": [0.1]}}, [IMAGES], ["leaves no point along an axis"]),
     ("kResize", {"resize_conf": {"size": [3, 4, 5]}}, [IMAGES], ["2 axes follow the channels"]),
+    ("kIndex", {"index_conf": {"index": "[0, 3]"}}, [IMAGES], ["[[0, 3]] is outside of an axis of 3"]),
+    ("kIndex", {"index_conf": {"index": "[0], :, [1]"}}, [IMAGES], ["has several lists"]),
+    ("kIndex", {"index_conf": {"index": "::0"}}, [IMAGES], ["step cannot be zero"]),
     # Ranks and windows.
     ("kConvolution", {"convolution_conf": {"num_filters": 2}}, [ROWS], ["takes images", "'data' gives 6 x 12"]),
     ("kPooling", {}, [ROWS], ["takes images (batch, channels, height, width)", "store_conf"]),

@@ -207,6 +207,19 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         )
         for name, (settings, how) in RESIZED.items()
     },
+    **{
+        f"[:, {index}]": (case("kIndex", IMAGES, conf=conf("index", index=index)), take)
+        for index, take in {
+            "[2, 0, 2]": lambda _, x: x[:, [2, 0, 2]],
+            "1:, ::3, [-1, 0]": lambda _, x: x[:, 1:, ::3][:, :, :, [-1, 0]],
+            "..., ::-1": lambda _, x: x.flip(3),
+            "1, new, ..., [4, 4, 1]": lambda _, x: x[:, 1, None][..., [4, 4, 1]],
+        }.items()
+    },
+    "padding with a value": (
+        case("kPadding", IMAGES, conf=conf("padding", before=[1, 0], after=[2, 3], value=-1.5)),
+        lambda _, x: functional.pad(x, (0, 3, 1, 2), value=-1.5),
+    ),
     "same convolution of an even window": (
         case("kConvolution", IMAGES, conf=conf("convolution", num_filters=4, kernel_y=2, kernel_x=4, same=True)),
         lambda params, x: functional.conv2d(functional.pad(x, (1, 2, 0, 1)), params[0].reshape(4, 3, 2, 4), params[1]),

@@ -94,6 +94,7 @@ CHAINS = {
     "reshape": (nn.Reshape((4, -1)), ROWS, "kReshape reshape_conf { shape: 4 shape: -1 }"),
     "global": (nn.GlobalAveragePooling2D(), IMAGES, "kPooling pooling_conf { pool: AVG global_pooling: true }"),
     "adaptive": (nn.AdaptiveMaxPooling2D((2, 3)), IMAGES, "kPooling pooling_conf { output_size: [2, 3] }"),
+    "padded": (nn.Padding2D(1, value=2), IMAGES, "kPadding padding_conf { before: 1 after: 1 value: 2 }"),
     "over steps": (nn.GlobalMaxPooling1D(), STEPS, "kPooling1D pooling1d_conf { }"),
     "steps": (nn.AveragePooling1D(3, 1), STEPS, "kPooling1D pooling1d_conf { pool: AVG kernel: 3 stride: 1 }"),
     "conv, steps": (

@@ -260,7 +260,7 @@ MODELS = {
     "nn.Dense(3)(nn.Input(4)) - nn.Dense(2)(nn.Input(4))": "; give shapes that differ in axes of",
     "nn.Input(4) @ nn.Input(4)": "; give (B, ..., n, k) times (B, ..., k, m)",
     "nn.Input(4)[0]": "is indexed from its rows on, which stay: write x[:, 0], not x[0]",
-    "nn.Input(4)[:, 'a']": "is indexed by numbers, slices, None and ..., not by 'a'",
+    "nn.Input(4)[:, 'a']": "is indexed by numbers, slices, a list of numbers, None and ..., not by 'a'",
     "nn.Input(4)[:, 7]": "takes [7] of rows of 4: index 7 is out of bounds",
     "nn.Input(4)[:, 2:2]": "[2:2] of 4 is empty",
     "nn.Model(nn.Dense(3), nn.Dense(3))": "inputs of nn.Model are features of layers",
