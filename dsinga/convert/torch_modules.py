@@ -54,6 +54,8 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
     **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
     **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
+    **{"PixelShuffle": ("pixel_shuffle", "upscale_factor"), "ChannelShuffle": ("channel_shuffle", "groups")},
+    "PixelUnshuffle": ("pixel_unshuffle", "downscale_factor"),
     **{"Upsample": ("interpolate", f"{SIZES} align_corners recompute_scale_factor")},
     **{
         "UpsamplingNearest2d": ("interpolate", SIZES),

@@ -160,6 +160,39 @@ def stack(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
     return cat(place, list(map(place.trace.wrapped, parts)), axis)
 
 
+def flip(place: ModulePlace, x: Any, *dims: Any) -> Any:
+    """Return a tensor in the reverse order along axes."""
+    axes = {axis % x.dim() for axis in (dims[0] if isinstance(dims[0], (list, tuple)) else dims)}
+    return getitem(place, x, tuple(slice(None, None, -1 if axis in axes else None) for axis in range(x.dim())))
+
+
+def pixel_shuffle(place: ModulePlace, input: Any, upscale_factor: int) -> Any:
+    """Return images with channels of which each ``upscale_factor``² became squares of pixels."""
+    symbol, factor = feature(input, 3), upscale_factor
+    channels, height, width = rows_of(symbol)
+    y = reshaped(place, symbol, (channels // factor**2, factor, factor, height, width), ".squares")
+    y = permuted(place, y, [1, 4, 2, 5, 3], ".order")
+    return reshaped(place, y, (channels // factor**2, height * factor, width * factor))
+
+
+def pixel_unshuffle(place: ModulePlace, input: Any, downscale_factor: int) -> Any:
+    """Return images whose squares of pixels became channels, the reverse of :func:`pixel_shuffle`."""
+    symbol, factor = feature(input, 3), downscale_factor
+    channels, height, width = rows_of(symbol)
+    y = reshaped(place, symbol, (channels, height // factor, factor, width // factor, factor), ".squares")
+    y = permuted(place, y, [1, 3, 5, 2, 4], ".order")
+    return reshaped(place, y, (channels * factor**2, height // factor, width // factor))
+
+
+def channel_shuffle(place: ModulePlace, input: Any, groups: int) -> Any:
+    """Return images whose channels, the first of each group first, are in another order."""
+    symbol = feature(input)
+    channels, *sizes = rows_of(symbol)
+    y = reshaped(place, symbol, (groups, channels // groups, *sizes), ".groups")
+    y = permuted(place, y, [2, 1, *range(3, len(sizes) + 3)], ".order")
+    return reshaped(place, y, (channels, *sizes))
+
+
 def cast(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a tensor in another dtype, which must hold its numbers, as codes and truth values are held by integers."""
     dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
@@ -235,5 +268,7 @@ SHAPES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("to", "float", "long", "int", "type_as", "contiguous"), cast),
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"), constants),
     **{"getitem": getitem, "unbind": unbind, "stack": stack, "detach": detach, "data": detach},
+    **{"flip": flip, "pixel_shuffle": pixel_shuffle, "pixel_unshuffle": pixel_unshuffle},
+    "channel_shuffle": channel_shuffle,
     "clone": lambda place, x, **kwargs: copied(x),
 }

@@ -97,7 +97,7 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
         "instance", "norms", "flattened", "slopes", "means", "means without padding",
         "rounded up", "uneven windows", "pads",
         "rows of images", "twice", "statistics twice", "positions", "activations", "operators", "interpolated",
-        "resized", "split", "LSTM", "LSTM steps", "GRU", "attention steps first", "GRU steps first", "RNN",
+        "resized", "shuffled", "split", "LSTM", "LSTM steps", "GRU", "attention steps first", "GRU steps first", "RNN",
     ],
 )  # fmt: skip
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:

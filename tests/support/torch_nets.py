@@ -259,6 +259,10 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
         Call(lambda y: F.interpolate(y, (4, 5), mode="area"), nn.Tanh()), nn.Flatten(2),
         nn.Upsample(8, mode="linear"), nn.Upsample(scale_factor=0.7, mode="nearest-exact"),
     )),
+    "shuffled": (IMAGES, lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 1), nn.ChannelShuffle(2), nn.PixelShuffle(2), nn.Conv2d(2, 3, 3, padding=1),
+        Call(lambda y: y.flip(1, -1)[:, [2, 0, 2]], nn.PixelUnshuffle(4)),
+    )),
     "split": (IMAGES, lambda: Call(
         lambda y: torch.cat([part.mean((2, 3), keepdim=True) for part in y.split([1, 3], 1)], 1), nn.Conv2d(4, 4, 1)
     )),
