@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -154,9 +155,14 @@ class LocalNet:
         """Return a net of these layers and their sources; without names, of all layers that need no labels."""
         return self._nets.predictor(phase, tuple(layers)).net
 
-    def initial_params(self) -> ParamArrays:
-        """Return the initial value of each param, float32 by name: those with which training of the job begins."""
-        return initial_values(self.net.params, self.job.seed)
+    def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
+        """Return the value of each param with which training of the job begins, float32 by name.
+
+        Of those that are ``known`` these are the values; no initial ones are made, which take as much memory.
+        """
+        missing = {name: param for name, param in self.net.params.items() if name not in known}
+        values = {**initial_values(missing, self.job.seed), **known}
+        return {name: values[name] for name in (*self.net.params, *known)}
 
     def updater(self) -> LocalUpdater:
         """Return a new updater, as the job describes it, at step 0."""

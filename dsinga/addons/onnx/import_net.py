@@ -171,13 +171,13 @@ class NetWalk:
 
     def _params(self, model: nn.Model) -> dict[str, np.ndarray]:
         """Return the params of the model by name."""
-        params = dict(model.params)
-        for node in model.predicting_net().nodes:
+        net, params = model.predicting_net(), dict[str, np.ndarray]()
+        for node in net.nodes:
             for spec, own in zip(node.layer.params, node.params, strict=True):
                 array = self.made.arrays.get((node.layer.name, spec.role))
                 if array is not None:
                     params[own] = np.ascontiguousarray(array, np.float32)
-        return params
+        return {**model.params, **params} if net.params.keys() - params.keys() else params
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:

@@ -208,7 +208,7 @@ class ModelParams(HasVariables, ABC):
         params = self._params or {}
         if not self._complete:
             check_start(net.net.params, params)
-            self._params, self._complete = net.initial_params() | params, True
+            self._params, self._complete = net.initial_params(params), True
         return self._params or {}
 
     def _require_params(self) -> dict[str, np.ndarray]:
@@ -229,7 +229,7 @@ class ModelParams(HasVariables, ABC):
         takes them, and those that are not among them stay as they are.
         """
         if self._own_params is None:
-            self._params, self._complete = self._shaped().initial_params() | (self._params or {}), True
+            self._params, self._complete = self._shaped().initial_params(self._params or {}), True
         params = self._params
         assert params is not None
         leave_to_user(params)

@@ -354,3 +354,14 @@ def test_micro_batches_give_the_gradients_of_the_batch(workers: int) -> None:
     np.testing.assert_allclose(second.loss, first.loss, rtol=1e-6)
     with pytest.raises(UserError, match="a batch of 10 records cannot be divided into 3 equal micro_batches"):
         parts.backward(params, x[:10], y[:10])
+
+
+def test_values_that_are_known_take_the_place_of_initial_ones(job: Job) -> None:
+    net = LocalNet(job, roots=roots(job, None))
+    initial = net.initial_params()
+    (first, *_), known = initial, {name: array + 1 for name, array in reversed(initial.items())}
+    assert list(net.initial_params(known)) == list(initial)
+    assert all(net.initial_params(known)[name] is array for name, array in known.items())
+    del known[first]
+    assert (net.initial_params(known)[first] == initial[first]).all()
+    assert list(net.initial_params({"further": initial[first]})) == [*initial, "further"]
