@@ -1,4 +1,4 @@
-"""Methods of models: add_lora, save_lora, load_lora and merge_lora; and the job of a merged net, for export."""
+"""Methods of models: add_lora, save_lora, load_lora and merge_lora; and the merged net, for export."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed, register
 from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.layer import Layer
+from dsinga.net import NeuralNet
 from dsinga.nn.model.from_job import JobModel
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import checked
@@ -72,7 +74,7 @@ def add_lora(
     """
     check_whole("rank", rank, 1)
     if alpha is not None:
-        check_range("alpha", alpha, 1e-6)
+        check_range("alpha", alpha, 1e-6, 1e6)
     model._refuse_while_training("add_lora")
     names = _chosen(_layers(model), _patterns("layers", layers))
     pair = rank, float(rank if alpha is None else alpha)
@@ -135,7 +137,17 @@ def merge_lora(model: Trainable) -> None:
     _set_low_rank(model, {}, merged_params(layers, model._ordered_params()))
 
 
-@register("hook", "merged_lora")
+@register("hook", "merged_net")
+def merged_net(model: Trainable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
+    """Return the net of a model for predictions and its params, with LoRA merged where the model has some."""
+    local = model._shaped()
+    if not low_rank_layers(local.job.neuralnet.layer):
+        return model.predicting_net(), model.params
+    job, params = merged_lora(local.job, model._ordered_params())
+    (_, *batches), _ = local._arguments
+    return LocalNet(job, *batches).unlabelled_net(model.output_layers()), params
+
+
 def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
     """Return a job and its params without low-rank layers, whose product is added to the weights."""
     layers = job.neuralnet.layer
@@ -157,10 +169,11 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
     added, weights = low_rank_layers(layers), weight_names(layers)
     inner = {f"{name}{suffix}" for name in added for suffix in (BASE, A, SCALED, B)}
     types = {layer.name: layer.type_name for layer in layers if layer.name not in inner}
-    dense = {
-        name: [other for other in types if weights.get(other) == weights[name]] for name in types if name in weights
-    }
-    dense = {name: others for name, others in dense.items() if {types[other] for other in others} == {types[name]}}
+    sharing: dict[str, list[str]] = {}
+    for name in (name for name in types if name in weights):
+        sharing.setdefault(weights[name], []).append(name)
+    alike = [names for names in sharing.values() if len({types[name] for name in names}) == 1]
+    dense = {name: names for names in alike for name in names}
     chosen: dict[str, None] = {}
     for pattern in patterns:
         fitting = [name for name in types if fnmatchcase(name, pattern)]
@@ -168,11 +181,9 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
             raise UserError(f"add_lora: the layer {again!r} has LoRA of rank {added[again].rank} already; {ANOTHER}")
         if not any(name in dense for name in fitting):
             hint = nearest_or_listed(pattern.strip("*"), dense, "those with LoRA may be")
-            fault = f"no layer is called {pattern!r}"
-            if fitting:
-                fault = (
-                    f"{fitting[0]!r}, a {types[fitting[0]]}, is no dense layer or embedding with a weight of its own"
-                )
+            if not fitting:
+                raise UserError(f"add_lora: no layer is called {pattern!r}{hint}")
+            fault = f"{fitting[0]!r}, a {types[fitting[0]]}, is no dense layer or embedding with a weight of its own"
             raise UserError(f"add_lora: {fault}{hint}")
         chosen |= dict.fromkeys(other for name in fitting for other in dense.get(name, ()))
     return list(chosen)
@@ -191,14 +202,10 @@ def _metadata(path: Path) -> dict[str, tuple[int, float]]:
         with safetensors.safe_open(path, "numpy", backend="pread") as file:
             described = json.loads(file.metadata()[METADATA])
         pairs = {str(name): (each["rank"], float(each["alpha"])) for name, each in described.items()}
-        if not pairs or any(
-            type(rank) is not int or rank < 1 or not 0 < alpha < np.inf for rank, alpha in pairs.values()
-        ):
-            raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(
-            f"{path} does not say the rank and alpha of LoRA; give a file that model.save_lora wrote"
-        ) from None
+        pairs = {}
+    if not pairs or not all(type(rank) is int and rank > 0 and 0 < alpha < np.inf for rank, alpha in pairs.values()):
+        raise UserError(f"{path} does not say the rank and alpha of LoRA; give a file that model.save_lora wrote")
     return pairs
 
 

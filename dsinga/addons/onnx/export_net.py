@@ -19,7 +19,7 @@ from dsinga.addons.onnx.export_steps import Values, stored_shape, with_any_steps
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.serving import write_checked
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import lookup, register
 from dsinga.base.version import __version__
 from dsinga.layers import Layer
 from dsinga.layers.sequences.timedistributed import TimeDistributed
@@ -70,13 +70,24 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 
     Raises UserError for a model whose shapes of records are not known, and for layers that ONNX does not have.
     """
-    net, metadata = model.predicting_net(), {"dsinga": __version__}
+    net, params = merged(model)
+    metadata = {"dsinga": __version__}
     for name, names in model.record_names().items():
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
     outputs, is_last = model.output_layers(), model.has_channels_last()
     outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
-    return net_to_onnx(net, model.params, outputs, model.name, metadata, opset, channels_last=is_last)
+    return net_to_onnx(net, params, outputs, model.name, metadata, opset, channels_last=is_last)
+
+
+def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
+    """Return the net of a model for prediction and its params, with LoRA merged where that add-on is there."""
+    try:
+        merge: Any = lookup("hook", "merged_net")
+    except UserError:  # the add-on is missing: then its layers are layers like any
+        return model.predicting_net(), model.params
+    net, params = merge(model)
+    return net, params
 
 
 def net_to_onnx(

@@ -339,3 +339,16 @@ def test_refused_files(tmp_path: Path) -> None:
         perceptron().load_lora(file)
     with pytest.raises(UserError, match="cannot be read as safetensors"):
         perceptron().load_lora(tmp_path / "absent")
+
+
+def test_the_exported_net_has_merged_weights(tmp_path: Path) -> None:
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    model = perceptron()
+    model.add_lora(rank=2, alpha=3, layers="*")
+    scores = with_random_b(model).predict(X)
+    model.export(tmp_path / "net.onnx")
+    session = runtime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    (outputs,) = session.run(None, {session.get_inputs()[0].name: X})
+    np.testing.assert_allclose(outputs, scores, atol=1e-5)
+    assert "lora" not in str(onnx.load(tmp_path / "net.onnx"))
+    assert any("lora" in name for name in model.params)
