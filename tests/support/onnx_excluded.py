@@ -26,10 +26,12 @@ WITHOUT_LAYERS: Mapping[str, Sequence[str]] = {
 # The operator, what the name of the case has in it, and why.
 PATTERNS: Sequence[tuple[str, str, str]] = (
     ("BatchNormalization", "training_mode", "training outputs"),
+    ("CenterCropPad", "crop$|pad_pad|crop_and_pad|hwc", "another number of records"),
     ("Dropout", "training_dropout(_default)?(_mask)?$|random_old", "training: random numbers"),
     ("Gemm", "matrix_bias", "a bias that has a row for each record"),
     ("Gemm", "transposeA|all_attributes", "records along the second axis"),
     ("MaxPool", "with_argmax", "places of the maxima"),
+    ("Resize", "tf_crop_and_resize", "a part of images, resized"),
     ("", "expanded", "spelled out by operators without a layer"),
     ("Reduce|Split|Slice|Reshape", "empty_set|zero_size|start_out_of_bounds|allowzero", "tensors without numbers"),
 )

@@ -13,7 +13,8 @@ from dsinga.addons.onnx.operators_dense import DENSE
 from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
 from dsinga.addons.onnx.operators_numbers import NUMBERS
+from dsinga.addons.onnx.operators_points import POINTS
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE, **IMAGES, **NORMS, **NUMBERS}
+OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE, **IMAGES, **NORMS, **NUMBERS, **POINTS}
 # Of operators without a layer, what is next to them.
 NEAREST: Mapping[str, str] = {}

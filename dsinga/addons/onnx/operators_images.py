@@ -99,26 +99,10 @@ def fields_of(**sizes: tuple[Sizes, int]) -> dict[str, Any]:
     }
 
 
-def padded(
-    place: NodePlace,
-    x: Symbol,
-    before: Sizes,
-    after: Sizes,
-    mode: str = "kZero",
-    value: float = 0.0,
-    suffix: str = ".pad",
-) -> Any:
-    """Return images or volumes with numbers around them: zeros, copies by ``mode``, or a value."""
-    if not any(before) and not any(after):
-        return x
-    fields: dict[str, Any] = {"before": [*before], "after": [*after]} | ({} if mode == "kZero" else {"mode": [mode]})
-    y = place.layer("kPadding", {}, suffix, **fields)(x)
-    if not value:
-        return y
-    least = max(value, float(np.finfo(np.float32).min))
-    pairs = ((0, 0), *zip(before, after, strict=True))
-    around = np.pad(np.zeros((1, *rows_of(x)[1:]), np.float32), pairs, constant_values=least)
-    return y + place.vector(Constant(around), suffix).symbol
+def padded(place: NodePlace, x: Symbol, window: NodeWindow, value: float = 0.0) -> Any:
+    """Return images or volumes with the padding of a window as numbers around them."""
+    fields = {"value": value} if value else {}
+    return place.layer("kPadding", {}, ".pad", before=[*window.before], after=[*window.after], **fields)(x)
 
 
 def folded_norms(nodes: Sequence[Any]) -> int:
@@ -150,64 +134,51 @@ def convolve(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     elif window == same_pads(window, rows_of(symbol)[1:]):
         settings["padding"] = "same"
     else:
-        symbol = padded(place, symbol, window.before, window.after)
+        symbol = padded(place, symbol, window)
     make = nn.Conv3D if axes == 3 else nn.Conv2D
     return as_given(place, x, place.layer(make, params, **settings)(symbol))
 
 
 def convolve_transposed(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
-    """Return a transposed convolution: all that its kernels reach, without ``pads``, in the size that the node says."""
-    params, axes, groups = weight_of(weight, bias), axes_of(x), place.attribute("group", 1)
-    window = NodeWindow(
-        tuple(weight.array.shape[2:]), given_sizes(place, "strides", axes), given_sizes(place, "dilations", axes),
-        *result_pads(place, weight.array.shape[2:], x.shape[2:]),
-    )  # fmt: skip
+    """Return a transposed convolution; where the layer lacks its padding, all that kernels reach, then a part of it."""
+    params, groups = weight_of(weight, bias), place.attribute("group", 1)
+    window = result_window(place, weight.array.shape[2:], axes_of(x), x.shape[2:])
     symbol, window = as_images_of(place, x, window)
-    pad, more, crops = window.before, tuple(b - a for b, a in zip(window.before, window.after, strict=True)), False
-    if any(not 0 <= extra < step for extra, step in zip(more, window.strides, strict=True)) or min(pad) < 0:
-        pad, more, crops = (0,) * len(pad), tuple(max(-after, 0) for after in window.after), True
-    fields = fields_of(
-        kernel=(window.kernel, 3), stride=(window.strides, 1), dilation=(window.dilations, 1), pad=(pad, 0),
-        output_pad=(more, 0),
-    )  # fmt: skip
-    fields |= {} if groups == 1 else {"group": groups}
+    more = tuple(first - last for first, last in zip(window.before, window.after, strict=True))
+    is_plain = all(0 <= extra < step for extra, step in zip(more, window.strides, strict=True))
+    pad = window.before if is_plain else (0,) * len(more)
+    more = more if is_plain else tuple(max(-last, 0) for last in window.after)
+    sizes = {"kernel": (window.kernel, 3), "stride": (window.strides, 1), "dilation": (window.dilations, 1)}
+    fields = fields_of(**sizes, pad=(pad, 0), output_pad=(more, 0)) | ({} if groups == 1 else {"group": groups})
     fields |= {} if bias is not None else {"bias_term": False}
     filters = weight.array.shape[1] * groups
     y = place.layer("kTransposedConvolution", params, num_filters=filters, **fields)(symbol)
-    if crops:
-        y = cropped(place, y, [(max(b, 0), max(a, 0)) for b, a in zip(window.before, window.after, strict=True)])
+    if not is_plain:
+        y = cropped(place, y, [(first, max(last, 0)) for first, last in zip(window.before, window.after, strict=True)])
     return as_given(place, x, y)
 
 
-def result_pads(place: NodePlace, kernel: Sizes, size: Sizes) -> tuple[Sizes, Sizes]:
-    """Return how many pixels a transposed convolution leaves out before and after each axis of its result.
+def result_window(place: NodePlace, kernel: Sizes, axes: int, size: Sizes) -> NodeWindow:
+    """Return the window of a transposed convolution, whose padding is what of the result is left out.
 
     A negative number after an axis is of pixels that no kernel reaches.
     """
-    axes, auto = len(size), place.attribute("auto_pad", "NOTSET")
-    strides, gaps = given_sizes(place, "strides", axes), given_sizes(place, "dilations", axes)
-    more, given = given_sizes(place, "output_padding", axes, 0), place.attribute("output_shape")
-    pads = tuple(place.attribute("pads") or (0,) * 2 * axes) if auto == "NOTSET" else (0,) * 2 * axes
-    before, after = [], []
-    for axis in range(axes):
-        reached = strides[axis] * (size[axis] - 1) + gaps[axis] * (kernel[axis] - 1) + 1
-        first = pads[axis]
-        wanted = reached + more[axis] - pads[axis] - pads[axes + axis]
-        if given or auto.startswith("SAME"):
-            wanted = given[-axes:][axis] if given else size[axis] * strides[axis]
-            total = max(reached + more[axis] - wanted, 0)
-            first = total // 2 if auto == "SAME_UPPER" else total - total // 2
-        before.append(first)
-        after.append(reached - first - wanted)
-    return tuple(before), tuple(after)
+    window, auto = window_of(place, kernel, size), place.attribute("auto_pad", "NOTSET")
+    more, given = np.array(given_sizes(place, "output_padding", axes, 0)), place.attribute("output_shape")
+    before, after = np.array(window.before), window.after - more
+    if given or auto.startswith("SAME"):
+        reached = np.multiply(window.strides, np.subtract(size, 1)) + window.extent
+        wanted = given[-axes:] if given else np.multiply(size, window.strides)
+        total = np.maximum(reached + more - wanted, 0)
+        before = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        after = reached - before - wanted
+    return window._replace(before=tuple(before.tolist()), after=tuple(after.tolist()))
 
 
-def cropped(place: NodePlace, x: Any, pairs: Sequence[tuple[int, int]], suffix: str = ".crop") -> Any:
+def cropped(place: NodePlace, x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
     """Return a feature without the first and the last numbers along each of its last axes."""
-    if not any(map(any, pairs)):
-        return x
     items = [f"{first or ''}:{-last if last else ''}" for first, last in pairs]
-    return place.layer("kIndex", {}, suffix, index=", ".join(["...", *items]))(x)
+    return place.layer("kIndex", {}, ".crop", index=", ".join(["...", *items]))(x)
 
 
 def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> Any:
@@ -216,46 +187,28 @@ def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> 
     window = window_of(place, place.attribute("kernel_shape"), x.shape[2:])
     symbol, window = as_images_of(place, x, window)
     size, rounds_up = rows_of(symbol)[1:], bool(place.attribute("ceil_mode", 0))
-    fields: dict[str, Any] = {} if pool == "MAX" else {"pool": pool}
-    if not window.is_even and window == same_pads(window, size):
-        fields["same"], rounds_up, pad = True, False, (0,) * len(size)
-    elif window.is_even:
-        pad = window.before
-    else:
-        symbol = padded(place, symbol, window.before, window.after, value=-math.inf if pool == "MAX" else 0.0)
-        pad = (0,) * len(size)
-    is_padded = any(window.before) or any(window.after)
-    leaves_out = pool == "AVG" and is_padded and not counts_padding
-    fields |= {"count_include_pad": False} if leaves_out and (any(pad) or "same" in fields) else {}
-    fields |= {"ceil": True} if rounds_up else {}
-    fields |= fields_of(
-        kernel=(window.kernel, 3), stride=(window.strides, 2), pad=(pad, 0), dilation=(window.dilations, 1)
-    )
-    y = place.layer("kPooling", {}, **fields)(symbol)
-    if rounds_up and rows_of(y)[1:] != counts_rounded_up(window, size):
+    is_same = not window.is_even and window == same_pads(window, size)
+    is_apart = not window.is_even and not is_same  # padding that the layer does not have
+    if is_apart and rounds_up:
         raise NotImportable("with ceil_mode and more padding on one side")
-    if leaves_out and "count_include_pad" not in fields:
+    leaves_out = not counts_padding and any(window.before + window.after)
+    sizes = {"kernel": (window.kernel, 3), "stride": (window.strides, 2), "dilation": (window.dilations, 1)}
+    fields: dict[str, Any] = {} if pool == "MAX" else {"pool": pool}
+    fields |= fields_of(**sizes, pad=(window.before if window.is_even else (0,) * len(size), 0))
+    fields |= {"same": True} if is_same else {"ceil": True} if rounds_up else {}
+    fields |= {"count_include_pad": False} if leaves_out and not is_apart else {}
+    if is_apart:
+        symbol = padded(place, symbol, window, -math.inf if pool == "MAX" else 0.0)
+    y = place.layer("kPooling", {}, **fields)(symbol)
+    if is_apart and leaves_out:
         y = y * place.vector(Constant(shares(window, size, rows_of(y)[1:])), ".shares").symbol
     return as_given(place, x, y)
-
-
-def counts_rounded_up(window: NodeWindow, size: Sizes) -> Sizes:
-    """Return the number of windows along each axis, rounded up; none begins in the padding after the axis."""
-    counts = []
-    for length, extent, step, before, after in zip(
-        size, window.extent, window.strides, window.before, window.after, strict=True
-    ):
-        count = -(-(length + before + after - extent) // step) + 1
-        counts.append(count - ((count - 1) * step >= length + before))
-    return tuple(counts)
 
 
 def shares(window: NodeWindow, size: Sizes, counts: Sizes) -> np.ndarray:
     """Return, for each window, how many numbers it has to how many of these are no padding, (1, H', W')."""
     inside: Any = np.ones(1)
-    for kernel, step, gap, before, length, count in zip(
-        window.kernel, window.strides, window.dilations, window.before, size, counts, strict=True
-    ):
+    for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
         points = np.arange(count)[:, None] * step - before + np.arange(kernel) * gap
         inside = np.multiply.outer(inside, ((points >= 0) & (points < length)).sum(axis=1))
     return (math.prod(window.kernel) / inside).astype(np.float32)

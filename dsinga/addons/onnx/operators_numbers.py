@@ -14,6 +14,8 @@ from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, NotImportable, Value, feature
 from dsinga.nn.writing.symbol import Symbol
 
+LARGEST = 3e38  # above it are bounds of Clip that bound nothing
+
 
 def decimal(number: float) -> float:
     """Return the shortest decimal number that is this float32, as 1e-05 of 9.999999747378752e-06."""
@@ -23,6 +25,13 @@ def decimal(number: float) -> float:
 def number_of(place: NodePlace, name: str, default: float) -> float:
     """Return an attribute that is one number."""
     return decimal(place.attribute(name, default))
+
+
+def number_in(x: Any, default: Any) -> Any:
+    """Return the number that an input of an operator is, ``default`` where it is left out."""
+    if isinstance(x, Value):
+        raise NotImportable("with a number that depends on a batch")
+    return default if x is None else decimal(x.array.reshape(()))
 
 
 def elementwise(make: Callable[..., Symbol]) -> Callable[..., Any]:
@@ -46,29 +55,22 @@ def arithmetic(place: NodePlace, x: Symbol, operator: str, number: float, suffix
     return place.layer("kArithmetic", {}, suffix, operator=operator, number=number, **settings)(x)
 
 
-def activation(place: NodePlace, x: Symbol, kind: str, **numbers: tuple[float, float]) -> Any:
-    """Return a kActivation; ``numbers`` are its settings as in the file, each with the default of the layer."""
-    given = {name: number for name, (number, default) in numbers.items() if abs(number - default) > 1e-7}
-    return place.layer("kActivation", {}, activation_conf={"type": kind, **given})(x)
+def activation(kind: str, **numbers: float) -> Callable[..., Any]:
+    """Return the function of a kActivation whose settings are attributes with these defaults."""
 
+    def make(place: NodePlace, x: Symbol) -> Any:
+        given = {name: number_of(place, name, default) for name, default in numbers.items()}
+        return place.layer("kActivation", {}, activation_conf={"type": kind, **given})(x)
 
-def exponential(kind: str) -> Callable[..., Any]:
-    """Return the function of ELU or CELU."""
-    return elementwise(lambda place, x: activation(place, x, kind, alpha=(number_of(place, "alpha", 1.0), 1.0)))
+    return elementwise(make)
 
 
 def selu(place: NodePlace, x: Symbol) -> Any:
     """Return a scaled ELU, with numbers other than those of its paper as a product."""
     alpha, gamma = number_of(place, "alpha", 1.6732632), number_of(place, "gamma", 1.050701)
-    if abs(alpha - 1.6732632) < 1e-4 and abs(gamma - 1.050701) < 1e-4:
+    if (alpha, gamma) == (1.6732632, 1.050701):
         return nn.Activation("selu", name=place.name())(x)
-    return arithmetic(place, activation(place, x, "ELU", alpha=(alpha, 1.0)), "MULTIPLY", gamma, ".scaled")
-
-
-def hard_sigmoid(place: NodePlace, x: Symbol) -> Any:
-    """Return alpha·x + beta between 0 and 1."""
-    alpha, beta = number_of(place, "alpha", 0.2), number_of(place, "beta", 0.5)
-    return activation(place, x, "HARDSIGMOID", alpha=(alpha, 1 / 6), beta=(beta, 0.5))
+    return nn.ELU(alpha, name=place.name())(x) * gamma
 
 
 def leaky_relu(place: NodePlace, x: Symbol) -> Any:
@@ -112,22 +114,12 @@ def clip(place: NodePlace, x: Symbol, least: Any = None, most: Any = None) -> An
 
     Between 0 and 6 it is PyTorch's relu6, whose gradient at the bounds is 0, else its clamp, whose is not.
     """
-    bounds = [bound_of(place, given, name) for given, name in ((least, "min"), (most, "max"))]
+    bounds = [number_in(given, place.attribute(name)) for given, name in ((least, "min"), (most, "max"))]
+    bounds = [None if bound is None or abs(bound) > LARGEST else decimal(bound) for bound in bounds]
     swapped: dict[str, Any] = {"swapped": True} if bounds == [0, 6] else {}
     for bound, operator in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
         x = x if bound is None else arithmetic(place, x, operator, bound, **swapped)
     return x
-
-
-def bound_of(place: NodePlace, given: Any, name: str) -> float | None:
-    """Return a bound of Clip, None for one that is left out."""
-    if given is None:
-        number = place.attribute(name)
-    elif isinstance(given, Constant):
-        number = float(given.array.reshape(()))
-    else:
-        raise NotImportable("whose bounds depend on a batch")
-    return None if number is None or abs(number) > 3e38 else decimal(number)
 
 
 def prelu(place: NodePlace, x: Any, slope: Any) -> Any:
@@ -151,16 +143,17 @@ def prelu(place: NodePlace, x: Any, slope: Any) -> Any:
 
 def dropout(place: NodePlace, x: Any, ratio: Any = None, training: Any = None) -> Any:
     """Return the tensor as it is, or for a net exported in training mode a layer that drops numbers in training."""
-    share = number_of(place, "ratio", 0.5) if ratio is None else decimal(float(ratio.array))
-    is_training = isinstance(training, Constant) and bool(training.array)
+    share = number_in(ratio, number_of(place, "ratio", 0.5))
+    is_training = number_in(training, 0.0)
     return nn.Dropout(share, name=place.name())(feature(x)) if is_training and share else x
 
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     **{"Relu": elementwise(lambda place, x: nn.ReLU(name=place.name())(x)), "LeakyRelu": elementwise(leaky_relu)},
     **{name: named(name.lower()) for name in ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish")},
-    **{"Elu": exponential("ELU"), "Celu": exponential("CELU"), "HardSwish": named("hard_swish")},
-    **{"Selu": elementwise(selu), "HardSigmoid": elementwise(hard_sigmoid), "Gelu": elementwise(gelu)},
+    **{"Elu": activation("ELU", alpha=1.0), "Celu": activation("CELU", alpha=1.0), "HardSwish": named("hard_swish")},
+    "HardSigmoid": activation("HARDSIGMOID", alpha=0.2, beta=0.5),
+    **{"Selu": elementwise(selu), "Gelu": elementwise(gelu)},
     **{"Swish": elementwise(swish), "ThresholdedRelu": elementwise(thresholded_relu), "Shrink": elementwise(shrink)},
     **{"Clip": elementwise(clip), "PRelu": prelu, "Dropout": dropout, "Identity": lambda place, x: x},
 }
