@@ -25,12 +25,17 @@ WITHOUT_LAYERS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 # The operator, what the name of the case has in it, and why.
 PATTERNS: Sequence[tuple[str, str, str]] = (
+    ("ArgMax", "default_axis|random|select_last", "other than the first largest number of a vector"),
     ("BatchNormalization", "training_mode", "training outputs"),
     ("CenterCropPad", "crop$|pad_pad|crop_and_pad|hwc", "another number of records"),
     ("Dropout", "training_dropout(_default)?(_mask)?$|random_old", "training: random numbers"),
+    ("Flatten", "axis[023]$|negative_axis[124]", "a matrix whose rows are no records"),
     ("Gemm", "matrix_bias", "a bias that has a row for each record"),
     ("Gemm", "transposeA|all_attributes", "records along the second axis"),
+    ("LogSoftmax", "", "no layer: losses take scores"),
+    ("MatMul", "1d_1d", "a number of all records"),
     ("MaxPool", "with_argmax", "places of the maxima"),
+    ("Pow", "pow$|example|array|types", "an exponent that is a tensor"),
     ("Resize", "tf_crop_and_resize", "a part of images, resized"),
     ("", "expanded", "spelled out by operators without a layer"),
     ("Reduce|Split|Slice|Reshape", "empty_set|zero_size|start_out_of_bounds|allowzero", "tensors without numbers"),

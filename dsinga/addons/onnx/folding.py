@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
-from dsinga.addons.onnx.values import Constant, NotImportable
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable
 
-LARGEST = 1 << 28  # numbers that a node may make out of few, as ConstantOfShape and Tile do
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
+GROWING = {"ConstantOfShape", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list[Constant]:
@@ -24,8 +24,14 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
 
     if node.op_type in RANDOM:
         raise NotImportable("that draws random numbers")
+    if node.op_type == "Expand" and isinstance(operands[0], Constant) and isinstance(operands[1], Constant):
+        return [expanded(operands[0], operands[1])]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
-    if node.op_type in GROWING and _result_size(node.op_type, [x.array for x in operands if x is not None]) > LARGEST:
+    sizes: list[float] = [
+        array.size for array in arrays.values() if 0 in array.strides
+    ]  # expanded ones, which take no memory
+    sizes += [_result_size(node.op_type, [*arrays.values()])] if node.op_type in GROWING else []
+    if max(sizes, default=0) > LARGEST:
         raise NotImportable(f"that makes more than {LARGEST} numbers")
     inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays]
     outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
@@ -35,7 +41,8 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
             results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
     except Exception as error:  # whatever a wrong graph leads numpy to
         raise NotImportable(f"whose constants do not fit: {type(error).__name__}: {error}") from None
-    return [Constant(np.asarray(array), _name_of(node, operands)) for array in results]
+    part = part_of(node, operands)
+    return [Constant(np.asarray(array), _name_of(node, operands), part) for array in results]
 
 
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
@@ -49,6 +56,43 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
     return str(node.output[0]) if is_copy else operands[0].name
 
 
+def expanded(x: Constant, shape: Constant) -> Constant:
+    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NotImportable."""
+    try:
+        sizes = np.broadcast_shapes(x.array.shape, tuple(map(int, shape.array)))
+        return replace(x, array=np.broadcast_to(x.array, sizes))
+    except (ValueError, TypeError) as error:
+        raise NotImportable(f"whose constants do not fit: {error}") from None
+
+
+def part_of(node: Any, operands: Sequence[Constant | None]) -> tuple[Constant, tuple[Any, ...]] | None:
+    """Return the param of which a node takes part, and the items of the index; None for what is computed otherwise."""
+    whole = operands[0] if operands else None
+    if whole is None or not whole.is_param or whole.part is not None:
+        return whole.part if whole is not None and node.op_type in RENAMING - {"Transpose"} else None
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    given = [x.array for x in operands[1:] if x is not None]
+    rank = whole.array.ndim
+    if node.op_type == "Gather" and len(given) == 1:
+        axis, codes = attributes.get("axis", 0) % rank, given[0].ravel()
+        codes = np.where(codes < 0, codes + whole.array.shape[axis], codes)
+        if not codes.size or not (np.diff(codes) == 1).all():
+            return None
+        items = {axis: slice(int(codes[0]), int(codes[-1]) + 1)}
+    elif node.op_type == "Slice" and len(given) >= 2:
+        axes = given[2] if len(given) > 2 else np.arange(len(given[0]))
+        steps = given[3] if len(given) > 3 else np.ones(len(given[0]), np.int64)
+        items = {
+            int(axis) % rank: slice(*map(int, bounds)) for axis, *bounds in zip(axes, *given[:2], steps, strict=True)
+        }
+    else:
+        return None
+    whole_items = {
+        axis for axis, item in items.items() if item.indices(size := whole.array.shape[axis]) == (0, size, 1)
+    }
+    return whole, tuple(slice(None) if axis in whole_items else items.get(axis, slice(None)) for axis in range(rank))
+
+
 def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
     """Return a bound of how many numbers the result of a node has."""
     if op_type == "ConstantOfShape":
@@ -56,8 +100,6 @@ def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
     if op_type == "Range":
         start, limit, delta = (float(array) for array in arrays)
         return abs((limit - start) / delta) if delta else math.inf
-    if op_type == "Expand":
-        return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
     if op_type == "Tile":
         return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
     if op_type == "OneHot":
@@ -88,7 +130,7 @@ def fold_constants(
             continue
         names = [name for name in node.output if name]
         known |= {
-            name: Constant(x.array, x.name or (name if node.op_type == "Constant" else ""))
+            name: replace(x, name=x.name or (name if node.op_type == "Constant" else ""))
             for name, x in zip(names, results, strict=False)
         }
     return left, known

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.naming import is_made_up
-from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value
+from dsinga.nn.writing.reshaping import reshaped
 from dsinga.nn.writing.symbol import Symbol
 
 
@@ -23,6 +24,7 @@ class MadeLayers:
         given_batch: the number of records that the file says, None where it leaves it open.
         source: the feature of the first input.
         arrays: the params by the name of the layer and the role.
+        vectors: params that are the same for all records, and their features, by their names in the file.
     """
 
     source: Symbol
@@ -31,6 +33,7 @@ class MadeLayers:
         self.batch, self.version = batch, version
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
+        self.vectors: dict[str, tuple[np.ndarray, Symbol]] = {}
         self._names: set[str] = set()
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 
@@ -126,17 +129,31 @@ class NodePlace:
 
         It trains if a name of the file says that it is a param; else it keeps its numbers.
         """
-        shape = x.array.shape
-        rows, name = shape or (1,), x.name
-        is_param = not is_made_up(name) and x.array.dtype.kind == "f"
-        array = np.asarray(x.array, np.float32).reshape(rows)
-        base = NodePlace(self.made, self.node, name) if is_param else self
+        array, dtype = x.array, x.array.dtype
+        if array.size > LARGEST:
+            raise NotImportable(f"of more than {LARGEST} numbers")
+        if 0 in array.strides and array.size > 1:  # repeated, so that it is no param as it is
+            x = Constant(np.ascontiguousarray(array))
+        if x.part is not None:
+            whole, items = x.part
+            table = self.vector(whole).symbol
+            symbol = table[(slice(None), *items)]
+            if symbol is not table:
+                symbol.builder.name = self.name(".part")
+            return Value(reshaped(self, symbol, array.shape, ".aligned"), array.shape, None, dtype)
+        known = self.made.vectors.get(x.name) if x.is_param else None
+        if known is not None and np.array_equal(known[0].ravel(), array.ravel(), equal_nan=True):
+            return Value(reshaped(self, known[1], array.shape, ".aligned"), array.shape, None, dtype)
+        rows = array.shape or (1,)
+        base = NodePlace(self.made, self.node, x.name) if x.is_param else self
         settings: dict[str, Any] = {"num_output": rows[-1], "leading": list(rows[:-1])}
-        settings |= {} if is_param else {"trainable": False}
-        builder = base.layer(
-            "kLearnedVector", {"vector": (x, array)}, "" if is_param else f".constant{suffix}", **settings
-        )
-        return Value(builder(self.made.source), rows, None, x.array.dtype)
+        settings |= {} if x.is_param else {"trainable": False}
+        params = {"vector": (x, np.asarray(array, np.float32).reshape(rows))}
+        builder = base.layer("kLearnedVector", params, "" if x.is_param else f".constant{suffix}", **settings)
+        symbol = builder(self.made.source)
+        if x.is_param:
+            self.made.vectors[x.name] = array, symbol
+        return Value(symbol, array.shape, None, dtype)
 
     def operand(self, x: Operand) -> Value | float:
         """Return an operand of arithmetic: a tensor that layers compute, or a number. Raises NotImportable."""
@@ -148,7 +165,7 @@ class NodePlace:
         if shape[:1] == (self.batch,):  # made for the batch, from its shape
             if not (x.array == x.array[:1]).all():
                 raise NotImportable("of constants that differ among the records of a batch")
-            x = Constant(x.array[:1])
+            x = replace(x, array=x.array[:1])
         return self.vector(x)
 
     def value(self, symbol: Symbol) -> Value:

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dsinga.addons.onnx.operators_arithmetic import ARITHMETIC
 from dsinga.addons.onnx.operators_dense import DENSE
 from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
 from dsinga.addons.onnx.operators_numbers import NUMBERS
 from dsinga.addons.onnx.operators_points import POINTS
+from dsinga.addons.onnx.operators_shapes import SHAPES
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {**DENSE, **IMAGES, **NORMS, **NUMBERS, **POINTS}
+OPERATORS: Mapping[str, Callable[..., Any]] = {
+    **ARITHMETIC,
+    **DENSE,
+    **IMAGES,
+    **NORMS,
+    **NUMBERS,
+    **POINTS,
+    **SHAPES,
+}
 # Of operators without a layer, what is next to them.
 NEAREST: Mapping[str, str] = {}

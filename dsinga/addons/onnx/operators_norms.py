@@ -73,12 +73,12 @@ def last_axes(kind: str) -> Callable[..., Any]:
 
     def operate(place: NodePlace, x: Any, scale: Any = None, bias: Any = None) -> Any:
         axis = axis_of(place.attribute("axis", -1), x)
-        if axis == 0:
+        if x.batch_axis is None or axis <= x.batch_axis:
             raise NotImportable("over the records of a batch")
         params = affine(scale, bias, x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
-        return place.layer(kind, params, first_axis=axis, **epsilon_of(place))(feature(x))
+        return x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))
 
     return operate
 

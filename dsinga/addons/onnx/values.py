@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dsinga.addons.onnx.naming import is_made_up
 from dsinga.nn.writing.reshaping import rows_of
 from dsinga.nn.writing.symbol import Symbol
+
+LARGEST = 1 << 28  # numbers that a node may make out of few, as ConstantOfShape and Tile do
 
 
 class NotImportable(Exception):
@@ -23,10 +26,19 @@ class Constant:
     Attributes:
         array: its numbers.
         name: the name of the initializer that has these numbers, maybe in another shape; "" for computed ones.
+        part: of part of a param, such as some of the positions of a table: the param, and the items of its index.
     """
 
     array: np.ndarray
     name: str = ""
+    part: tuple[Constant, tuple[Any, ...]] | None = None
+
+    @property
+    def is_param(self) -> bool:
+        """Whether the file names it as the net's params are named, or the param that it is part of."""
+        if self.part is not None:
+            return self.part[0].is_param
+        return self.array.ndim > 0 and self.array.dtype.kind == "f" and not is_made_up(self.name)
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,10 @@ class Value:
     def rank(self) -> int:
         """The number of axes."""
         return len(self.shape)
+
+    def of(self, symbol: Symbol, dtype: np.dtype | None = None) -> Value:
+        """Return the tensor of another feature of the same shape."""
+        return replace(self, symbol=symbol, dtype=self.dtype if dtype is None else dtype)
 
 
 Operand = Value | Constant

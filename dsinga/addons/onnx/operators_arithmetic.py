@@ -1,0 +1,282 @@
+"""Makes layers for ONNX's arithmetic, comparisons, truth values, reductions and softmax, with axes as numpy's."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_numbers import decimal
+from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, feature, integers
+from dsinga.nn.writing.operators import SIMPLE
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
+from dsinga.nn.writing.symbol import Symbol
+
+HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
+BOOL = np.dtype(bool)
+
+
+def with_batch(x: Value, symbol: Symbol, rank: int, axis: int | None, dtype: Any = None) -> Value:
+    """Return the tensor of a feature with ``rank`` axes, of which ``axis`` is the batch of ``x``."""
+    rows, dtype = rows_of(symbol), x.dtype if dtype is None else np.dtype(dtype)
+    if axis is None:
+        return Value(symbol, rows[:rank], None, dtype)
+    assert x.batch_axis is not None
+    rows = rows if rank > 1 else ()  # of (B,), the rows have one number
+    return Value(symbol, (*rows[:axis], x.shape[x.batch_axis], *rows[axis:]), axis, dtype)
+
+
+def same_for_records(place: NodePlace, x: Constant, axis: int) -> Constant:
+    """Return a constant with length 1 along the axis of the batch, counted from the end, for which it was made."""
+    array, axis = x.array, axis + x.array.ndim
+    if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (place.batch, place.made.given_batch):
+        return x
+    first = array.take([0], axis)
+    if array.strides[axis] and not (array == first).all():
+        raise NotImportable("of constants that differ among the records of a batch")
+    return replace(x, array=first)
+
+
+def operands_of(place: NodePlace, given: Sequence[Operand | float]) -> list[Value | float]:
+    """Return operands as tensors that layers compute, or numbers; constants that files name become params."""
+    rank = max((x.rank for x in given if isinstance(x, Value)), default=0)
+
+    def operand(x: Operand | float) -> Value | float:
+        if isinstance(x, Constant) and x.array.size == 1 and x.array.ndim <= rank and not x.is_param:
+            return decimal(float(x.array.reshape(())))
+        return x if isinstance(x, float) else as_tensor(place, x, given)
+
+    return [operand(x) for x in given]
+
+
+def as_tensor(place: NodePlace, x: Operand, others: Sequence[Any]) -> Value:
+    """Return an operand as a tensor that layers compute, beside others, of which some have an axis of the batch."""
+    if isinstance(x, Value):
+        return x
+    axes = [other.batch_axis - other.rank for other in others if getattr(other, "batch_axis", None) is not None]
+    return place.vector(same_for_records(place, x, axes[0]) if axes else x)
+
+
+def aligned(place: NodePlace, tensors: Sequence[Value]) -> tuple[list[Symbol], int, int | None]:
+    """Return features of as many axes, as numpy aligns tensors, and the rank and the axis of the batch of a result."""
+    rank = max(x.rank for x in tensors)
+    axes = {x.batch_axis + rank - x.rank for x in tensors if x.batch_axis is not None}
+    if len(axes) > 1:
+        raise NotImportable("of tensors whose batches are different axes")
+    axis = axes.pop() if axes else None
+    symbols = []
+    for x in tensors:
+        shape = (1,) * (rank - x.rank) + x.shape
+        if axis is not None:
+            if x.batch_axis is None and shape[axis] != 1:
+                raise NotImportable(f"of a param of the shape {x.shape}, which would mix the records of a batch")
+            shape = shape[:axis] + shape[axis + 1 :]
+        is_same = rows_of(x.symbol) == (shape or (1,))
+        symbols.append(x.symbol if is_same else reshaped(place, x.symbol, shape or (1,), ".aligned"))
+    return symbols, rank, axis
+
+
+def combine(place: NodePlace, operator: str, given: Sequence[Operand | float], dtype: Any = None) -> Value:
+    """Return the result of an operator of kArithmetic of two operands, at least one of them a tensor."""
+    operands = operands_of(place, given)
+    tensors = [x for x in operands if isinstance(x, Value)]
+    fields: dict[str, Any] = {"operator": operator}
+    if len(tensors) == 1:
+        symbols, rank, axis = [tensors[0].symbol], tensors[0].rank, tensors[0].batch_axis
+        fields["number"] = operands[1] if isinstance(operands[0], Value) else operands[0]
+        fields |= {} if isinstance(operands[0], Value) else {"swapped": True}
+    else:
+        symbols, rank, axis = aligned(place, tensors)
+    is_simple = operator in SIMPLE and len(symbols) > 1 and rows_of(symbols[0]) == rows_of(symbols[1])
+    kind, fields = (SIMPLE[operator], {}) if is_simple else ("kArithmetic", fields)
+    y = nn.Layer(kind, name=place.name(), **fields)(symbols)
+    owner = next((x for x in tensors if x.batch_axis is not None), tensors[0])
+    return with_batch(owner, y, rank, axis, dtype)
+
+
+def binary(operator: str, swaps: bool = False, dtype: Any = None) -> Callable[..., Value]:
+    """Return the function of an operator of two tensors."""
+
+    def operate(place: NodePlace, a: Any, b: Any) -> Value:
+        return combine(place, operator, (b, a) if swaps else (a, b), dtype)
+
+    return operate
+
+
+add, multiply, subtract = map(binary, ("ADD", "MULTIPLY", "SUBTRACT"))
+
+
+def chained(operator: str) -> Callable[..., Any]:
+    """Return the function of an operator of any number of tensors."""
+
+    def operate(place: NodePlace, first: Any, *others: Any) -> Any:
+        return functools.reduce(lambda a, b: combine(place, operator, (a, b)), others, first)
+
+    return operate
+
+
+def mean_of(place: NodePlace, *tensors: Any) -> Any:
+    """Return the mean of any number of tensors."""
+    return combine(place, "DIVIDE", (chained("ADD")(place, *tensors), float(len(tensors))))
+
+
+def divide(place: NodePlace, a: Any, b: Any) -> Value:
+    """Return a / b. Raises NotImportable for integers, whose fractions are cut off."""
+    dtypes = {(x.array if isinstance(x, Constant) else x).dtype.kind for x in (a, b) if not isinstance(x, float)}
+    if dtypes and "f" not in dtypes:
+        raise NotImportable("of integers, which cuts off fractions")
+    return combine(place, "DIVIDE", (a, b))
+
+
+def power(place: NodePlace, x: Any, exponent: Any) -> Value:
+    """Return x ** a number."""
+    numbers = exponent.array if isinstance(exponent, Constant) else np.asarray([])
+    if not isinstance(x, Value) or not numbers.size or not (numbers == numbers.flat[0]).all():
+        raise NotImportable("with an exponent that is no number of the file")
+    return combine(place, "POWER", (x, float(numbers.flat[0])))
+
+
+def negative(place: NodePlace, x: Value) -> Value:
+    """Return -x."""
+    return multiply(place, x, -1.0)
+
+
+def root(place: NodePlace, x: Value) -> Value:
+    """Return √x."""
+    return combine(place, "POWER", (x, 0.5))
+
+
+def absolute(place: NodePlace, x: Value) -> Value:
+    """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
+    parts = [nn.ReLU(name=place.name(".part"))(part.symbol) for part in (x, negative(place, x))]
+    return x.of(nn.Layer("kAdd", name=place.name())(*parts))
+
+
+def sign(place: NodePlace, x: Value) -> Value:
+    """Return 1, 0 or -1, whose gradient is 0."""
+    return subtract(place, combine(place, "GREATER", (x, 0.0)), combine(place, "GREATER", (0.0, x)))
+
+
+def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
+    """Return a tensor where a condition holds, another one elsewhere; -inf is a number that softmax makes 0."""
+    if isinstance(condition, Constant):
+        shares: list[Operand] = [Constant(share.astype(np.float32)) for share in (condition.array, ~condition.array)]
+        for x, other, share in ((a, b, shares[1]), (b, a, shares[0])):
+            if isinstance(x, Value) and isinstance(other, Constant) and other.array.size and other.array.max() <= -1e4:
+                return add(place, x, Constant(np.asarray(share.array) * np.float32(HIDDEN)))  # type: ignore[union-attr]
+    else:
+        shares = [condition, subtract(place, 1.0, condition)]
+    parts: list[Any] = []
+    for x, share in zip((a, b), shares, strict=True):
+        if isinstance(x, Constant):
+            x = x if x.is_param else Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
+            if not x.array.any():
+                continue
+        if isinstance(x, Constant) and isinstance(share, Constant):
+            parts.append(Constant(x.array * share.array))
+        else:
+            parts.append(multiply(place, share, x))
+    dtype = (a if isinstance(a, Value) else b if isinstance(b, Value) else a.array).dtype
+    result: Value = parts[0] if len(parts) == 1 else add(place, *parts)
+    return result.of(result.symbol, dtype)
+
+
+def reduce(place: NodePlace, x: Value, axes: Sequence[int], keeps: bool, pool: str) -> Value:
+    """Return the mean (AVG), sum (SUM) or maximum (MAX) over axes other than that of the batch."""
+    batch, rank = x.batch_axis, x.rank
+    if batch is None or batch in axes:
+        raise NotImportable("over the records of a batch")
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keeps or axis not in axes]
+    batch_after = batch if keeps else batch - sum(axis < batch for axis in axes)
+    if pool == "AVG" and batch == 0 and rank in (4, 5) and list(axes) == list(range(2, rank)):  # images or volumes
+        y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(x.symbol)
+    else:
+        order = [axis for axis in axes if axis != batch] + [a for a in range(rank) if a not in axes and a != batch]
+        y = permuted(place, x.symbol, [axis + (axis < batch) for axis in order], ".axes")
+        count = math.prod(x.shape[axis] for axis in axes)
+        y = reshaped(place, y, (count, math.prod(rows_of(x.symbol)) // count), ".steps")
+        y = nn.Layer("kPooling1D", pool=pool, name=place.name())(y)
+    rows = [size for axis, size in enumerate(shape) if axis != batch_after] or [1]
+    return Value(reshaped(place, y, rows, ".rows"), tuple(shape), batch_after, x.dtype)
+
+
+def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
+    """Return the function of a reduction over axes, of what ``before`` makes of numbers, followed by ``after``."""
+
+    def operate(place: NodePlace, x: Value, axes: Any = None) -> Any:
+        given = place.attribute("axes") if axes is None else integers(axes, "axes")
+        if not given and place.attribute("noop_with_empty_axes", 0):
+            over = []
+        else:
+            over = sorted(axis_of(axis, x) for axis in given) if given else list(range(x.rank))
+        y = before(place, x) if before else x
+        y = reduce(place, y, over, bool(place.attribute("keepdims", 1)), pool) if over else y
+        return after(place, y) if after else y
+
+    return operate
+
+
+def square(place: NodePlace, x: Value) -> Value:
+    """Return x², as x·x."""
+    return multiply(place, x, x)
+
+
+def softmax(place: NodePlace, x: Value) -> Any:
+    """Return the softmax over an axis of records; before version 13 over all axes from it on."""
+    axis = axis_of(place.attribute("axis", -1 if place.version >= 13 else 1), x)
+    if x.batch_axis is None or axis == x.batch_axis or (place.version < 13 and x.batch_axis >= axis):
+        raise NotImportable("over the records of a batch")
+    symbol, rows = x.symbol, rows_of(x.symbol)
+    row = axis + (axis < x.batch_axis)
+    if place.version < 13 and row < len(rows):
+        flat = reshaped(place, symbol, (*rows[: row - 1], math.prod(rows[row - 1 :])), ".flat")
+        return x.of(reshaped(place, softmax_of_last(place, flat), rows, ".axes"))
+    if row == len(rows):
+        return x.of(softmax_of_last(place, symbol))
+    swapped = [*range(1, row), len(rows), *range(row + 1, len(rows)), row]
+    y = softmax_of_last(place, permuted(place, symbol, swapped, ".last"))
+    return x.of(permuted(place, y, swapped, ".back"))
+
+
+def softmax_of_last(place: NodePlace, symbol: Symbol) -> Any:
+    """Return the softmax over the last axis."""
+    rows = rows_of(symbol)
+    if len(rows) == 1:
+        return nn.Softmax(name=place.name())(symbol)
+    return nn.Layer("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
+
+
+def log_softmax(place: NodePlace, x: Any) -> Any:
+    """Raise NotImportable for LogSoftmax, with the remedy."""
+    raise NotImportable("(the loss takes scores: export the net with those as its output)")
+
+
+def largest_index(place: NodePlace, x: Value) -> Any:
+    """Return the index of the largest number of each record."""
+    if place.attribute("select_last_index", 0) or x.rank != 2 or axis_of(place.attribute("axis", 0), x) != 1:
+        raise NotImportable("of other than records that are vectors")
+    y = nn.Layer("kArgSort", topk=1, name=place.name())(feature(x))
+    shape = x.shape[:1] + (1,) * place.attribute("keepdims", 1)
+    return Value(y, shape, 0, np.dtype(np.int64))
+
+
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    **{"Add": add, "Sub": subtract, "Mul": multiply, "Div": divide, "Pow": power, "Mean": mean_of},
+    **{name: chained(operator) for name, operator in {"Sum": "ADD", "Max": "MAXIMUM", "Min": "MINIMUM"}.items()},
+    **{"Neg": negative, "Abs": absolute, "Sign": sign, "Sqrt": root},
+    "Reciprocal": lambda place, x: combine(place, "DIVIDE", (1.0, x)),
+    **{"Equal": binary("EQUAL", dtype=BOOL), "Xor": binary("NOT_EQUAL", dtype=BOOL), "And": multiply},
+    **{"Greater": binary("GREATER", dtype=BOOL), "GreaterOrEqual": binary("GREATER_EQUAL", dtype=BOOL)},
+    **{"Less": binary("GREATER", True, BOOL), "LessOrEqual": binary("GREATER_EQUAL", True, BOOL)},
+    **{"Or": binary("MAXIMUM"), "Not": lambda place, x: subtract(place, 1.0, x), "Where": where},
+    **{"ReduceMean": reduction("AVG"), "ReduceSum": reduction("SUM"), "ReduceMax": reduction("MAX")},
+    **{"ReduceMin": reduction("MAX", negative, negative), "ReduceL1": reduction("SUM", absolute)},
+    **{"ReduceL2": reduction("SUM", square, root), "ReduceSumSquare": reduction("SUM", square)},
+    **{"Softmax": softmax, "LogSoftmax": log_softmax, "ArgMax": largest_index},
+}

@@ -1,0 +1,274 @@
+"""Makes layers for ONNX's operators on shapes: reshaping, permuting, cutting, joining and repeating tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_arithmetic import BOOL, aligned, as_tensor, combine, with_batch
+from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, integers
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
+from dsinga.nn.writing.symbol import Symbol
+
+MOST_PARTS = 64  # of a tensor that are taken one by one, by an index that is no slice
+
+
+def view(place: NodePlace, x: Value, shape: Sequence[int]) -> Value:
+    """Return a tensor in another shape. Raises NotImportable where records would be mixed."""
+    shape = tuple(shape)
+    if math.prod(shape) != math.prod(x.shape):
+        raise NotImportable(f"from {x.shape} to {shape}, which has another number of numbers")
+    if x.batch_axis is None:
+        return Value(reshaped(place, x.symbol, shape or (1,)), shape, None, x.dtype)
+    before = math.prod(x.shape[: x.batch_axis])
+    axes = (axis for axis, size in enumerate(shape) if size == place.batch and math.prod(shape[:axis]) == before)
+    if (axis := next(axes, None)) is None:
+        raise NotImportable("that mixes the records of a batch")
+    rows = (*shape[:axis], *shape[axis + 1 :]) or (1,)
+    symbol = x.symbol if rows == rows_of(x.symbol) else reshaped(place, x.symbol, rows)
+    return Value(symbol, shape, axis, x.dtype)
+
+
+def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
+    """Return a tensor in a shape, in which 0 stands for the size that it has and -1 for what is left."""
+    sizes = [*place.attribute("shape")] if shape is None else integers(shape, "shape")
+    is_open = not place.attribute("allowzero", 0)
+    sizes = [x.shape[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
+    given = place.made.given_batch
+    total = math.prod(x.shape)
+    for count in (total, *([total // place.batch * given] if given else [])):
+        known = math.prod(size for size in sizes if size != -1)
+        result = [count // max(known, 1) if size == -1 else size for size in sizes]
+        if math.prod(result) == count == total and (x.batch_axis is None or place.batch in result):
+            return view(place, x, result)
+        if count != total and x.batch_axis is not None and math.prod(result) == count:  # made for the batch of the file
+            before = math.prod(x.shape[: x.batch_axis])
+            for axis, size in enumerate(result):
+                if size == given and math.prod(result[:axis]) == before:
+                    return view(place, x, [*result[:axis], place.batch, *result[axis + 1 :]])
+    raise NotImportable("that mixes the records of a batch")
+
+
+def shape_of(place: NodePlace, x: Value) -> Constant:
+    """Return the shape of a tensor, as numbers."""
+    return Constant(np.asarray(x.shape[slice(place.attribute("start", 0), place.attribute("end"))], np.int64))
+
+
+def flatten(place: NodePlace, x: Value) -> Value:
+    """Return a tensor as a matrix."""
+    axis = place.attribute("axis", 1)
+    axis += x.rank if axis < 0 else 0
+    return view(place, x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def transpose(place: NodePlace, x: Value) -> Value:
+    """Return a tensor with its axes in another order."""
+    order = place.attribute("perm", [*range(x.rank)][::-1])
+    shape, batch = tuple(x.shape[axis] for axis in order), x.batch_axis
+    if batch is None:
+        return Value(permuted(place, x.symbol, [axis + 1 for axis in order]), shape, None, x.dtype)
+    rows = [axis + (axis < batch) for axis in order if axis != batch]
+    return Value(permuted(place, x.symbol, rows) if rows else x.symbol, shape, [*order].index(batch), x.dtype)
+
+
+def squeeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
+    """Return a tensor without axes of length 1."""
+    given = place.attribute("axes") if axes is None else integers(axes, "axes")
+    ones = [axis for axis, size in enumerate(x.shape) if size == 1]
+    gone = ones if given is None else [axis_of(axis, x) for axis in given]
+    if not {*gone} <= {*ones}:
+        raise NotImportable("of axes that are longer than 1")
+    return view(place, x, [size for axis, size in enumerate(x.shape) if axis not in gone])
+
+
+def unsqueeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
+    """Return a tensor with further axes of length 1."""
+    given = place.attribute("axes") if axes is None else integers(axes, "axes")
+    new, sizes = {axis_of(axis, [0] * (x.rank + len(given))) for axis in given}, iter(x.shape)
+    return view(place, x, [1 if axis in new else next(sizes) for axis in range(x.rank + len(given))])
+
+
+def expand(place: NodePlace, x: Value, shape: Any) -> Value:
+    """Return a tensor with axes of length 1 repeated; of a param, which is the same for all records, for a batch."""
+    rank, sizes = x.rank, integers(shape, "shape")
+    if x.batch_axis is not None:
+        at = x.batch_axis - rank + len(sizes)
+        sizes = [1 if axis == at and size == place.made.given_batch else size for axis, size in enumerate(sizes)]
+    try:
+        result = np.broadcast_shapes(x.shape, tuple(sizes))
+    except ValueError:
+        raise NotImportable(f"from {x.shape} to {tuple(sizes)}") from None
+    own = (1,) * (len(result) - rank) + x.shape
+    axis = x.batch_axis + len(result) - rank if x.batch_axis is not None else None
+    if axis is None and place.batch in result and own[result.index(place.batch)] == 1:
+        axis = result.index(place.batch)
+    rows, own_rows = ([size for at, size in enumerate(shape) if at != axis] or [1] for shape in (result, own))
+    symbol = x.symbol if tuple(own_rows) == rows_of(x.symbol) else reshaped(place, x.symbol, own_rows, ".aligned")
+    if rows != own_rows:
+        zeros = place.vector(Constant(np.zeros(rows, np.float32)), ".zeros").symbol
+        symbol = nn.Layer("kArithmetic", operator="ADD", name=place.name())(symbol, zeros)
+    return Value(symbol, result, axis, x.dtype)
+
+
+def tile(place: NodePlace, x: Value, repeats: Any) -> Value:
+    """Return a tensor repeated along its axes."""
+    counts = integers(repeats, "repeats")
+    for axis, count in enumerate(counts):
+        if count > 1 and axis == x.batch_axis:
+            raise NotImportable("along the records of a batch")
+        if count == place.batch and x.batch_axis is None and x.shape[axis] == 1:
+            sizes = [count if at == axis else 1 for at in range(x.rank)]
+            x = expand(place, x, Constant(np.asarray(sizes, np.int64)))
+        elif count > MOST_PARTS or count < 1:
+            raise NotImportable(f"{count} times")
+        elif count > 1:
+            x = joined(place, [x] * count, axis)
+    return x
+
+
+def concat(place: NodePlace, *tensors: Operand) -> Value:
+    """Return tensors joined along an axis."""
+    values = [as_tensor(place, x, tensors) for x in tensors]
+    return joined(place, values, axis_of(place.attribute("axis", 0), values[0]))
+
+
+def joined(place: NodePlace, tensors: Sequence[Value], axis: int) -> Value:
+    """Return tensors of one rank joined along an axis."""
+    symbols, rank, batch = aligned(place, tensors)
+    if axis == batch:
+        raise NotImportable("along the records of a batch")
+    owner = next((x for x in tensors if x.batch_axis is not None), tensors[0])
+    row = axis if batch is None else axis - (axis > batch)
+    y = symbols[0]
+    if len(symbols) > 1:
+        rows = rows_of(y)
+        inner = row > 2  # kConcate joins the first axes
+        if inner:
+            shapes = [(math.prod(rows[:row]), rows_of(x)[row], math.prod(rows[row + 1 :])) for x in symbols]
+            symbols = [reshaped(place, x, shape, ".parts") for x, shape in zip(symbols, shapes, strict=True)]
+        y = nn.Concatenate(axis=2 if inner else row + 1, name=place.name())(symbols)
+        y = reshaped(place, y, (*rows[:row], rows_of(y)[1], *rows[row + 1 :]), ".axes") if inner else y
+    return with_batch(owner, y, rank, batch)
+
+
+def part(place: NodePlace, x: Value, axis: int, item: int | slice) -> Value:
+    """Return part of a tensor along an axis; a number leaves the axis out."""
+    shape, batch = list(x.shape), x.batch_axis
+    if isinstance(item, slice):
+        start, stop, step = item.indices(shape[axis])
+        shape[axis] = len(range(start, stop, step))
+        if shape[axis] == x.shape[axis] and step == 1:
+            return x
+        item = slice(start, None if stop < 0 else stop, *([] if step == 1 else [step]))
+        item = slice(item.start, item.stop, None) if step == 1 else item
+    else:
+        del shape[axis]
+    if axis == batch:
+        raise NotImportable("of some records of a batch")
+    if isinstance(item, int) and x.shape[axis] == 1:
+        return view(place, x, shape)
+    row = axis if batch is None else axis - (axis > batch)
+    symbol = x.symbol[(slice(None), *[slice(None)] * row, item)]
+    symbol.builder.name = place.name()
+    batch = batch - (axis < batch and isinstance(item, int)) if batch is not None else None
+    if not rows_of(symbol):  # (B,), of which other layers make (B, 1)
+        symbol = nn.Reshape([1], name=place.name(".rows"))(symbol)
+    return Value(symbol, tuple(shape), batch, x.dtype)
+
+
+def slice_of(place: NodePlace, x: Value, *inputs: Any) -> Value:
+    """Return part of a tensor along axes."""
+    names = "starts", "ends", "axes", "steps"
+    lists: dict[str, Any] = {name: place.attribute(name) for name in names}
+    lists |= {name: integers(given, name) for name, given in zip(names, inputs, strict=False) if given is not None}
+    firsts = lists["starts"]
+    along = [axis_of(axis, x) for axis in lists["axes"] or range(len(firsts))]
+    for axis, start, end, step in zip(along, firsts, lists["ends"], lists["steps"] or [1] * len(firsts), strict=True):
+        if axis != x.batch_axis or (start, step) != (0, 1) or end not in (place.made.given_batch, x.shape[axis]):
+            x = part(place, x, axis, slice(start, end, step))
+    return x
+
+
+def split(place: NodePlace, x: Value, sizes: Any = None) -> list[Value]:
+    """Return the parts of a tensor along an axis."""
+    axis, count = axis_of(place.attribute("axis", 0), x), len(place.node.output)
+    if sizes is None and (lengths := place.attribute("split")) is None:
+        length = -(-x.shape[axis] // count)
+        lengths = [min(length, x.shape[axis] - length * number) for number in range(count)]
+    elif sizes is not None:
+        lengths = integers(sizes, "parts")
+    ends = np.cumsum(lengths).tolist()
+    return [part(place, x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
+
+
+def gather(place: NodePlace, x: Any, codes: Any) -> Value:
+    """Return parts of a tensor by constant indices, or the vectors of a table by codes."""
+    axis = axis_of(place.attribute("axis", 0), x)
+    if isinstance(x, Constant) and isinstance(codes, Value):
+        return embedding(place, x, codes, axis)
+    if isinstance(codes, Value):
+        raise NotImportable("by indices that depend on a batch")
+    size = x.shape[axis]
+    numbers = [int(number) % size for number in codes.array.ravel()]
+    if not codes.array.ndim:
+        return part(place, x, axis, numbers[0])
+    steps = {b - a for a, b in zip(numbers, numbers[1:], strict=False)} or {1}
+    if len(steps) == 1 and 0 not in steps:
+        step, stop = min(steps), numbers[-1] + min(steps)
+        y = part(place, x, axis, slice(numbers[0], None if stop < 0 else stop, step))
+    elif len(numbers) > MOST_PARTS:
+        raise NotImportable(f"by {len(numbers)} indices that are no neighbours")
+    else:
+        y = joined(place, [part(place, x, axis, slice(number, number + 1)) for number in numbers], axis)
+    return view(place, y, (*x.shape[:axis], *codes.array.shape, *x.shape[axis + 1 :]))
+
+
+def embedding(place: NodePlace, table: Constant, codes: Value, axis: int) -> Value:
+    """Return the vectors of codes."""
+    if axis or codes.batch_axis is None:
+        raise NotImportable("of a table along another axis, or by codes that are the same for all records")
+    array = np.asarray(table.array, np.float32).reshape(len(table.array), -1)
+    settings: dict[str, Any] = {"vocab_size": len(array), "feature_dim": array.shape[1], "dense_gradient": True}
+    layer = place.layer("kEmbedding", {"weight": (table, array)}, **settings)
+    rows, batch = rows_of(codes.symbol), codes.batch_axis
+    y = layer(codes.symbol if len(rows) < 2 else reshaped(place, codes.symbol, (math.prod(rows),), ".codes"))
+    shape = (*codes.shape, *table.array.shape[1:])
+    rows = tuple(size for at, size in enumerate(shape) if at != batch) or (1,)
+    return Value(y if rows_of(y) == rows else reshaped(place, y, rows, ".axes"), shape, batch, table.array.dtype)
+
+
+def cast(place: NodePlace, x: Value, like: Any = None) -> Value:
+    """Return a tensor in another dtype, which must hold its numbers. Raises NotImportable where it may not."""
+    from onnx import helper
+
+    if like is None:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(place.attribute("to")))
+    else:
+        dtype = (like.array if isinstance(like, Constant) else like).dtype
+    if dtype == BOOL != x.dtype:
+        return combine(place, "NOT_EQUAL", (x, 0.0), BOOL)
+    if dtype.kind not in "fiub" or (dtype.kind == "f" and dtype.itemsize < 4):
+        raise NotImportable(f"to {dtype}, which rounds numbers")
+    if dtype.kind in "iu" and x.dtype.kind == "f" and not is_input(x.symbol):
+        raise NotImportable("to integers of what is no input of the net, which cuts off fractions")
+    return x.of(x.symbol, dtype)
+
+
+def is_input(symbol: Symbol) -> bool:
+    """Whether a feature has the numbers of an input as they are, though in another shape."""
+    while symbol.builder.kind in ("Reshape", "Flatten", "Permute", "index"):
+        symbol = symbol.sources[0]
+    return not symbol.sources
+
+
+SHAPES: Mapping[str, Callable[..., Any]] = {
+    **{"Reshape": reshape, "Flatten": flatten, "Squeeze": squeeze, "Unsqueeze": unsqueeze, "Shape": shape_of},
+    "Size": lambda place, x: Constant(np.asarray(math.prod(x.shape), np.int64)),
+    **{"Transpose": transpose, "Expand": expand, "Tile": tile, "Concat": concat, "Split": split, "Slice": slice_of},
+    **{"Gather": gather, "Cast": cast, "CastLike": cast},
+}

@@ -1,0 +1,110 @@
+"""Operators of ONNX on shapes, and arithmetic, as layers: outputs are those of onnx's reference evaluator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+
+onnx = pytest.importorskip("onnx")
+reference = pytest.importorskip("onnx.reference")
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(4, 3, 5)).astype(np.float32)
+MATRIX = RANDOM.normal(size=(5, 2)).astype(np.float32)
+ROW, ONES = MATRIX[:, 0].copy(), np.ones((3, 5), np.float32)
+
+
+def imported(path, nodes, inputs, arrays, version=21):
+    """Return the model of nodes, of inputs (arrays by name) and initializers, and the outputs that onnx computes.
+
+    A node is its operator, its inputs and attributes; its output is "n" and its number, that of the last one "y".
+    """
+    made = []
+    for number, (op_type, names, attributes) in enumerate(nodes):
+        output = "y" if number == len(nodes) - 1 else f"n{number}"
+        made.append(onnx.helper.make_node(op_type, names.split(), [output], **attributes))
+    infos = [
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ["N", *array.shape[1:]]
+        )
+        for name, array in inputs.items()
+    ]
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(made, "net", infos, [output], tensors)
+    file = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
+    onnx.save(file, path)
+    return nn.load_onnx(path), reference.ReferenceEvaluator(file).run(None, inputs)[0]
+
+
+CASES = {
+    "numbers at both sides": [("Sub", "one x", {}), ("Div", "n0 two", {}), ("Pow", "n1 two", {})],
+    "a param of fewer axes": [("Mul", "x row", {}), ("Max", "n0 ones row", {}), ("Sum", "n1 x x", {})],
+    "masks": [("Greater", "x row", {}), ("Where", "n0 x one", {}), ("LessOrEqual", "n1 two", {}), ("Not", "n2", {})],
+    "reductions": [("ReduceMean", "x last", {}), ("Sub", "x n0", {}), ("ReduceMin", "n1 last", {"keepdims": 0})],
+    "norms": [("ReduceL2", "x first", {}), ("ReduceSumSquare", "n0 last", {"keepdims": 0})],
+    "softmax of an inner axis": [("Softmax", "x", {"axis": 1})],
+    "attention by products": [("Transpose", "x", {"perm": [0, 2, 1]}), ("MatMul", "x n0", {}), ("Softmax", "n1", {})],
+    "steps first": [("Transpose", "x", {"perm": [1, 0, 2]}), ("MatMul", "n0 matrix", {}), ("Add", "n1 two", {}),
+                    ("ReduceMax", "n2 none", {"keepdims": 0})],
+    "shapes of the batch": [("Shape", "x", {"end": 1}), ("Concat", "n0 minus", {"axis": 0}), ("Reshape", "x n1", {})],
+    "further axes": [("Unsqueeze", "x first", {}), ("Expand", "n0 shape", {}), ("Flatten", "n1", {"axis": 1})],
+    "parts": [("Slice", "x none two_ends last steps", {}), ("Gather", "n0 first", {"axis": 1}),
+              ("Squeeze", "n1 first", {})],
+    "parts in any order": [("Gather", "x order", {"axis": 1}), ("Tile", "n0 times", {}),
+                           ("Concat", "n1 x", {"axis": 1})],
+}  # fmt: skip
+ARRAYS = {
+    **{"one": np.float32(1), "two": np.float32(2), "row": ROW, "ones": ONES, "matrix": MATRIX},
+    **{"first": np.array([1]), "last": np.array([2]), "none": np.array([0]), "minus": np.array([-1])},
+    **{"shape": np.array([1, 2, 3, 5]), "two_ends": np.array([-1]), "steps": np.array([2])},
+    **{"order": np.array([2, 0]), "times": np.array([1, 2, 1])},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operators_compute_what_onnx_computes(case, tmp_path):
+    model, expected = imported(tmp_path / "net.onnx", CASES[case], {"x": X}, ARRAYS)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_named_arrays_are_params_and_numbers_are_not(tmp_path):
+    nodes = [
+        ("Mul", "x scale", {}),
+        ("Add", "n0 onnx::Add_3", {}),
+        ("Slice", "table none first", {}),
+        ("Add", "n1 n2", {}),
+    ]
+    table = RANDOM.normal(size=(3, 5)).astype(np.float32)
+    arrays = {**ARRAYS, "scale": ROW, "onnx::Add_3": ROW + 1, "table": table}
+    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, arrays)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
+    trained = {variable.name for variable in model.trainable_variables}
+    assert trained == {"scale_vector", "table_vector"}
+    np.testing.assert_array_equal(model.params["table_vector"], table)
+
+
+def test_a_table_of_codes_is_an_embedding(tmp_path):
+    codes = np.array([[0, 3, 1], [2, 2, 0]])
+    table = RANDOM.normal(size=(4, 6)).astype(np.float32)
+    nodes = [("Gather", "words.weight codes", {})]
+    model, expected = imported(tmp_path / "net.onnx", nodes, {"codes": codes}, {"words.weight": table})
+    np.testing.assert_array_equal(model.predict(codes), expected)
+    assert list(model.params) == ["words_weight"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([("Reshape", "x minus", {})], "mixes the records of a batch"),
+        ([("ReduceMean", "x none", {})], "over the records of a batch"),
+        ([("LogSoftmax", "x", {})], "the loss takes scores"),
+        ([("Pow", "x x", {})], "an exponent that is no number"),
+        ([("Transpose", "x", {"perm": [1, 0, 2]})], "moves the batch"),
+    ],
+)
+def test_what_mixes_records_is_refused(nodes, reason, tmp_path):
+    with pytest.raises(UserError, match=reason):
+        imported(tmp_path / "net.onnx", nodes, {"x": X}, ARRAYS)
