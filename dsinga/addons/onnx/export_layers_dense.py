@@ -131,6 +131,8 @@ def index(w: LayerWriter) -> str:
     nodes += [("Slice", *map(list, zip(*sliced, strict=True)))] if sliced else []
     nodes += [("Squeeze", removed)] if removed else []
     nodes += [("Unsqueeze", new)] if new else []
+    if (taps := w.layer.taps) is not None:  # type: ignore[attr-defined]
+        nodes.append(("Gather", taps.points[:, 0], {"axis": w.layer.axis}))  # type: ignore[attr-defined]
     return w.chain(w.floats(), *nodes)
 
 
@@ -176,6 +178,13 @@ def normalization(w: LayerWriter) -> str:
     return w.chain(
         w.floats(), *([("Mul", std), ("Add", mean)] if w.settings.inverse else [("Sub", mean), ("Div", std)])
     )
+
+
+def distribution_params(w: LayerWriter) -> str:
+    """Write log(1 + exp(x)) + 1e-6 in place of the parameters of a distribution that are above 0."""
+    above = w.add("Add", w.add("Softplus", w.floats(), what="softplus"), 1e-6, what="above")
+    positive = w.layer.positive.reshape(-1, *[1] * (w.rank - 1 - w.settings.axis))  # type: ignore[attr-defined]
+    return w.add("Where", positive, above, w.floats())
 
 
 def cosine_similarity(w: LayerWriter) -> str:
@@ -244,6 +253,7 @@ DENSE: Mapping[str, WriteLayer] = {
     "kRMSNorm": rms_norm,
     "kNormalization": normalization,
     "kCosineSimilarity": cosine_similarity,
+    "kDistributionParams": distribution_params,
     "kDueling": dueling,
     "kLearnedVector": learned_vector,
     "kRepeat": repeat,

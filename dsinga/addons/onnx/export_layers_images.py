@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
 from dsinga.job import PaddingMode
@@ -88,7 +89,8 @@ def padding(w: LayerWriter) -> str:
         if any(before) or any(after):
             if mode is not PaddingMode.kZero and mode not in PAD_MODES:
                 raise Refused(f"has the mode {mode.name}")
-            nodes.append(("Pad", [0, 0, *before, 0, 0, *after], {"mode": PAD_MODES.get(mode, "constant")}))
+            value = [float(w.settings.value)] if mode is PaddingMode.kZero and w.settings.value else []
+            nodes.append(("Pad", [0, 0, *before, 0, 0, *after], *value, {"mode": PAD_MODES.get(mode, "constant")}))
     return w.chain(w.floats(), *nodes)
 
 
@@ -106,6 +108,29 @@ def upsampling(w: LayerWriter) -> str:
     if layer.is_linear:
         places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
     return w.add("Resize", w.floats(), "", [1.0, 1.0, *map(float, layer.factors)], **places)
+
+
+def resize(w: LayerWriter) -> str:
+    """Write fields of another size: by Resize where it has the settings, else as weighted sums along each axis."""
+    layer, settings = cast(Any, w.layer), w.settings
+    method, count = settings.method.name[1:].lower(), len(layer.taps)
+    if (settings.size and settings.scale) or (count == 3 and (method == "cubic" or settings.antialias)):
+        return tapped(w, w.floats(), layer.taps, "ReduceSum")
+    attributes = {"mode": method, "coordinate_transformation_mode": snake_case(settings.coordinates.name)}
+    if method == "nearest":
+        attributes["nearest_mode"] = snake_case(settings.rounding.name).replace("prefer", "round_prefer")
+    if method == "cubic":
+        attributes["cubic_coeff_a"] = settings.cubic_coeff
+    attributes |= {name: 1 for name in ("antialias", "exclude_outside") if getattr(settings, name)}
+    if settings.size:
+        return w.add("Resize", w.floats(), "", "", [*layer.shape[2:]], axes=[*range(2, w.rank)], **attributes)
+    scales = [float(scale) for scale in settings.scale] * (count // len(settings.scale))
+    return w.add("Resize", w.floats(), "", [1.0, 1.0, *scales], **attributes)
+
+
+def snake_case(name: str) -> str:
+    """Return a name such as kHalfPixel as ONNX writes it, half_pixel."""
+    return re.sub(r"(?<=.)([A-Z])", r"_\1", name[1:]).lower()
 
 
 def lrn(w: LayerWriter) -> str:
@@ -166,6 +191,7 @@ IMAGES: Mapping[str, WriteLayer] = {
     "kPadding": padding,
     "kCropping": cropping,
     "kUpsampling": upsampling,
+    "kResize": resize,
     "kLRN": lrn,
     "kConvLSTM": convolution_lstm,
     "kImagePreprocess": image_preprocess,

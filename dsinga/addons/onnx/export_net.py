@@ -24,6 +24,7 @@ from dsinga.base.version import __version__
 from dsinga.layers import Layer
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net import NeuralNet
+from dsinga.net.dataflow import Stage
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
@@ -197,13 +198,17 @@ def _takes_codes(net: NeuralNet, position: int) -> bool:
     layer = net.nodes[position].layer
     if layer.conf.type_name == "kCharRNN":
         return True
-    followers = [k for k, node in enumerate(net.nodes) if position in node.sources]
-    return bool(followers) and getattr(layer, "mean", None) is getattr(layer, "std", None) is None and all(
-        net.nodes[k].layer.takes_codes
-        or net.nodes[k].layer.conf.type_name in ("kSequenceLength", "kRNNLabel")
-        or (net.nodes[k].layer.conf.type_name in ("kSplit", "kDropout") and _takes_codes(net, k))
-        for k in followers
-    )  # fmt: skip
+    is_plain = getattr(layer, "mean", None) is getattr(layer, "std", None) is None
+    followers = [stage for stage in net.stages if any(edge.node == position for edge in stage.edges)]
+    return is_plain and bool(followers) and all(_as_codes(net, stage, position) for stage in followers)
+
+
+def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
+    """Whether a layer takes a source as codes, or as the lengths of sequences of codes."""
+    name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
+    passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
+    is_code = stage.layer.takes_codes or name in ("kSequenceLength", "kRNNLabel")
+    return is_code or passes_on or all(edge.labels for edge in edges)
 
 
 def write_layer(w: LayerWriter) -> Any:

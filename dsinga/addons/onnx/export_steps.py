@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.addons.onnx.export_graph import GraphWriter
 from dsinga.base.errors import UserError
-from dsinga.job import NetConf
+from dsinga.job import LayerType, NetConf
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 
@@ -74,7 +74,10 @@ def net_of_steps(net: NeuralNet, steps: Mapping[str, int]) -> NeuralNet:
             shape, layer.shape[0], labels.dtype is not None, label_shape=shape[:1] if per_step else labels.shape,
             mean=getattr(layer, "mean", None), std=getattr(layer, "std", None), codes=getattr(layer, "codes", 0),
         )  # fmt: skip
-    return create_net(NetConf(layer=[node.layer.conf for node in net.nodes]), net.phase, infos)
+    layers = [node.layer.conf for node in net.nodes]
+    named = {source for layer in layers for source in layer.srclayers}
+    layers = [layer for layer in layers if layer.type is not LayerType.kSplit or layer.name in named]
+    return create_net(NetConf(layer=layers), net.phase, infos)
 
 
 def stored_shape(layer: Any) -> tuple[int, ...]:
