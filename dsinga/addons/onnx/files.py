@@ -29,6 +29,7 @@ OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
 MOST_NODES, MOST_DEPTH = 1 << 18, 100  # of a net whose functions are written out; of functions that call each other
 MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
 DOMAINS = ("", "ai.onnx.ml")
+MOST_SHARED = 4  # times that the tensors of a net may take the bytes of its external files
 SHOWN = 20  # nodes that a message names
 # The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
 DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
@@ -64,13 +65,19 @@ def checked_net(model: ModelProto, folder: Path) -> ModelProto:
     """Return a net from the ONNX file in ``folder``, after checks, with functions of the file written out as nodes.
 
     Each value has one name and is there before a node takes it; each tensor has as many bytes as its shape needs, in
-    the file or in one beside it. Raises UserError, naming the node or tensor, for all that this module refuses.
+    the file or in one beside it; those of nodes are in the file then. Raises UserError, naming the node or tensor, for
+    all that this module refuses.
     """
     _check_versions(model)
     model = _without_functions(model)
     _check_values(model)
     for where, tensor in _tensors(model):
         _check_tensor(tensor, where, folder)
+    _check_shared(model, folder)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if (tensor := attribute.t).data_location == tensor.EXTERNAL:
+                attribute.t.CopyFrom(onnx_package().numpy_helper.from_array(tensor_array(tensor, folder), tensor.name))
     _check_nodes(model)
     return model
 
@@ -266,6 +273,15 @@ def _check_tensor(tensor: TensorProto, where: str, folder: Path) -> None:
         raise UserError(f"{fault}; get the file anew, or export it again")
 
 
+def _check_shared(model: ModelProto, folder: Path) -> None:
+    """Raise UserError for tensors that take the same bytes of external files many times, which fill the memory."""
+    apart = [(where, tensor) for where, tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    places = [_external_place(tensor, where, folder) for where, tensor in apart]
+    there = sum(os.path.getsize(path) for path in {path for path, _, _ in places})
+    if sum(length for _, _, length in places) > MOST_SHARED * there:
+        raise UserError(f"its tensors take the same bytes of files more than {MOST_SHARED} times; export it again")
+
+
 def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path, int, int]:
     """Return the file of an external tensor in ``folder``, its first byte there, and its number of bytes.
 
@@ -309,8 +325,6 @@ def _check_nodes(model: ModelProto) -> None:
     context.ir_version = model.ir_version
     context.opset_imports = {_domain(opset.domain): opset.version for opset in model.opset_import}
     for node in model.graph.node:
-        if any(each.t.data_location == each.t.EXTERNAL for each in node.attribute if each.HasField("t")):
-            continue  # the checker looks for the file in the working directory
         try:
             onnx.checker.check_node(node, context)
         except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:

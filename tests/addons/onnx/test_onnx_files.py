@@ -238,6 +238,18 @@ def test_a_file_that_is_cut_after_it_was_checked(tmp_path):
             tensor_array(net.graph.initializer[0], tmp_path)
 
 
+def test_many_tensors_of_the_same_bytes(tmp_path):
+    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
+    refused(make_net(tensors=[external(), *(external(f"t{i}") for i in range(99))]), tmp_path, "same bytes of files")
+
+
+def test_external_numbers_of_a_node_are_in_the_net_then(tmp_path):
+    (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
+    nodes = [helper.make_node("Constant", [], ["w"], value=external("")), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    node = read_onnx(saved(make_net(nodes, []), tmp_path)).graph.node[0]
+    assert (numpy_helper.to_array(node.attribute[0].t) == WEIGHTS).all()
+
+
 def changed(**fields):
     """Return a tensor with some of its fields set."""
     tensor = numpy_helper.from_array(WEIGHTS, "w")
