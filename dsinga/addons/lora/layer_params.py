@@ -1,12 +1,23 @@
-"""Changes the configurations of params of a job's layers, for layers as they are in a built net."""
+"""Finds layers of a job by patterns of their names, and changes the configurations of their params."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.job import LayerConf, ParamConf
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
+
+
+def fitting(pattern: str, names: Collection[str], fail: Callable[[str], UserError]) -> list[str]:
+    """Return the names that fit a pattern; raise what ``fail`` makes of a sentence where none does."""
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise fail(f"no layer is called {pattern!r}{nearest_or_listed(pattern.strip('*'), names, 'there are')}")
+    return found
 
 
 def layers_by_name(net: NeuralNet) -> dict[str, Layer]:

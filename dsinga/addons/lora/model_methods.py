@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
 
-from dsinga.addons.lora.layer_params import layers_by_name, with_params
+from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_params
 from dsinga.addons.lora.low_rank_layers import (
     BASE,
     SCALED,
@@ -176,17 +175,18 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
     dense = {name: names for names in alike for name in names}
     chosen: dict[str, None] = {}
     for pattern in patterns:
-        fitting = [name for name in types if fnmatchcase(name, pattern)]
-        if again := next((name for name in fitting if name in added), None):
-            raise UserError(f"add_lora: the layer {again!r} has LoRA of rank {added[again].rank} already; {ANOTHER}")
-        if not any(name in dense for name in fitting):
-            hint = nearest_or_listed(pattern.strip("*"), dense, "those with LoRA may be")
-            if not fitting:
-                raise UserError(f"add_lora: no layer is called {pattern!r}{hint}")
-            fault = f"{fitting[0]!r}, a {types[fitting[0]]}, is no dense layer or embedding with a weight of its own"
-            raise UserError(f"add_lora: {fault}{hint}")
-        chosen |= dict.fromkeys(other for name in fitting for other in dense.get(name, ()))
+        found = fitting(pattern, types if pattern in types else [*added, *dense], _fault)
+        if again := next((name for name in found if name in added), None):
+            raise _fault(f"the layer {again!r} has LoRA of rank {added[again].rank} already; {ANOTHER}")
+        if found[0] not in dense:
+            raise _fault(f"{pattern!r} is a {types[pattern]}, no dense layer or embedding with a weight of its own")
+        chosen |= dict.fromkeys(other for name in found for other in dense[name])
     return list(chosen)
+
+
+def _fault(sentence: str) -> UserError:
+    """Return the error that says a sentence about arguments of add_lora."""
+    return UserError(f"add_lora: {sentence}")
 
 
 def _required(model: Trainable, layers: Sequence[LayerConf]) -> dict[str, LowRank]:
@@ -237,21 +237,12 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
     _set_low_rank(model, low_rank, params)
 
 
-def _trained(names: Collection[str], trainable: Sequence[str]) -> set[str]:
-    """Return the names that fit ``trainable``; raise UserError for a pattern that fits none."""
-    for pattern in trainable:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            hint = nearest_or_listed(pattern.strip("*"), names, "there are")
-            raise UserError(f"add_lora: trainable={pattern!r} fits no layer{hint}")
-    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in trainable)}
-
-
 def _freeze(model: Any, trainable: Sequence[str]) -> None:
     """Set which layers of a model described in Python are trained."""
     names = layer_names([*model._inputs(), *model._outputs()])
     builders = layers_with_losses(model._outputs(), model.objective)
     named = [(builder, names.get(id(builder)) or builder.name or builder.kind) for builder in builders]
-    trained = _trained([name for _, name in named], trainable)
+    trained = {found for pattern in trainable for found in fitting(pattern, [name for _, name in named], _fault)}
     for builder, name in named:
         builder.trainable = name in trained
 
@@ -261,7 +252,7 @@ def _freeze_job(
 ) -> None:
     """Set which params of a model's job are static: all but those of ``trainable`` layers and of low-rank ones."""
     layers = model.base.neuralnet.layer
-    trained = _trained([layer.name for layer in layers], trainable)
+    trained = {found for pattern in trainable for found in fitting(pattern, [*built], _fault)}
     trained |= {f"{name}{suffix}" for name in low_rank for suffix in (A, SCALED, B)}
     frozen = [
         _frozen(layer, built[layer.name]) if layer.name in built and layer.name not in trained else layer

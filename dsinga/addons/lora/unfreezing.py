@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
-from dsinga.addons.lora.layer_params import layers_by_name, with_params
-from dsinga.base.registry import nearest_or_listed, register
+from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_params
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, ParamConf, Phase
@@ -78,10 +78,11 @@ class Unfreeze(Extension):
             return [{name} for name in reversed(names)]
         groups, left = [], set(names)
         for group in self.settings.groups:
-            for pattern in group.split():
-                if not any(fnmatchcase(name, pattern) for name in names):
-                    hint = nearest_or_listed(pattern.strip("*"), names, "these are")
-                    raise self.error(f"no layer with params is called {pattern!r}{hint}", "groups")
-            groups.append({name for name in left if any(fnmatchcase(name, pattern) for pattern in group.split())})
-            left -= groups[-1]
+            found = {name for pattern in group.split() for name in fitting(pattern, names, self._fault)}
+            groups.append(found & left)
+            left -= found
         return groups
+
+    def _fault(self, sentence: str) -> UserError:
+        """Return the error that says a sentence about the groups."""
+        return self.error(sentence, "groups")

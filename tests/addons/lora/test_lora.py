@@ -15,6 +15,7 @@ from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_lo
 from dsinga.addons.lora.model_methods import merged_lora
 from dsinga.base.errors import UserError
 from dsinga.base.tensor_files import read_safetensors, write_tensors
+from tests.support.train_in_threads import train_in_threads
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 5)).astype("float32"), RNG.integers(3, size=12)
@@ -170,7 +171,7 @@ def test_layers_that_are_trained_as_a_whole() -> None:
     model.fit(X, Y, epochs=1, progress=False)
     changed = {name for name, value in before.items() if (model.params[name] != value).any()}
     assert changed == {"top_weight", "top_bias"}
-    with pytest.raises(UserError, match=r"add_lora: trainable='tap' fits no layer; did you mean 'top'\?"):
+    with pytest.raises(UserError, match=r"add_lora: no layer is called 'tap'; did you mean 'top'\?"):
         perceptron().add_lora(layers="hidden", trainable="tap")
 
 
@@ -256,6 +257,39 @@ def test_a_transformer_of_models_whose_scores_share_an_embedding() -> None:
     np.testing.assert_allclose(again, scores, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("job", "layer"),
+    [
+        (models.char_rnn(5, hidden=6, steps=4, batchsize=3), "ip1"),
+        (models.rnnlm([5, 4, 3, 2, 1], hidden=6, steps=4, batchsize=3), "embedding"),
+    ],
+)
+def test_layers_that_are_unrolled_over_steps(job: dsinga.Job, layer: str) -> None:
+    layers = with_low_rank(job.neuralnet.layer, {layer: LowRank(2, 4.0)})
+    adapted = job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+    codes = RNG.integers(5, size=(3, 5))
+    params = nn.LocalNet(adapted, codes).initial_params()
+    params |= {
+        name: RNG.normal(0, 0.3, shape).astype("float32") for name, shape in low_rank_shapes(layers, params).items()
+    }
+    plain, merged = merged_lora(adapted, params)
+    loss = nn.LocalNet(adapted, codes).backward(params, codes).loss
+    assert loss == pytest.approx(nn.LocalNet(plain, codes).backward(merged, codes).loss, rel=1e-6)
+
+
+def test_two_workers_train_as_one() -> None:
+    model = perceptron(nn.Adam(0.01))
+    model.add_lora(rank=2, alpha=3, layers="*")
+    options: dict[str, Any] = {"batch_size": 6, "train_steps": 10}
+    alone = train_in_threads(model.job(X, Y, **options)).params
+    for dim in (0, 1):
+        job = model.job(X, Y, cluster=nn.Cluster(workers=2), **options)
+        run = train_in_threads(job.replace(neuralnet=job.neuralnet.replace(partition_dim=dim)))
+        for name, value in alone.items():
+            np.testing.assert_allclose(run.params[name], value, atol=1e-6, err_msg=f"{name} {dim}")
+        assert (run.params["top.lora_b_weight"] != 0).any()
+
+
 def test_taking_out_leaves_the_layers_that_were_there() -> None:
     layers = perceptron().job(train_steps=1).neuralnet.layer
     added = with_low_rank(layers, {"hidden": LowRank(2, 6.0), "top": LowRank(1, 1.0)})
@@ -272,9 +306,10 @@ def test_a_model_with_lora_is_not_called_on_features() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"no layer is called '\*attention\*'; those with LoRA may be hidden, top"),
+        ({}, r"no layer is called '\*attention\*'; there are hidden, top"),
         ({"layers": "tap"}, r"no layer is called 'tap'; did you mean 'top'\?"),
-        ({"layers": "hidden_*"}, r"'hidden_tanh', a kSTanh|'hidden_tanh', a kActivation"),
+        ({"layers": "hidden_*"}, r"no layer is called 'hidden_\*'; did you mean 'hidden'\?"),
+        ({"layers": "hidden_tanh"}, r"'hidden_tanh' is a k\w+, no dense layer or embedding with a weight of its own"),
         ({"layers": []}, "layers takes names of layers or patterns"),
         ({"layers": 3}, "layers takes names of layers or patterns"),
         ({"rank": 0}, "rank is 0; give a whole number of at least 1"),
@@ -306,7 +341,7 @@ def test_refused_layers(tmp_path: Path) -> None:
     embedded = nn.Embedding(6, 5, name="codes")(codes)
     tied = nn.Dense(6, use_bias=False, name="scores", param=[nn.Param(share_from="codes_weight")])(embedded)
     with pytest.raises(
-        UserError, match="'codes', a kEmbedding, is no dense layer or embedding with a weight of its own"
+        UserError, match="'codes' is a kEmbedding, no dense layer or embedding with a weight of its own"
     ):
         nn.Model(codes, tied).add_lora(layers="codes")
     with pytest.raises(UserError, match="the shapes of the model's inputs are not known"):

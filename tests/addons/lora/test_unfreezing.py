@@ -135,8 +135,8 @@ def test_a_layer_with_a_shared_weight_begins_with_the_first_that_has_it() -> Non
         ({}, "kUnfreeze needs either epochs, as in epochs: 1, or steps"),
         ({"epochs": 1, "steps": 2}, "kUnfreeze needs either epochs, as in epochs: 1, or steps"),
         ({"steps": 0}, "steps"),
-        ({"steps": 2, "groups": ["tip"]}, r"no layer with params is called 'tip'; did you mean 'top'\?"),
-        ({"steps": 2, "groups": ["top", "sec* third"]}, "no layer with params is called 'third'; "),
+        ({"steps": 2, "groups": ["tip"]}, r"no layer is called 'tip'; did you mean 'top'\?"),
+        ({"steps": 2, "groups": ["top", "sec* third"]}, "no layer is called 'third'; "),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], message: str) -> None:
