@@ -120,6 +120,13 @@ def leaky_relu(place: ModulePlace, input: Any, negative_slope: float = 0.01, inp
     return nn.ReLU(negative_slope, name=place.name())(feature(input))
 
 
+def formula(kind: str) -> Callable[..., Any]:
+    """Return the function of mathematics of this name in kActivation."""
+    return lambda place, input: nn.Layer("kActivation", name=place.name(), activation_conf={"type": kind})(
+        feature(input)
+    )
+
+
 def exponential(kind: str) -> Callable[..., Any]:
     """Return the function of ELU or CELU."""
 
@@ -329,6 +336,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
         for name in ("sigmoid", "tanh", "silu", "selu", "mish", "softsign")
     },
     **{f"hard{name}": of_numbers(functools.partial(nn.Activation, f"hard_{name}")) for name in ("sigmoid", "swish")},
+    **{name: formula(name.upper()) for name in ("exp", "log", "erf", "sin", "cos")},
     **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus, "logsigmoid": logsigmoid},
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},

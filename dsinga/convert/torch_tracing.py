@@ -46,6 +46,7 @@ ALONG_LAST = {
     *("add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "neg", "square", "sqrt", "clamp", "clone"),
     *("abs", "absolute", "relu", "relu6", "leaky_relu", "leakyrelu", "gelu", "sigmoid", "tanh", "silu"),
     *("elu", "selu", "celu", "mish", "softplus", "softsign", "logsigmoid", "hardsigmoid", "hardswish"),
+    *("exp", "log", "erf", "sin", "cos"),
     *("dropout", "identity", "linear", "layernorm", "rmsnorm", "embedding"),
 }
 

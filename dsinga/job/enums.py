@@ -92,6 +92,11 @@ class ActivationType(Enum):
     MISH = 12
     HARDSIGMOID = 13
     HARDSWISH = 14
+    EXP = 15
+    LOG = 16
+    ERF = 17
+    SIN = 18
+    COS = 19
 
 
 class CellActivation(Enum):

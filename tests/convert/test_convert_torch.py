@@ -96,8 +96,9 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
         "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
         "instance", "norms", "flattened", "slopes", "means", "means without padding",
         "rounded up", "uneven windows", "pads",
-        "rows of images", "twice", "statistics twice", "positions", "activations", "operators", "interpolated",
-        "resized", "shuffled", "split", "LSTM", "LSTM steps", "GRU", "attention steps first", "GRU steps first", "RNN",
+        "rows of images", "twice", "statistics twice", "positions", "activations", "formulas", "operators",
+        "interpolated", "resized", "shuffled", "split", "LSTM", "LSTM steps",
+        "GRU", "attention steps first", "GRU steps first", "RNN",
     ],
 )  # fmt: skip
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:

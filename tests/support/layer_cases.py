@@ -202,8 +202,18 @@ case("kPReLU", "", {}, IMAGES)
 case("kPReLU", "rows", {"prelu_conf": {"initial_slope": 0.5}}, ROWS)
 case("kPReLU", "shared", {"prelu_conf": {"shared": True}}, IMAGES)
 case("kSigmoid kSTanh", "", {}, ROWS)
+
+
+class PositiveCase(LayerCase):
+    """A case whose source has numbers above 0."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        return np.abs(super().source(layer, index, rng)) + 0.1
+
+
 for function in ActivationType:
-    case("kActivation", function.name, {"activation_conf": {"type": function.name}}, IMAGES)
+    kind = PositiveCase if function is ActivationType.LOG else LayerCase
+    CASES.append(kind("kActivation", (IMAGES,), {"activation_conf": {"type": function.name}}, function.name))
 for name, numbers in {"ELU": {"alpha": 0.5}, "CELU": {"alpha": 2}, "HARDSIGMOID": {"alpha": 0.3, "beta": 0.4}}.items():
     case("kActivation", f"{name} with numbers", {"activation_conf": {"type": name, **numbers}}, IMAGES)
 case("kActivation", "", {}, ROWS)

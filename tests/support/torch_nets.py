@@ -235,6 +235,9 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
         nn.Linear(4, 8), nn.Mish(), nn.ELU(0.5), nn.CELU(2.0), nn.SELU(), nn.Softplus(2), nn.Softsign(),
         nn.Linear(8, 4), nn.LogSigmoid(), nn.Hardsigmoid(), nn.Hardswish(),
     )),
+    "formulas": (VECTORS, lambda: Call(
+        lambda y: torch.log(torch.exp(y) + 1) * torch.erf(y) - y.sin() + torch.cos(y), nn.Linear(6, 4)
+    )),
     "operators": (VECTORS, lambda: Call(
         lambda y: torch.sqrt(y.square() + 1) - (2 - y) / (1 + y**2) + torch.clamp(-y, min=-0.1) * 3 - 1 / (y * y + 2),
         nn.Linear(6, 4),

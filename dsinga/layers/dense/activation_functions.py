@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.registry import register
@@ -147,6 +148,39 @@ class HardSwish(FunctionOfSource):
         return dy * (ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) + x * (ops.xp.abs(x) < 3)) / 6
 
 
+def erf(x: Array, ops: Ops) -> Array:
+    """Return 2/√π times the integral of e^(-t²) from 0 to x: by its series near 0, else as 2·Φ(√2·x) - 1."""
+    square, series = ops.xp.minimum(x * x, 0.25), 0.0
+    for n in reversed(range(10)):
+        series = series * square + (-1) ** n / (math.factorial(n) * (2 * n + 1))
+    wide = math.sqrt(2) * x
+    density = ops.xp.exp(-x * x) / math.sqrt(2 * math.pi)
+    share = ops.gelu_grad(wide, ops.xp.ones_like(x)) - wide * density
+    return ops.xp.where(ops.xp.abs(x) < 0.5, 2 / math.sqrt(math.pi) * x * series, 2 * share - 1)
+
+
+FORMULAS: Mapping[ActivationType, tuple[Callable[[Array, Ops], Array], Callable[[Array, Ops], Array]]] = {
+    ActivationType.EXP: (lambda x, ops: ops.xp.exp(x), lambda x, ops: ops.xp.exp(x)),
+    ActivationType.LOG: (lambda x, ops: ops.xp.log(x), lambda x, ops: 1 / x),
+    ActivationType.ERF: (erf, lambda x, ops: 2 / math.sqrt(math.pi) * ops.xp.exp(-x * x)),
+    ActivationType.SIN: (lambda x, ops: ops.xp.sin(x), lambda x, ops: ops.xp.cos(x)),
+    ActivationType.COS: (lambda x, ops: ops.xp.cos(x), lambda x, ops: -ops.xp.sin(x)),
+}
+"""Functions of mathematics, each with its derivative."""
+
+
+class Formula(FunctionOfSource):
+    """The function of ``FORMULAS`` that ``kind`` names."""
+
+    kind: ActivationType
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return FORMULAS[self.kind][0](x, ops)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return dy * FORMULAS[self.kind][1](x, ops)
+
+
 FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.RELU: ReLU,
     ActivationType.SIGMOID: Sigmoid,
@@ -162,8 +196,9 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.MISH: Mish,
     ActivationType.HARDSIGMOID: HardSigmoid,
     ActivationType.HARDSWISH: HardSwish,
+    **dict.fromkeys(FORMULAS, Formula),
 }
-NUMBERS: Mapping[ActivationType, Mapping[str, float]] = {
+NUMBERS: Mapping[ActivationType, dict[str, float]] = {
     ActivationType.ELU: {"alpha": 1.0},
     ActivationType.CELU: {"alpha": 1.0},
     ActivationType.HARDSIGMOID: {"alpha": 1 / 6, "beta": 0.5},
@@ -182,7 +217,8 @@ class Activation(ElementwiseFunction):
             ActivationType.RELU,
             "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
             "SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1 + |x|), MISH is x·tanh(log(1 + e^x)), HARDSIGMOID is "
-            "alpha·x + beta between 0 and 1, HARDSWISH is x·(x/6 + 1/2) with a factor between 0 and 1",
+            "alpha·x + beta between 0 and 1, HARDSWISH is x·(x/6 + 1/2) with a factor between 0 and 1, EXP is e^x, "
+            "LOG is that of e, ERF is the error function",
         )
         alpha: NonNegative | None = setting(
             None, "the number of ELU and of CELU, 1 by default, or the slope of HARDSIGMOID, 1/6 by default"
@@ -203,9 +239,9 @@ class Activation(ElementwiseFunction):
         super().__init__(conf, source_shapes, info)
         function = FUNCTIONS[self.settings.type]
         self.function = function(conf, source_shapes, info)
-        for name, default in NUMBERS.get(self.settings.type, {}).items():
-            given = getattr(self.settings, name)
-            setattr(self.function, name, default if given is None else given)
+        numbers = NUMBERS.get(self.settings.type, {})
+        given = {name: value for name in numbers if (value := getattr(self.settings, name)) is not None}
+        vars(self.function).update(numbers | given, kind=self.settings.type)
         self.bf16 = self.function.bf16
 
     def forward(self, x: Array, ops: Ops) -> Array:

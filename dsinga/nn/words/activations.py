@@ -26,6 +26,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
         name: ("kActivation", {"activation_conf": {"type": name.replace("_", "").upper()}})
         for name in ("elu", "selu", "celu", "softplus", "softsign", "mish", "hard_sigmoid", "hard_swish")
     },
+    "exponential": ("kActivation", {"activation_conf": {"type": "EXP"}}),
     "hard_silu": ("kActivation", {"activation_conf": {"type": "HARDSWISH"}}),
     "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
     "softmax": ("kSoftmax", {}),
@@ -77,8 +78,8 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
     """Computes an activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, ...
 
-    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), leaky_relu, swish, which is silu, and
-    stanh.
+    Others are celu, softsign, mish, hard_sigmoid, hard_swish (or hard_silu), exponential, leaky_relu, swish, which is
+    silu, and stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
     """

@@ -71,6 +71,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MISH": lambda _, x: functional.mish(x),
     "HARDSIGMOID": lambda _, x: (x / 6 + 0.5).clamp(0, 1),  # whose own gradient is rounded to float32
     "HARDSWISH": lambda _, x: functional.hardswish(x),
+    "EXP": lambda _, x: x.exp(),
+    "ERF": lambda _, x: x.erf(),
+    "SIN": lambda _, x: x.sin(),
+    "COS": lambda _, x: x.cos(),
 }
 NUMBERS: dict[str, tuple[dict[str, float], Callable[..., Any]]] = {
     "ELU": ({"alpha": 0.3}, lambda _, x: functional.elu(x, 0.3)),
