@@ -41,7 +41,7 @@ SEARCHES = {
     "categorical features": "arrays.html",
     "checkpoint every epoch of fit": "checkpoints.html",
     "DDP": "training.html",
-    "ONNX": "from-torch.html",
+    "ONNX": "onnx.html",
     "fine-tuning": "fine-tuning.html",
     "Parquet": "arrays.html",
 }
