@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 # Two numbers of records that no axis of features is likely to have: a net that is not the same for both depends on it.
 BATCHES = 1009, 1511
+# What attributes and shapes that do not fit lead an operator's function to, in a file that is damaged.
+UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError
 PAGE = "docs/onnx.md lists the operators that have layers"
 
 
@@ -143,10 +145,10 @@ class NetWalk:
                 results = self._made(make, node, operands)
         except NotImportable as error:
             self.faults[f"{where} {error}".rstrip()] = None
-        except TypeError as error:
-            self.faults[f"{where} ({error})"] = None
         except UserError as error:
             self.faults[f"{where}: {error}"] = None
+        except UNFIT as error:
+            self.faults[f"{where} whose attributes or shapes do not fit ({error})"] = None
         self.tensors |= dict(zip(node.output, results, strict=False))
 
     def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
