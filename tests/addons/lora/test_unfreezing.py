@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dsinga.extensions import Unfreeze
 from dsinga.job import Job, Phase
 from dsinga.reading.checked_job import check_job
 from dsinga.testing import ExtensionContract
+from tests.support.device_worker import device_worker, params
 from tests.support.train_in_threads import train_in_threads
 
 RNG = np.random.default_rng(1)
@@ -71,18 +73,18 @@ def test_a_run_is_that_of_fits_with_layers_frozen_by_hand(optimizer: Any) -> Non
 def test_no_gradient_is_computed_and_no_state_moves_before_the_first_step() -> None:
     job = unfrozen(small_job(), Unfreeze(steps=3))
     local = nn.LocalNet(job)
-    params = local.initial_params()
-    trained = {step: set(local.backward(params, X[:8], Y[:8], step=step).gradients) for step in (0, 2, 3, 5, 6, 100)}
+    begin = local.initial_params()
+    trained = {step: set(local.backward(begin, X[:8], Y[:8], step=step).gradients) for step in (0, 2, 3, 5, 6, 100)}
     top, second = {"top_weight", "top_bias"}, {"second_weight", "second_bias"}
     assert trained[0] == trained[2] == top
     assert trained[3] == trained[5] == top | second
-    assert trained[6] == trained[100] == params.keys()
+    assert trained[6] == trained[100] == begin.keys()
     assert local.net.by_step[0][1].stages[1].backward is False
     updater = local.updater()
-    updater.put(params)
+    updater.put(begin)
     updater.push("first_weight", np.ones((7, 5), np.float32))
     updater.finish()
-    assert_equal(updater.values, params)
+    assert_equal(updater.values, begin)
     assert not any(array.any() for slots in updater.state.values() for array in slots.values())
 
 
@@ -100,10 +102,23 @@ def test_workers_keep_what_is_not_trained_yet() -> None:
     for update in ("kServer", "kWorker"):
         job = unfrozen(small_job(cluster=nn.Cluster(workers=2, update=update)), Unfreeze(steps=100))
         begin = nn.LocalNet(small_job()).initial_params()
-        params = train_in_threads(job).params
-        assert [name for name in begin if (params[name] == begin[name]).all()] == [
+        end = train_in_threads(job).params
+        assert [name for name in begin if (end[name] == begin[name]).all()] == [
             f"{layer}_{role}" for layer in ("first", "second") for role in ("weight", "bias")
         ]
+
+
+def test_a_device_computes_what_cores_do(caplog: pytest.LogCaptureFixture) -> None:
+    job = unfrozen(small_job(), Unfreeze(steps=2))
+    with caplog.at_level(logging.INFO, "dsinga"), device_worker(job.replace(gpu=[0])) as worker:
+        worker.thread.submit(worker.train, 0, 9).result(60)
+        values = params(worker)
+    assert (
+        "training iterations are not captured as CUDA graphs: the net that is trained depends on the step"
+        in caplog.text
+    )
+    for name, value in train_in_threads(job).params.items():
+        np.testing.assert_allclose(np.reshape(values[name], value.shape), value, atol=1e-5, err_msg=name)
 
 
 def test_a_run_that_is_resumed_is_that_of_an_unbroken_one(tmp_path: Path) -> None:
