@@ -54,8 +54,8 @@ class Halt(NamedTuple):
 class Stepper:
     """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time.
 
-    :meth:`observe` is the :class:`dsinga.layers.interface.context.PassObserver` of the iterations. ``positions`` has
-    the number of the segment of each pass of a layer.
+    :meth:`observe` is the :class:`dsinga.layers.interface.context.PassObserver` of the iterations. ``positions``, which
+    may be set between iterations, has the number of the segment of each pass of a layer.
     """
 
     def __init__(self, thread: SerialExecutor, positions: Mapping[LayerPass, int] | None = None):
@@ -66,7 +66,7 @@ class Stepper:
         self._sends: dict[str, Any] = {}
         self._sends_left = 0  # until the segment ends; -1 for the last segment, which never halts
         self._segment = 0  # the number of the segment that runs
-        self._positions = positions or {}
+        self.positions = positions or {}
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
@@ -121,7 +121,7 @@ class Stepper:
 
     def observe(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
         """Return ``compute(*arguments)``, the pass ``name`` of a layer, when its segment runs."""
-        while self._positions.get(LayerPass(layer.name, name), 0) > self._segment:
+        while self.positions.get(LayerPass(layer.name, name), 0) > self._segment:
             self._halt()
         return compute(*arguments)
 
@@ -161,8 +161,9 @@ def positions(plan: Sequence[Segment]) -> Mapping[LayerPass, int]:
     return {layer_pass: number for number, segment in enumerate(plan) for layer_pass in segment.passes}
 
 
-# The stepper of each worker in this process that has run a segment, and the segments of its iterations.
-_STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()
+Plan = tuple[Stepper, NeuralNet, tuple[Segment, ...]]
+# The stepper of each worker in this process that has run a segment, its net, and the segments of its iterations.
+_STEPPERS: weakref.WeakKeyDictionary[GroupWorker, Plan] = weakref.WeakKeyDictionary()
 
 
 @cleared_frames()
@@ -174,7 +175,7 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
     preserve.
     """
     worker = find_worker(key)
-    stepper, plan = _stepper(worker)
+    stepper, plan = _stepper(worker, step)
     if number == 0:
         stepper.begin(functools.partial(worker.iterate, step, observer=stepper.observe))
     sent = {name: array for halt in halts for name, array in halt.sends.items()}
@@ -201,14 +202,19 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
     return array if array.flags.aligned else array.copy(order="K")
 
 
-def _stepper(worker: GroupWorker) -> tuple[Stepper, tuple[Segment, ...]]:
-    """Return the stepper of a worker and the segments of its iterations, created with the first segment."""
+def _stepper(worker: GroupWorker, step: int) -> tuple[Stepper, tuple[Segment, ...]]:
+    """Return the stepper of a worker, created with the first segment, and the segments of an iteration."""
+    net = worker.net(Phase.kTrain).at(step)
     if worker not in _STEPPERS:
-        plan = plan_iteration(worker.net(Phase.kTrain))
-        stepper = Stepper(worker.thread, positions(plan))
+        stepper, planned = Stepper(worker.thread), None
         worker.on_abort.append(stepper.close)
-        _STEPPERS[worker] = stepper, plan
-    return _STEPPERS[worker]
+    else:
+        stepper, planned, plan = _STEPPERS[worker]
+    if planned is not net:
+        plan = plan_iteration(net)
+        stepper.positions = positions(plan)
+        _STEPPERS[worker] = stepper, net, plan
+    return stepper, plan
 
 
 # The largest number of iterations in one graph.
@@ -216,7 +222,11 @@ MAX_STEPS = 16
 
 
 def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    plans = [plan_iteration(local) for local in run.config.nets[Phase.kTrain].locals]
+    plans: list[Sequence[Sequence[Segment]]] = []
+    nets: list[NeuralNet] = []
+    for step in range(start, stop):
+        before, nets = nets, [local.at(step) for local in run.config.nets[Phase.kTrain].locals]
+        plans.append(plans[-1] if before == nets else [plan_iteration(net) for net in nets])
     several = run.config.topology.groups > 1
     return run.workers.submit_graph(
         group, lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several)
@@ -251,7 +261,7 @@ def find_grain(name: str) -> Grain:
 def send_iterations(
     client: Client,
     keys: Sequence[WorkerKey],
-    plans: Sequence[Sequence[Segment]],
+    plans: Sequence[Sequence[Sequence[Segment]]],
     steps: range,
     tokens: Sequence[Future | None],
     several_groups: bool,
@@ -261,7 +271,7 @@ def send_iterations(
     Args:
         client: the client of the cluster.
         keys: the keys of the group's partitions.
-        plans: the segments of an iteration of each partition.
+        plans: for each step the segments of an iteration of each partition.
         steps: the numbers of the iterations, which run one after the other.
         tokens: the task of each partition after which its first segment runs, or None.
         several_groups: whether the run has several worker groups, so that the names of tasks tell which one it is.
@@ -281,8 +291,8 @@ def send_iterations(
 
     previous: list[Any] = [*tokens]
     iteration_ends: list[list[Any]] = []
-    for step in steps:
-        previous = _add_iteration(add_segment, plans, step, previous)
+    for step, plans_of_step in zip(steps, plans, strict=True):
+        previous = _add_iteration(add_segment, plans_of_step, step, previous)
         iteration_ends.append(previous)
     reports = [
         add(p, "report round", steps_text(steps.start, steps.stop), report_round, list(halts), steps.stop).key

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import dsinga
 from dsinga import nn
@@ -106,6 +107,16 @@ def test_workers_keep_what_is_not_trained_yet() -> None:
         assert [name for name in begin if (end[name] == begin[name]).all()] == [
             f"{layer}_{role}" for layer in ("first", "second") for role in ("weight", "bias")
         ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_both_grains_of_a_cluster_have_the_stages(threads: Client, workers: int) -> None:
+    options: dict[str, Any] = {"extensions": [Unfreeze(steps=3)], "progress": False, "workers": workers}
+    alone = dsinga.train(small_job(), extensions=[Unfreeze(steps=3)], progress=False).params
+    rounds = dsinga.train(small_job(), threads, **options).params
+    assert_equal(dsinga.train(small_job(), threads, grain="graph", **options).params, rounds)
+    for name, value in alone.items():
+        np.testing.assert_allclose(rounds[name], value, atol=0 if workers == 1 else 1e-5, err_msg=name)
 
 
 def test_a_device_computes_what_cores_do(caplog: pytest.LogCaptureFixture) -> None:
