@@ -21,7 +21,7 @@ def run(*arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports", "fields"])
+@pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports", "fields", "onnx"])
 def test_damaged_inputs_give_the_right_bits_or_one_message(kind: str) -> None:
     assert "40 cases in" in run("tools.faults", kind, "--count", "40", "--seed", "7")
 

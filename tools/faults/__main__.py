@@ -26,7 +26,10 @@ from tools.faults.verdicts import FAULTS, damage_of, verdict
 SHOWN_FAILED = 40  # cases
 # What all cases import, or those of a kind: imported once for all.
 MODULES = ["dsinga.commands.cli", "dsinga.api.execution", "dsinga.ops.onednn", "dask.tokenize"]
-MODULES_OF_KINDS = {"fields": ["dsinga.nn.model", "xarray", "h5py", "cftime"]}
+MODULES_OF_KINDS = {
+    "fields": ["dsinga.nn.model", "xarray", "h5py", "cftime"],
+    "onnx": ["dsinga.addons.onnx.load", "onnx.checker", "onnx.inliner", "onnx.reference"],
+}
 
 
 def run_case(run: Callable[..., int], seed: int, number: int, original: Path, work: Path) -> int:
@@ -40,7 +43,7 @@ def run_case(run: Callable[..., int], seed: int, number: int, original: Path, wo
 def main() -> int:
     """Run the cases that the arguments ask for; return 1 if dsinga has failed one."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", choices=("jobs", "stores", "checkpoints", "imports", "fields"))
+    parser.add_argument("kind", choices=("jobs", "stores", "checkpoints", "imports", "fields", "onnx"))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this case only and print its output")
