@@ -120,7 +120,7 @@ def onnxruntime_package() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"check= runs the net in ONNX Runtime ({error}): pip install onnxruntime") from None
+        raise UserError(f"check= runs the net in ONNX Runtime ({error}): pip install 'dsinga[onnxruntime]'") from None
     return onnxruntime
 
 
