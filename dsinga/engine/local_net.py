@@ -26,7 +26,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Processor, SparseRows
 from dsinga.ops.types import is_plain
-from dsinga.passes.captured_passes import CapturedPass
+from dsinga.passes.captured_pass import CapturedPass
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, owned, rows_of, to_host, whole_shape
@@ -188,7 +188,7 @@ class LocalNet:
         """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
         key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
-            result = captured.replay(params, x, y, step)
+            result = captured.launch_on_arrays(params, x, y, step)
             if result is not None:
                 outputs, metrics = result.outputs, result.metrics
                 return Forward({name: outputs[name].feature.copy() for name in layers or outputs}, Means(metrics))
@@ -213,7 +213,7 @@ class LocalNet:
         for name, (data, labels) in records.items():
             if data is not given[name] or labels is not of_layer.get(name) or (labels is not None and labels.ndim > 2):
                 return
-        if captured.prepare_replays(has_gradients):
+        if captured.can_launch_on_arrays(has_gradients):
             self._captured[key] = captured
 
     def backward(
@@ -235,7 +235,7 @@ class LocalNet:
         self._passes = step + 1
         key = "backward", *_kind(params, x, y)
         if gradients is None and (captured := self._captured.get(key)) is not None:
-            result = captured.replay(params, x, y, step)
+            result = captured.launch_on_arrays(params, x, y, step)
             if result is not None:
                 copies = {name: owned(gradient, copies=True) for name, gradient in result.outputs.items()}
                 return Backward(copies, Means(result.metrics))

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.registry import is_user_code
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops
-from dsinga.ops.host_pass import HostPass
-from dsinga.ops.interface import PassMemory, PassResult
-from dsinga.ops.types import AsyncCopy, FinishedCopy, NotCapturable, RecordedStep
+from dsinga.ops.interface import PassResult
+from dsinga.ops.types import AsyncCopy, NotCapturable
+from dsinga.passes.captured_pass import PARAM, CapturedPass, Compute
 from dsinga.training import Metrics
-from dsinga.training.metrics import UnreadMetrics, report_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -34,134 +29,7 @@ CALLS_AFTER_LOSS = 64  # of a pass on a host that has lost its place among GRAPH
 KEYS = 64  # of passes on a host that are counted
 GRAPHS = 8  # kept at most, each with the memory of its pass
 PARAM_SETS = 4  # sets of params by which batches of the same shapes are computed, such as a net's and its target's
-PARAM = "param of this pass: "  # begins the names of params among records
 REJECTED = 3  # passes in a row that are computed again, eagerly, because their metrics are not finite
-
-Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
-"""A function that computes a pass on records and params of the device, and returns outputs."""
-
-
-class CapturedPass:
-    """One pass: its device memory, how often it was recorded, and its metrics, which are read after each launch.
-
-    ``rejected`` counts the passes in a row whose metrics were not finite.
-    """
-
-    def __init__(self, memory: PassMemory):
-        self.memory = memory
-        self.recorded = self.rejected = 0
-        self.held: dict[str, Array] = {}
-        self.key: Hashable = None  # by which it was asked for last
-        self.net: Any = None
-        self.buffers: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}  # of records and labels, on a host
-        self.inputs: list[tuple[str, bool, np.ndarray]] = []  # input layers, and the buffers of records and labels
-        self.unread: list[UnreadMetrics] = []
-        self.outputs: Any = None
-
-    def run(
-        self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
-    ) -> bool:
-        """Compute the pass of ``ctx.step``, by ``compute`` while it is recorded; return whether it was launched alone.
-
-        ``values`` are the params that stay where they are in memory.
-        """
-        if self.memory.captured:
-            self.launch(ctx.step, records)
-            return True
-        on_device, params = split_params(self._put_all(records))
-        if values is not None:
-            self.held = dict(values)
-            params = dict(self.memory.hold(self.held))
-        self.unread = []
-        recorded_ctx = replace(ctx, step=cast(Any, RecordedStep()), unread=self.unread)
-        with self.memory.recording(ctx.step):
-            with contextlib.nullcontext() if self.recorded < self.memory.warm_ups else self.memory.capturing():
-                self.outputs = compute(on_device, params, recorded_ctx)
-        self.outputs = self.memory.results(self.outputs)
-        self.recorded += 1
-        if self.held and isinstance(memory := self.memory, HostPass):
-            self.buffers = {
-                name: (memory.buffer(f"{name} data"), None if labels is None else memory.buffer(f"{name} labels"))
-                for name, (_, labels) in records.items()
-            }
-        if self.memory.captured:
-            self.memory.launch(ctx.step)
-        return False
-
-    def uses(self, values: Mapping[str, Array] | None) -> bool:
-        """Whether ``values`` are the arrays that it was recorded with."""
-        if values is not None:
-            for name, value in self.held.items():
-                if values.get(name) is not value:
-                    return False
-        return True
-
-    def prepare_replays(self, has_gradients: bool) -> bool:
-        """Let :meth:`replay` launch the pass, if it is one on a host of params that keep their addresses."""
-        if self.buffers and not self.inputs:
-            inputs = [(name, False, data) for name, (data, _) in self.buffers.items()]
-            inputs += [(name, True, labels) for name, (_, labels) in self.buffers.items() if labels is not None]
-            assert isinstance(self.memory, HostPass)
-            arrays = [buffer for *_, buffer in inputs]
-            self.memory.require_finite(arrays, self.outputs.values() if has_gradients else ())
-            self.inputs = inputs
-        return bool(self.inputs)
-
-    def replay(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on a caller's records and labels, arrays or dicts by input layer, and return the result.
-
-        None where they or the params are others than it was recorded with, or numbers are not finite.
-        """
-        if not self.uses(values):
-            return None
-        for name, is_label, buffer in self.inputs:
-            batch = y if is_label else x
-            if not _fill(buffer, batch.get(name) if type(batch) is dict else batch):
-                return None
-        return self._launch(step)
-
-    def relaunch(
-        self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
-    ) -> PassResult | None:
-        """Launch a pass on a host on the next batch of an engine, and return the result.
-
-        None where it is none of params that keep their addresses, where records or params are of another kind than it
-        was recorded with, and where numbers are not finite.
-        """
-        if not (self.buffers and self.uses(values)):
-            return None
-        for name, batch in records.items():
-            for array, buffer in zip(batch, self.buffers[name], strict=True):
-                if buffer is not None and not _fill(buffer, array.array if type(array) is FinishedCopy else array):
-                    return None
-        return self._launch(step)
-
-    def _launch(self, step: int) -> PassResult | None:
-        """Launch the pass on what its buffers hold; return its result, None where numbers are not finite."""
-        self.memory.launch(step)
-        metrics = self.read(self.net)
-        return None if metrics is None else PassResult(metrics, self.outputs)
-
-    def launch(self, step: int, records: Mapping[str, Records]) -> None:
-        """Launch the graph on these records."""
-        self._put_all(records)
-        self.memory.launch(step)
-
-    def read(self, net: NeuralNet) -> Metrics | None:
-        """Wait for the first pass that runs; return its metrics, None if one of them is not finite."""
-        numbers = self.memory.read()
-        if not all(map(math.isfinite, numbers)):
-            return None
-        (unread,) = self.unread
-        return report_metrics(net, unread.with_numbers(numbers)) if unread.reports else {}
-
-    def _put_all(self, records: Mapping[str, Records]) -> dict[str, Records]:
-        return {name: self._put(name, batch) for name, batch in records.items()}
-
-    def _put(self, name: str, batch: Records) -> Records:
-        data, labels = batch
-        data = self.memory.put(f"{name} data", data)
-        return batch._replace(data=data, labels=None if labels is None else self.memory.put(f"{name} labels", labels))
 
 
 class CapturedPasses:
@@ -220,7 +88,7 @@ class CapturedPasses:
         """
         if (last := self.last) is not None and last.key == key:
             with contextlib.suppress(Exception):  # which the launch below raises again
-                if result := last.relaunch(params or values, records, ctx.step):
+                if result := last.launch_on_batch(params or values, records, ctx.step):
                     return result
         if self._is_on_host and not all(map(_is_in_order, records.values())):
             return None  # sums over another order of memory may have other bits
@@ -238,7 +106,7 @@ class CapturedPasses:
                 return None
             if not captured.memory.captured and captured.memory.is_on_host:
                 _check_layers(net)
-            if captured.run(records, ctx, compute, values):
+            if captured.compute_or_launch(records, ctx, compute, values):
                 replay()
         except RunError:  # not of the graph: a server was lost, or did not answer
             raise
@@ -344,16 +212,6 @@ class CapturedPasses:
         self._failed[key] = reason
 
 
-def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer of a pass on a host; return whether it is of the buffer's shape, dtype and order."""
-    if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
-        return False
-    if not array.flags.c_contiguous:
-        return False
-    buffer[...] = array
-    return True
-
-
 def _is_in_order(batch: Records) -> bool:
     """Whether records and labels on a host are in C order, as those are that are read from stores."""
     arrays = (array.result() if isinstance(array, AsyncCopy) else array for array in batch)
@@ -382,13 +240,6 @@ def reason_of(error: Exception) -> str:
 def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> tuple[Hashable, ...]:
     """Return a key that also has the shapes and dtypes of all records."""
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
-
-
-def split_params(on_device: Mapping[str, Records]) -> tuple[dict[str, Records], dict[str, Array]]:
-    """Return the records of a pass, and the params that are among them."""
-    records = {name: batch for name, batch in on_device.items() if not name.startswith(PARAM)}
-    params = {name: batch.data for name, batch in on_device.items() if name not in records}
-    return records, {name.removeprefix(PARAM): value for name, value in params.items()}
 
 
 def _kind_of(array: Any) -> Hashable:

@@ -20,7 +20,8 @@ from dsinga.net.node import Node
 from dsinga.ops import Array, Ops, Processor
 from dsinga.ops.interface import PassResult
 from dsinga.ops.types import is_on_device
-from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, passes_of
+from dsinga.passes.captured_pass import CapturedPass
+from dsinga.passes.captured_passes import CapturedPasses, passes_of
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, forward, name_metrics

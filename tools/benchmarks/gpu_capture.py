@@ -18,7 +18,8 @@ import numpy as np
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.ops import get_ops
-from dsinga.passes.captured_passes import CapturedPass, CapturedPasses
+from dsinga.passes.captured_pass import CapturedPass
+from dsinga.passes.captured_passes import CapturedPasses
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.gpu_loop import Loop, milliseconds
 from tools.benchmarks.ours import job as job_of

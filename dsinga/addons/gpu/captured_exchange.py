@@ -17,7 +17,8 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.types import AsyncCopy, NotCapturable
-from dsinga.passes.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute
+from dsinga.passes.captured_pass import PARAM, CapturedPass, Compute
+from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.passes.training_step import TrainingStep, without_peers
 from dsinga.training import Metrics, bp
 
@@ -103,7 +104,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             start += gradient.size
         return joined
 
-    def run(
+    def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
         """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
@@ -113,7 +114,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             self._blocks, self._gradients, self._fetched, self._sent = {}, {}, {0}, set()
             self._missing = [{name for block in group for name in block} for group in self._trained]
             self._after = None
-        was_launched = super().run(records, ctx, compute, values)
+        was_launched = super().compute_or_launch(records, ctx, compute, values)
         if self._after is None:
             sent = self._sent if self.memory.captured else set()
             between = {block for group in sent for block in self._trained[group]}

@@ -14,7 +14,8 @@ from dsinga.layers import Context, Records
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet
 from dsinga.ops import Array
-from dsinga.passes.captured_passes import CapturedPass, CapturedPasses
+from dsinga.passes.captured_pass import CapturedPass
+from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Algorithm, Metrics, Updater, algorithm, bp, forward
 
