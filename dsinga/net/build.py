@@ -20,7 +20,6 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.sharing import name_params
-from dsinga.net.stages_of_training import with_stages
 from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_own_names
 
 
@@ -43,7 +42,11 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     inputs = [layer for layer in selected.layer if layer.name in records and records[layer.name].leads is not None]
     leads = records[inputs[0].name].leads if inputs else None
     net = create(selected) if leads is None else leads.create_nets(selected, inputs, phase, create)
-    return with_stages(net) if phase & Phase.kTrain else net
+    if phase & Phase.kTrain and any(param.first_step for param in net.params.values()):
+        from dsinga.net.stages_of_training import with_stages  # which few nets have
+
+        net = with_stages(net)
+    return net
 
 
 def _create(

@@ -9,13 +9,11 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 def with_stages(net: NeuralNet) -> NeuralNet:
-    """Return a training net with a net for each stage (``by_step``), in which params of later stages are static.
+    """Return a training net with a net for each stage (``by_step``), in which params with a later step are static.
 
     Raises UserError where the net has other stages already.
     """
     starts = sorted({0, *(param.first_step for param in net.params.values() if param.trainable)})
-    if len(starts) == 1:
-        return net
     if net.by_step:
         raise UserError("params have a first_step, but the net grows with training already; leave one of the two out")
     stages = ((start, _stage(net, start)) for start in starts[:-1])
