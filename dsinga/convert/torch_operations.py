@@ -260,7 +260,7 @@ def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value:
     sides = [pad] * 2 * (len(rows) - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
     images = rows if len(rows) > 2 and len(pairs) < len(rows) else (*(1,) * max(1, 3 - len(rows)), *rows)
-    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or value != value:
+    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or not math.isfinite(value or 0):
         raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {len(rows)} axes")
     padding = ((0, 0),) * (len(images) - 1 - len(pairs)) + tuple(pairs)
     layer = nn.Padding2D if len(images) == 3 else nn.Padding3D

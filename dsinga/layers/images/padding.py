@@ -10,7 +10,6 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf, PaddingMode
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Bound
 from dsinga.job.limits import Padding as Points
 from dsinga.layers.images.sliding import by_axis, interior, points_shape
 from dsinga.layers.interface.checks import shape_text
@@ -47,7 +46,7 @@ class Padding(Layer):
         before: list[Points] = setting([], "how many points are added before the first; 0 by default")
         after: list[Points] = setting([], "how many points are added after the last; 0 by default")
         mode: list[PaddingMode] = setting([], "what is added; kZero by default")
-        value: Bound = setting(0.0, "what kZero adds in place of zeros")
+        value: float = setting(0.0, "what kZero adds in place of zeros")
 
     settings: Conf
     source_count = 1

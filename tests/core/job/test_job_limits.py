@@ -59,7 +59,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "LeadRecordConf.fill", "LeadRecordConf.mask",  # -1: no mask
     "MeanLossConf.scale",  # -1: the mean is maximised
-    "ArithmeticConf.number",
+    "ArithmeticConf.number", "ActivationConf.beta", "PaddingConf.value", "ResizeConf.cubic_coeff",
     "ReinforcementConf.stop_return",  # returns may be negative
     "WindowDimConf.size",  # -1: all points
     "WindowDimConf.overlap", "WindowDimConf.lead",  # points between windows, targets before their inputs
