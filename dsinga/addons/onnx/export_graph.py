@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.files import onnx_package
-from dsinga.layers import Layer
 
 FIRST, LAST = -(1 << 63), (1 << 63) - 1  # in Slice: from the beginning, to the end
+FLOAT, INT32, INT64, DOUBLE = 1, 6, 7, 11  # ONNX's numbers of types
 
 
 class Refused(Exception):
@@ -34,12 +34,12 @@ class GraphWriter:
         self.weights: dict[str, np.ndarray] = {}
         self.integers: set[str] = set()
         self.joined: dict[tuple[str, ...], str] = {}
-        self._taken, self._nodes = set(params), set[str]()  # names of values and params, and of nodes
+        self._values, self._nodes = set(params), set[str]()  # names that are taken
         self._constants: dict[Any, str] = {}
 
     def unique(self, name: str) -> str:
         """Return a name of a value that no other value or param has: ``name``, if that is free."""
-        return _free(name, self._taken)
+        return _free(name, self._values)
 
     def node(self, operator: str, inputs: Sequence[Any], name: str, outputs: int = 1, **attributes: Any) -> list[str]:
         """Add a node and return the names of its outputs; inputs that are numbers or arrays become constants."""
@@ -62,24 +62,36 @@ class GraphWriter:
 
     def weight(self, name: str, array: np.ndarray) -> str:
         """Return the initialiser called ``name``; one that several layers share is there once."""
-        known = self.weights.get(name)
-        if known is not None and not np.array_equal(known, array, equal_nan=True):  # or of another shape
-            return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
-        self.weights.setdefault(name, array)
-        return name
+        known = self.weights.setdefault(name, array)
+        if known is array or np.array_equal(known, array, equal_nan=True):
+            return name
+        return self.weight(f"{name}/{'x'.join(map(str, array.shape))}", array)
 
     def takes(self, value: str) -> bool:
         """Whether any node takes a value."""
         return any(value in node.input for node in self.nodes)
 
-    def rename(self, value: str, name: str) -> str:
-        """Give a value another name, at least ``name``, and return it; its own name is free then."""
-        self._taken.discard(value)
+    def rename(self, value: str, name: str, first: int = 0) -> str:
+        """Give a value of nodes from the ``first`` on another name, at least ``name``, and return it."""
+        self._values.discard(value)
         name = self.unique(name)
-        for node in self.nodes:
+        for node in self.nodes[first:]:
             for names in (node.input, node.output):
                 names[:] = [name if each == value else each for each in names]
+        if value in self.integers:
+            self.integers.add(name)
         return name
+
+    def name_layer(self, name: str, value: Any, first: int) -> Any:
+        """Give the node that makes a layer's ``value``, the last of its nodes from the ``first`` on, the layer's name.
+
+        Returns the value, which gets this name, too. Those that the layer only passes on keep theirs.
+        """
+        node = next((node for node in self.nodes[first:] if value in node.output or value == list(node.output)), None)
+        if node is None or name in self._nodes:
+            return value
+        node.name = _free(name, self._nodes)
+        return self.rename(value, name, first) if isinstance(value, str) else value
 
     def keep(self, values: Sequence[str]) -> None:
         """Leave out the nodes and initialisers that no one of these values needs."""
@@ -110,7 +122,7 @@ class LayerWriter:
     """
 
     def __init__(
-        self, graph: GraphWriter, layer: Layer, params: Sequence[str], sources: list[str],
+        self, graph: GraphWriter, layer: Any, params: Sequence[str], sources: list[str],
         lengths: list[str | None], rank: int = 0,
     ):  # fmt: skip
         self.graph, self.layer, self.params, self.sources, self.lengths = graph, layer, params, sources, lengths
@@ -127,25 +139,24 @@ class LayerWriter:
         """Whether the sources have an axis of steps that the layer does not know."""
         return self.rank > len(self.layer.source_shapes[0])
 
-    def add(self, operator: str, *inputs: Any, what: str = "", **attributes: Any) -> str:
-        """Add a node and return its output; it has the layer's name or, with ``what``, "LAYER/WHAT"."""
-        name = f"{self.layer.name}/{what}" if what else self.layer.name
-        return self.graph.node(operator, inputs, name, **attributes)[0]
+    @property
+    def labels(self) -> str | None:
+        """How many steps count by the source that the layer takes labels of, None where all do."""
+        return None if self.layer.labels.source is None else self.lengths[self.layer.labels.source]
 
-    def several(self, operator: str, *inputs: Any, outputs: int, what: str = "", **attributes: Any) -> list[str]:
+    def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
+        """Add a node, called "LAYER/OPERATOR", and return its output."""
+        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator}", **attributes)[0]
+
+    def parts(self, operator: str, *inputs: Any, outputs: int, **attributes: Any) -> list[str]:
         """Add a node with several outputs, and return them."""
-        name = f"{self.layer.name}/{what}" if what else self.layer.name
-        return self.graph.node(operator, inputs, name, outputs, **attributes)
+        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator}", outputs, **attributes)
 
-    def chain(self, x: str, *nodes: tuple[Any, ...]) -> str:
-        """Add nodes (operator, further inputs ..., attributes), each of which takes the one before, the first x.
-
-        The last one has the layer's name. Without nodes it is x.
-        """
-        for number, (operator, *inputs) in enumerate(nodes, 1):
+    def chain(self, x: Any, *nodes: tuple[Any, ...]) -> str:
+        """Add nodes (operator, further inputs ..., attributes), each of which takes the one before, the first x."""
+        for operator, *inputs in nodes:
             attributes = inputs.pop() if inputs and isinstance(inputs[-1], dict) else {}
-            what = "" if number == len(nodes) else operator.lower()
-            x = self.add(operator, x, *inputs, what=what, **attributes)
+            x = self.add(operator, x, *inputs, **attributes)
         return x
 
     def param(self, role: int, shape: Sequence[int] | None = None) -> str:
@@ -165,12 +176,16 @@ class LayerWriter:
     def floats(self, source: int = 0) -> str:
         """Return the feature of a source as float32."""
         value = self.sources[source]
-        return self.add("Cast", value, what="floats", to=1) if value in self.graph.integers else value
+        return self.add("Cast", value, to=FLOAT) if value in self.graph.integers else value
+
+    def all_floats(self) -> list[Any]:
+        """Return the features of all sources as float32."""
+        return [self.floats(source) for source in range(len(self.sources))]
 
     def codes(self, source: int = 0) -> str:
         """Return the feature of a source as int64."""
         value = self.sources[source]
-        return value if value in self.graph.integers else self.as_integers(self.add("Cast", value, what="codes", to=7))
+        return value if value in self.graph.integers else self.as_integers(self.add("Cast", value, to=INT64))
 
     def as_integers(self, value: str) -> str:
         """Return a value that is int64, and remember that it is."""
@@ -179,21 +194,21 @@ class LayerWriter:
 
     def size(self, x: str, axis: int = 1) -> str:
         """Return the size of an axis of x as a vector of one number."""
-        return self.add("Shape", x, what="size", start=axis, end=axis + 1)
+        return self.add("Shape", x, start=axis, end=axis + 1)
 
-    def places(self, x: str, axis: int = 1, last: int = 1) -> str:
-        """Return the numbers of the steps along an axis of x, (T,) int64."""
-        end = self.add("Squeeze", self.size(x, axis), [0], what="steps")
-        return self.add("Range", np.array(0), end, np.array(last), what="places")
+    def places(self, x: str) -> str:
+        """Return the numbers of the steps of x (B, T, ...), (T,) int64."""
+        return self.add("Range", 0, self.add("Squeeze", self.size(x), [0]), 1)
 
     def counted(self, x: str, lengths: str) -> str:
         """Return which steps of sequences x (B, T, ...) count, (B, T) bool."""
-        return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1], what="ends"), what="counted")
+        return self.add("Less", self.places(x), self.add("Unsqueeze", lengths, [1]))
 
-    def masked(self, x: str, lengths: str, fill: float = 0.0) -> str:
+    def masked(self, x: str, lengths: str | None, fill: float = 0.0) -> str:
         """Return sequences (B, T, n) with ``fill`` at the steps after the end."""
-        counted = self.add("Unsqueeze", self.counted(x, lengths), [2], what="real")
-        return self.add("Where", counted, x, float(fill), what="masked")
+        if lengths is None:
+            return x
+        return self.add("Where", self.add("Unsqueeze", self.counted(x, lengths), [2]), x, fill)
 
 
 WriteLayer = Callable[[LayerWriter], Any]  # returns the name of the feature's value, or a list of those of its parts

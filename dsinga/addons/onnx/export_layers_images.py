@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
 from dsinga.job import PaddingMode
@@ -17,54 +17,49 @@ PAD_MODES = {PaddingMode.kEdge: "edge", PaddingMode.kReflect: "reflect", Padding
 def window_attributes(window: Window) -> dict[str, Any]:
     """Return a window over images as attributes of an operator."""
     after = [pad + more for pad, more in zip(window.pad, window.extra or (0,) * len(window.pad), strict=True)]
-    return {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.pad, *after]}
+    attributes = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.pad, *after]}
+    return attributes | ({"dilations": [*window.dilation]} if window.dilation else {})
 
 
 def images(w: LayerWriter) -> str:
     """Return the source as images (B, C, H, W), or volumes; images of one channel may lack its axis."""
-    return w.add("Unsqueeze", w.floats(), [1], what="channel") if w.rank == 3 else w.floats()
+    return w.add("Unsqueeze", w.floats(), [1]) if w.rank == 3 else w.floats()
 
 
 def convolution(w: LayerWriter) -> str:
     """Write a convolution of images or volumes."""
-    layer: Any = w.layer
-    attributes = {**window_attributes(layer.window), "group": layer.groups}
-    if layer.window.dilation:
-        attributes["dilations"] = [*layer.window.dilation]
-    bias = [w.param(1)] if layer.bias else []
-    return w.add("Conv", images(w), w.param(0, layer.kernels), *bias, **attributes)
+    params = w.param(0, w.layer.kernels), *([w.param(1)] if w.layer.bias else [])
+    return w.add("Conv", images(w), *params, group=w.layer.groups, **window_attributes(w.layer.window))
 
 
 def transposed_convolution(w: LayerWriter) -> str:
     """Write a transposed convolution; its padding is what makes the result as large as the layer's."""
-    layer: Any = w.layer
-    window, size = layer.window, layer.source_shapes[0][-len(layer.dilation) :]
+    layer, window = w.layer, w.layer.window
+    params = w.param(0, layer.kernels), *([w.param(1)] if layer.bias else [])
+    size = layer.source_shapes[0][-len(layer.dilation) :]
     axes = zip(size, window.stride, window.kernel, window.pad, window.outputs, strict=True)
     over = [(n - 1) * stride + kernel - pad - result for n, stride, kernel, pad, result in axes]
-    bias = [w.param(1)] if layer.bias else []
     return w.add(
-        "ConvTranspose", images(w), w.param(0, layer.kernels), *bias,
-        kernel_shape=[*layer.kernels[2:]], strides=[*window.stride], dilations=[*layer.dilation], group=layer.groups,
-        pads=[*window.pad, *(max(size, 0) for size in over)], output_padding=[max(-size, 0) for size in over],
+        "ConvTranspose", images(w), *params, kernel_shape=[*layer.kernels[2:]], strides=[*window.stride],
+        dilations=[*layer.dilation], group=layer.groups, pads=[*window.pad, *(max(size, 0) for size in over)],
+        output_padding=[max(-size, 0) for size in over],
     )  # fmt: skip
 
 
 def pooling(w: LayerWriter) -> str:
     """Write the maximum or mean of windows."""
-    layer: Any = w.layer
-    window, kind = layer.window, "Max" if layer.takes_maximum else "Average"
+    layer, x = w.layer, images(w)
     if w.settings.global_pooling:
-        return w.add(f"Global{kind}Pool", images(w))
-    attributes = window_attributes(window)
-    is_kernel = max(attributes["pads"]) < min(window.kernel)  # else ONNX Runtime refuses the padding
-    if layer.taps and not (layer.takes_maximum and window.dilation and is_kernel):
-        return tapped(w, images(w), layer.taps, "ReduceMax" if layer.takes_maximum else "ReduceSum")
+        return w.add("GlobalMaxPool" if layer.takes_maximum else "GlobalAveragePool", x)
+    attributes = window_attributes(layer.window)
+    is_kernel = max(attributes["pads"]) < min(layer.window.kernel)  # else ONNX Runtime refuses the padding
+    if layer.taps and not (layer.takes_maximum and layer.window.dilation and is_kernel):
+        return tapped(w, x, layer.taps, "ReduceMax" if layer.takes_maximum else "ReduceSum")
     if layer.takes_maximum:
-        return w.add("MaxPool", images(w), **attributes, dilations=[*(window.dilation or (1,) * len(window.kernel))])
+        return w.add("MaxPool", x, **attributes)
     counts = w.settings.count_include_pad
-    attributes["count_include_pad"] = int(counts)
-    factor = [("Mul", layer.factor.astype("float32"))] if counts and layer.factor is not None else []
-    return w.chain(images(w), ("AveragePool", attributes), *factor)
+    y = w.add("AveragePool", x, count_include_pad=int(counts), **attributes)
+    return w.add("Mul", y, layer.factor.astype("float32")) if counts and layer.factor is not None else y
 
 
 def tapped(w: LayerWriter, x: str, taps: Sequence[Taps], reduce: str) -> str:
@@ -81,42 +76,41 @@ def tapped(w: LayerWriter, x: str, taps: Sequence[Taps], reduce: str) -> str:
 
 def padding(w: LayerWriter) -> str:
     """Write points around fields: a node for each mode."""
-    layer: Any = w.layer
-    nodes: list[tuple[Any, ...]] = []
+    layer, nodes = w.layer, list[tuple[Any, ...]]()
     for mode in dict.fromkeys(layer.modes):
-        before, after = ([n * (mode is m) for n, m in zip(sizes, layer.modes, strict=True)] for sizes in
-                         (layer.before, layer.after))  # fmt: skip
-        if any(before) or any(after):
-            if mode is not PaddingMode.kZero and mode not in PAD_MODES:
-                raise Refused(f"has the mode {mode.name}")
-            value = [float(w.settings.value)] if mode is PaddingMode.kZero and w.settings.value else []
-            nodes.append(("Pad", [0, 0, *before, 0, 0, *after], *value, {"mode": PAD_MODES.get(mode, "constant")}))
+        if mode is not PaddingMode.kZero and mode not in PAD_MODES:
+            raise Refused(f"has the mode {mode.name}")
+        ends = ([n * (mode is m) for n, m in zip(n, layer.modes, strict=True)] for n in (layer.before, layer.after))
+        points = [each for end in ends for each in (0, 0, *end)]
+        value = [float(w.settings.value)] if mode is PaddingMode.kZero and w.settings.value else []
+        nodes += [("Pad", points, *value, {"mode": PAD_MODES.get(mode, "constant")})] if any(points) else []
     return w.chain(w.floats(), *nodes)
 
 
 def cropping(w: LayerWriter) -> str:
     """Write fields without their outermost points."""
-    layer: Any = w.layer
-    ends = [b + n for b, n in zip(layer.before, layer.sizes, strict=True)]
-    return w.add("Slice", w.floats(), [*layer.before], ends, [*range(2, w.rank)])
+    ends = [b + n for b, n in zip(w.layer.before, w.layer.sizes, strict=True)]
+    return w.add("Slice", w.floats(), [*w.layer.before], ends, [*range(2, w.rank)])
 
 
 def upsampling(w: LayerWriter) -> str:
     """Write fields with more points, repeated or interpolated linearly between their centres."""
-    layer: Any = w.layer
     places = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    if layer.is_linear:
+    if w.layer.is_linear:
         places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
-    return w.add("Resize", w.floats(), "", [1.0, 1.0, *map(float, layer.factors)], **places)
+    return w.add("Resize", w.floats(), "", [1.0, 1.0, *map(float, w.layer.factors)], **places)
 
 
 def resize(w: LayerWriter) -> str:
     """Write fields of another size: by Resize where it has the settings, else as weighted sums along each axis."""
-    layer, settings = cast(Any, w.layer), w.settings
+    layer, settings = w.layer, w.settings
     method, count = settings.method.name[1:].lower(), len(layer.taps)
     if (settings.size and settings.scale) or (count == 3 and (method == "cubic" or settings.antialias)):
         return tapped(w, w.floats(), layer.taps, "ReduceSum")
-    attributes = {"mode": method, "coordinate_transformation_mode": snake_case(settings.coordinates.name)}
+    attributes: dict[str, Any] = {
+        "mode": method,
+        "coordinate_transformation_mode": snake_case(settings.coordinates.name),
+    }
     if method == "nearest":
         attributes["nearest_mode"] = snake_case(settings.rounding.name).replace("prefer", "round_prefer")
     if method == "cubic":
@@ -135,13 +129,13 @@ def snake_case(name: str) -> str:
 
 def lrn(w: LayerWriter) -> str:
     """Write local response normalisation."""
-    size, alpha, beta, bias = w.layer.factors  # type: ignore[attr-defined]
+    size, alpha, beta, bias = w.layer.factors
     return w.add("LRN", w.floats(), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
 def image_preprocess(w: LayerWriter) -> str:
     """Write the mean, the scale, the padding and the crop of the centre of images."""
-    layer: Any = w.layer
+    layer = w.layer
     height, width = layer.source_shapes[0][-2:]
     pad, (rows, columns) = layer.pad, layer.crop
     top, left = (height + 2 * pad - rows) // 2, (width + 2 * pad - columns) // 2
@@ -155,33 +149,24 @@ def image_preprocess(w: LayerWriter) -> str:
 
 def convolution_lstm(w: LayerWriter) -> str:
     """Write a convolutional LSTM: the convolutions of all steps at once, then the nodes of each step."""
-    layer: Any = w.layer
-    steps, filters, size = layer.steps, layer.filters, layer.window.outputs
-    rows = w.add("Reshape", w.floats(), [-1, *layer.source_shapes[0][2:]], what="images")
-    bias = [w.param(2)] if w.settings.bias_term else []
+    layer, filters, window = w.layer, w.layer.filters, window_attributes(w.layer.recurrent_window)
     kernels = [w.param(role, kernel) for role, kernel in enumerate(layer.kernels)]
-    sums = w.add("Conv", rows, kernels[0], *bias, what="sums", **window_attributes(layer.window))
-    by_step = w.add("Reshape", sums, [-1, steps, 4 * filters, *size], what="by_step")
-    totals = w.several("Split", by_step, [1] * steps, outputs=steps, what="steps", axis=1)
+    bias = [w.param(2)] if w.settings.bias_term else []
+    rows = w.add("Reshape", w.floats(), [-1, *layer.source_shapes[0][2:]])
+    sums = w.add("Conv", rows, kernels[0], *bias, **window_attributes(layer.window))
+    by_step = w.add("Reshape", sums, [-1, layer.steps, 4 * filters, *layer.window.outputs])
     hidden, cell, outputs = "", "", []
-    for number, total in enumerate(totals):
-        what = f"step{number}"
-        total = w.add("Squeeze", total, [1], what=f"{what}_sums")
+    for total in w.parts("Split", by_step, [1] * layer.steps, outputs=layer.steps, axis=1):
+        total = w.add("Squeeze", total, [1])
         if hidden:
-            window = window_attributes(layer.recurrent_window)
-            total = w.add("Add", total, w.add("Conv", hidden, kernels[1], what=f"{what}_conv", **window), what=what)
-        gates = w.several("Split", total, [filters] * 4, outputs=4, what=f"{what}_gates", axis=1)
-        functions = zip("ifgo", gates, strict=True)
-        i, f, g, o = (w.add("Tanh" if k == "g" else "Sigmoid", x, what=f"{what}_{k}") for k, x in functions)
-        new = w.add("Mul", i, g, what=f"{what}_new")
-        cell = w.add("Add", w.add("Mul", f, cell, what=f"{what}_old"), new, what=f"{what}_cell") if cell else new
-        is_result = w.settings.last and number == steps - 1
-        hidden = w.add("Mul", o, w.add("Tanh", cell, what=f"{what}_tanh"), what="" if is_result else f"{what}_hidden")
+            total = w.add("Add", total, w.add("Conv", hidden, kernels[1], **window))
+        gates = w.parts("Split", total, [filters] * 4, outputs=4, axis=1)
+        i, f, g, o = (w.add("Tanh" if k == 2 else "Sigmoid", gate) for k, gate in enumerate(gates))
+        new = w.add("Mul", i, g)
+        cell = w.add("Add", w.add("Mul", f, cell), new) if cell else new
+        hidden = w.add("Mul", o, w.add("Tanh", cell))
         outputs.append(hidden)
-    if w.settings.last:
-        return hidden
-    stacked = (w.add("Unsqueeze", each, [1], what="output") for each in outputs)
-    return w.add("Concat", *stacked, axis=1)
+    return hidden if w.settings.last else w.add("Concat", *(w.add("Unsqueeze", each, [1]) for each in outputs), axis=1)
 
 
 IMAGES: Mapping[str, WriteLayer] = {

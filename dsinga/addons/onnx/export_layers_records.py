@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import INT64, LayerWriter, Refused, WriteLayer
 
 
 def lengths_of_codes(w: LayerWriter, codes: str) -> str:
     """Return how many steps of codes (B, T) come before the end, where they are -1: (B,) int64."""
-    real = w.add("Cast", w.add("GreaterOrEqual", codes, 0, what="real"), what="ones", to=7)
-    return w.add("ReduceSum", real, [1], what="lengths", keepdims=0)
+    return w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": INT64}), ("ReduceSum", [1], {"keepdims": 0}))
 
 
 def record_input(w: LayerWriter) -> str:
@@ -26,12 +25,12 @@ def record_input(w: LayerWriter) -> str:
         return x
     x = w.floats()
     if tuple(record) != tuple(getattr(layer, "stored", record)):
-        x = w.add("Reshape", x, [0, *record], what="record")
+        x = w.add("Reshape", x, [0, *record])
     if getattr(layer, "channels_last", False):
-        x = w.add("Transpose", x, what="channels_first", perm=[0, len(record), *range(1, len(record))])
+        x = w.add("Transpose", x, perm=[0, len(record), *range(1, len(record))])
     if mean is not None:
-        x = w.add("Sub", x, np.asarray(mean, np.float32), what="centred")
-    return x if std is None else w.add("Div", x, np.asarray(std, np.float32), what="normalised")
+        x = w.add("Sub", x, np.asarray(mean, np.float32))
+    return x if std is None else w.add("Div", x, np.asarray(std, np.float32))
 
 
 def mnist(w: LayerWriter) -> str:
@@ -48,19 +47,14 @@ def passed_on(w: LayerWriter) -> str:
 
 def largest(w: LayerWriter) -> str:
     """Write the indices of the largest numbers of a row."""
-    rows = w.add("Flatten", w.floats(), what="flat")
-    count = w.layer.topk  # type: ignore[attr-defined]
-    if count == 1:
-        return w.as_integers(w.add("ArgMax", rows, axis=1))
-    _, indices = w.several("TopK", rows, [count], outputs=2, axis=1)
-    return w.as_integers(indices)
+    rows = w.add("Flatten", w.floats())
+    return w.as_integers(w.parts("TopK", rows, [w.layer.topk], outputs=2, axis=1)[1])
 
 
 def hidden_side(w: LayerWriter) -> str:
     """Write the means of the hidden units of a restricted Boltzmann machine."""
-    layer: Any = w.layer
-    product = ("Gemm", w.param(0), *([w.param(1)] if layer.bias else []), {"transB": 1})
-    return w.chain(w.floats(), product, *([] if layer.gaussian else [("Sigmoid",)]))
+    product = w.add("Gemm", w.floats(), w.param(0), *([w.param(1)] if w.layer.bias else []), transB=1)
+    return product if w.layer.gaussian else w.add("Sigmoid", product)
 
 
 RECORDS: Mapping[str, WriteLayer] = {

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
+from dsinga.addons.onnx.export_graph import FLOAT, INT64, GraphWriter, LayerWriter, Refused
+from dsinga.addons.onnx.export_layers_attention import ATTENTION
 from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
 from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
@@ -29,7 +30,7 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 OPSET = 21
-LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES}
+LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
@@ -142,7 +143,7 @@ def finished(
 
 def _element_type(graph: GraphWriter, value: str) -> int:
     """Return ONNX's number of int64 or float32."""
-    return 7 if value in graph.integers else 1
+    return INT64 if value in graph.integers else FLOAT
 
 
 def write_graph(
@@ -164,8 +165,9 @@ def write_graph(
                 graph.integers.add(sources[0])
         ends = [lengths[edge.node] for edge in stage.edges]
         writer = LayerWriter(graph, layer, node.params, sources, ends, len(layer.source_shapes[0]) if ends else 0)
+        first = len(graph.nodes)
         try:
-            features[stage.position] = write_layer(writer)
+            features[stage.position] = graph.name_layer(layer.name, write_layer(writer), first)
         except Refused as reason:
             refused.append(f"{layer.name!r} ({layer.conf.type_name}, which {reason})")
             features[stage.position] = [""] * len(layer.part_shapes) or ""
@@ -213,7 +215,7 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
 
 def write_layer(w: LayerWriter) -> Any:
     """Write the nodes of a layer; return the value of its feature. Raises Refused for a layer that ONNX lacks."""
-    layer: Any = w.layer
+    layer = w.layer
     if layer.is_input:
         return record_input(w)
     name = layer.conf.type_name
@@ -235,16 +237,12 @@ def write_layer(w: LayerWriter) -> Any:
 def _by_step(w: LayerWriter, layer: TimeDistributed, write: Any) -> str:
     """Write a layer whose rows are all steps of sequences (B, T, ...), between a Reshape before and one after it."""
     first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
-    size = w.add("Shape", w.sources[first], what="rows_and_steps", start=0, end=2)
+    size = w.add("Shape", w.sources[first], start=0, end=2)
     for k, (is_repeated, shape) in enumerate(zip(layer.repeated, layer.layer.source_shapes, strict=True)):
-        x = w.floats(k)
-        if is_repeated:
-            whole = w.add("Concat", size, [*shape[1:]], what="repeated_shape", axis=0)
-            x = w.add("Expand", w.add("Unsqueeze", x, [1], what="repeated"), whole, what="at_steps")
-        w.sources[k] = w.add("Reshape", x, [-1, *shape[1:]], what="as_rows")
+        whole = [("Unsqueeze", [1]), ("Expand", w.add("Concat", size, [*shape[1:]], axis=0))] if is_repeated else []
+        w.sources[k] = w.chain(w.floats(k), *whole, ("Reshape", [-1, *shape[1:]]))
     w.rank = len(layer.layer.source_shapes[0])
-    rows = write(w)
-    return w.add("Reshape", rows, w.add("Concat", size, [*layer.shape[2:]], what="shape", axis=0), what="as_steps")
+    return w.add("Reshape", write(w), w.add("Concat", size, [*layer.shape[2:]], axis=0))
 
 
 def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -> tuple[str, tuple[int, ...]]:
@@ -253,14 +251,12 @@ def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -
     if channels_last and len(shape) in IMAGE_AXES:
         order = [0, *order[2:], 1]
     is_last = order != sorted(order)
-    if value != layer.name or is_last:
-        if value == layer.name:
-            value = graph.rename(value, f"{layer.name}/channels_first")
-        operator, changes = "Identity", dict[str, Any]()
-        if is_last:
-            operator, changes = "Transpose", {"perm": order}
-        (result,) = graph.node(operator, [value], f"{layer.name}/result", **changes)
+    if value == layer.name and is_last:
+        value = graph.rename(value, f"{layer.name}/channels_first")
+    if value != layer.name:
+        operator, changes = ("Transpose", {"perm": order}) if is_last else ("Identity", dict[str, Any]())
+        (result,) = graph.node(operator, [value], f"{layer.name}/{operator}", **changes)
         if value in graph.integers:
-            graph.integers.add(layer.name)
+            graph.integers.add(result)
         value = graph.rename(result, layer.name)
     return value, tuple(shape[axis] for axis in order[1:])
