@@ -55,13 +55,8 @@ def random_layer(rng: np.random.Generator, name: str, source: str, shapes: dict[
     kinds: dict[str, dict[str, Any]] = {
         "kConvolution": {"convolution_conf": {"num_filters": pick(2, 3), **kernel, **window, **pads}},
         "kPooling": {
-            "pooling_conf": {
-                "pool": pick("MAX", "AVG"),
-                **kernel,
-                **window,
-                **pads,
-                "count_include_pad": pick(True, False),
-            }
+            "pooling_conf": {"pool": pick("MAX", "AVG"), "count_include_pad": pick(True, False)}
+            | pick({**kernel, **window, **pads, **pick({}, {"dilation": 2})}, {"output_size": [pick(4, 5, 7), 6]})
         },
         "kTransposedConvolution": {"transposedconvolution_conf": {"num_filters": 2, **kernel, **window, **pads}},
         "kPadding": {
@@ -69,6 +64,14 @@ def random_layer(rng: np.random.Generator, name: str, source: str, shapes: dict[
         },
         "kCropping": {"cropping_conf": border},
         "kUpsampling": {"upsampling_conf": {"factor": [pick(1, 2, 3), 2], "method": pick("kNearest", "kLinear")}},
+        "kResize": {
+            "resize_conf": {
+                **pick({"size": [pick(5, 7, 9), 8]}, {"scale": [0.7, pick(1.2, 1.9)]}),
+                "method": pick("kNearest", "kLinear", "kCubic"),
+                "coordinates": pick("kHalfPixel", "kAsymmetric", "kAlignCorners"),
+                "antialias": pick(True, False),
+            }
+        },
         "kBM": {},
         "kGroupNorm": {"groupnorm_conf": {"groups": channels}},
         "kReLU": {},
