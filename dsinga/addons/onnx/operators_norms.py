@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_arithmetic import absolute, combine, reduce
 from dsinga.addons.onnx.operators_numbers import number_of
 from dsinga.addons.onnx.values import Constant, NotImportable, axis_of, feature
 
+SMALLEST = 1e-37  # a norm of zeros, by which they stay zeros
 Params = dict[str, tuple[Constant, np.ndarray] | None]
 
 
@@ -22,14 +25,20 @@ def epsilon_of(place: NodePlace) -> dict[str, Any]:
 
 
 def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
-    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out."""
+    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out.
+
+    Ones and zeros without a name of the file's are what exporters write for a normalisation without params.
+    """
     params: Params = {}
-    for role, given in (("scale", scale), ("bias", bias)):
+    for role, given, plain in (("scale", scale, 1), ("bias", bias, 0)):
         if given is not None and not isinstance(given, Constant):
             raise NotImportable(f"with a {role} that layers compute")
         if given is not None and given.array.size not in (1, math.prod(shape)):
             raise NotImportable(f"with a {role} of the shape {given.array.shape}, not {shape}")
-        params[role] = given if given is None else (given, vector_of(given, shape))
+        if given is None or (is_made_up(given.name) and (given.array == plain).all()):
+            params[role] = None
+        else:
+            params[role] = given, vector_of(given, shape)
     return params
 
 
@@ -40,9 +49,12 @@ def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
-    """Return a batch normalisation with the running statistics of the file, which move in training, as PyTorch's do."""
-    if any(place.node.output[1:]) or not isinstance(mean, Constant) or not isinstance(variance, Constant):
-        raise NotImportable("in training mode; export the net for inference")
+    """Return a batch normalisation with the running statistics of the file, which move in training, as PyTorch's do.
+
+    A net that was exported in training mode gives what it gives in evaluation until it is trained.
+    """
+    if not isinstance(mean, Constant) or not isinstance(variance, Constant):
+        raise NotImportable("by statistics that layers compute")
     channels = x.shape[1:2]
     params = affine(scale, bias, channels)
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
@@ -90,8 +102,26 @@ def normalise_responses(place: NodePlace, x: Any) -> Any:
     return place.layer("kLRN", {}, **settings)(feature(x, 3))
 
 
+def divide_by_norm(place: NodePlace, x: Any) -> Any:
+    """Return a tensor divided by its p-norm along an axis, which is above 0."""
+    axis, p = axis_of(place.attribute("axis", -1), x), float(place.attribute("p", 2))
+    powers = absolute(place, x) if p == 1 else combine(place, "MULTIPLY", (x, x))
+    norm = combine(place, "POWER", (reduce(place, powers, [axis], True, "SUM"), 1 / p))
+    return combine(place, "DIVIDE", (x, combine(place, "MAXIMUM", (norm, SMALLEST))))
+
+
+def standardise(place: NodePlace, x: Any) -> Any:
+    """Return (x - mean) / (deviation + 1e-9) over axes."""
+    axes = sorted(axis_of(axis, x) for axis in place.attribute("axes") or (0, 2, 3))
+    centred = combine(place, "SUBTRACT", (x, reduce(place, x, axes, True, "AVG")))
+    variance = reduce(place, combine(place, "MULTIPLY", (centred, centred)), axes, True, "AVG")
+    deviation = combine(place, "ADD", (combine(place, "POWER", (variance, 0.5)), 1e-9))
+    return combine(place, "DIVIDE", (centred, deviation))
+
+
 NORMS: Mapping[str, Callable[..., Any]] = {
     **{"BatchNormalization": batch_normalise, "GroupNormalization": group_normalise},
     **{"InstanceNormalization": instance_normalise, "LayerNormalization": last_axes("kLayerNorm")},
     **{"RMSNormalization": last_axes("kRMSNorm"), "LRN": normalise_responses},
+    **{"LpNormalization": divide_by_norm, "MeanVarianceNormalization": standardise},
 }

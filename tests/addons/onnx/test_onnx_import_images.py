@@ -96,6 +96,8 @@ CASES = {
     "upsample of 9": ("Upsample", IMAGES, (("scales", np.float32([1, 1, 2, 2])),), 9, {"mode": "linear"}),
     "depth": ("DepthToSpace", (8, 2, 3), (), 13, {"blocksize": 2, "mode": "CRD"}),
     "space": ("SpaceToDepth", IMAGES, (), 13, {"blocksize": 2}),
+    "lengths": ("LpNormalization", IMAGES, (), 7, {"axis": 1, "p": 1}),
+    "standard": ("MeanVarianceNormalization", IMAGES, (), 13, {"axes": [2, 3]}),
     "clip of 7": ("Clip", IMAGES, (), 7, {"min": -0.5}),
     "clip of 13": ("Clip", IMAGES, (("min", None), ("max", np.float32(0.5))), 13, {}),
     "slopes": ("PRelu", IMAGES, (("act.weight", numbers("s", 2, 1, 1)),), 16, {}),
@@ -130,6 +132,12 @@ def test_params_have_the_names_of_the_file_and_train(tmp_path):
     assert (model.params["n_scale"] != numbers("scale", 2)).all()
 
 
+def test_ones_and_zeros_that_an_exporter_made_up_do_not_train(tmp_path):
+    inputs = ("onnx::Instance_1", np.ones(2, np.float32)), ("onnx::Instance_2", np.zeros(2, np.float32))
+    model = imported(tmp_path, net("InstanceNormalization", IMAGES, inputs))
+    assert not [layer for layer in model.layers if layer.trainable_weights]
+
+
 def test_dropout_of_a_net_exported_in_training_mode_drops(tmp_path):
     inputs = ("ratio", np.float32(0.25)), ("mode", np.bool_(True))
     layers = imported(tmp_path, net("Dropout", IMAGES, inputs)).layers
@@ -148,7 +156,12 @@ def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
     ("op_type", "inputs", "attributes", "text"),
     [
         ("MaxPool", (), {"kernel_shape": [2, 2], "outputs": 2}, "MaxPool with indices"),
-        ("BatchNormalization", (*SCALE, *STATISTICS), {"training_mode": 1, "outputs": 3}, "in training mode"),
+        (
+            "Resize",
+            (("r", None), ("s", np.float32([1, 1, 2, 2]))),
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            "or with tf_crop_and_resize",
+        ),
         ("LayerNormalization", SCALE[:1], {"axis": 0}, "over the records of a batch"),
     ],
 )
