@@ -11,6 +11,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_numbers import LARGEST
 from dsinga.addons.onnx.values import Constant, NotImportable, feature
 from dsinga.nn.words.windows import sides
 from dsinga.nn.writing.reshaping import as_image, as_sequence, rows_of
@@ -198,7 +199,7 @@ def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> 
     fields |= {"same": True} if is_same else {"ceil": True} if rounds_up else {}
     fields |= {"count_include_pad": False} if leaves_out and not is_apart else {}
     if is_apart:
-        symbol = padded(place, symbol, window, -math.inf if pool == "MAX" else 0.0)
+        symbol = padded(place, symbol, window, -LARGEST if pool == "MAX" else 0.0)
     y = place.layer("kPooling", {}, **fields)(symbol)
     if is_apart and leaves_out:
         y = y * place.vector(Constant(shares(window, size, rows_of(y)[1:])), ".shares").symbol

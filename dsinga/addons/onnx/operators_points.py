@@ -11,7 +11,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_images import cropped
-from dsinga.addons.onnx.operators_numbers import decimal, number_in, number_of
+from dsinga.addons.onnx.operators_numbers import LARGEST, decimal, number_in, number_of
 from dsinga.addons.onnx.values import NotImportable, Value, axis_of, feature, integers
 from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
 
@@ -55,7 +55,13 @@ def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constan
     if len(images) > 4:
         raise NotImportable(f"around {len(rows)} axes")
     before, after = np.pad(pairs, ((len(images) - len(rows), 0), (0, 0)))[1:].T.tolist()
-    fields: dict[str, Any] = {"mode": [PAD_MODES[mode]]} if mode != "constant" else {"value": value} if value else {}
+    fields: dict[str, Any] = (
+        {"mode": [PAD_MODES[mode]]}
+        if mode != "constant"
+        else {"value": max(-LARGEST, min(value, LARGEST))}
+        if value
+        else {}
+    )
     x = symbol if images == rows else reshaped(place, symbol, images, ".axes")
     y = place.layer("kPadding", {}, before=before, after=after, **fields)(x)
     return y if images == rows else reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
