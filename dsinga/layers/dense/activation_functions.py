@@ -169,7 +169,7 @@ FORMULAS: Mapping[ActivationType, tuple[Callable[[Array, Ops], Array], Callable[
 """Functions of mathematics, each with its derivative."""
 
 
-class Formula(FunctionOfSource):
+class MathFunction(FunctionOfSource):
     """The function of ``FORMULAS`` that ``kind`` names."""
 
     kind: ActivationType
@@ -196,7 +196,7 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.MISH: Mish,
     ActivationType.HARDSIGMOID: HardSigmoid,
     ActivationType.HARDSWISH: HardSwish,
-    **dict.fromkeys(FORMULAS, Formula),
+    **dict.fromkeys(FORMULAS, MathFunction),
 }
 NUMBERS: Mapping[ActivationType, dict[str, float]] = {
     ActivationType.ELU: {"alpha": 1.0},
