@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -160,3 +161,22 @@ def test_what_onnx_runtime_does_not_run_is_a_sentence(tmp_path, model):
     (path := tmp_path / "net.onnx").write_bytes(b"no net")
     with pytest.raises(UserError, match=rf"^ONNX Runtime [\d.]+ cannot run {re.escape(str(path))}: [^\n]*$"):
         greatest_difference(path, model, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("package", "act", "words"),
+    [
+        ("onnx", lambda model: model.export("net.onnx"), r"dsinga\[onnx\]"),
+        ("onnx", lambda model: nn.load_onnx("net.onnx"), r"dsinga\[onnx\]"),
+        ("onnxruntime", lambda model: model.export("net.onnx", check=ROWS), r"dsinga\[onnxruntime\]"),
+        ("mlflow", lambda model: write_mlflow(make_net(), PARAMS, "net"), r"dsinga\[mlflow,dataframe\]"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_is_written(
+    tmp_path, monkeypatch, model, package, act, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"{words}'$"):
+        act(model)
+    assert os.listdir(tmp_path) == []
