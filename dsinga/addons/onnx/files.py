@@ -29,6 +29,7 @@ OLDEST_IR, OLDEST_OPSET = 3, 7  # since opset 7 arrays are broadcast as in numpy
 MOST_NODES, MOST_DEPTH = 1 << 18, 100  # of a net whose functions are written out; of functions that call each other
 MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axes, but for 0; the number of axes
 DOMAINS = ("", "ai.onnx.ml")
+MOST_RECORD = 1 << 28  # numbers of one record
 MOST_SHARED = 4  # times that the tensors of a net may take the bytes of its external files
 SHOWN = 20  # nodes that a message names
 # The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
@@ -226,6 +227,9 @@ def _check_type(value: ValueInfoProto) -> None:
         if value.type.WhichOneof("value"):
             raise UserError(f"{name} is a {value.type.WhichOneof('value')}, no array; export the net without it")
         return
+    sizes = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
+    if min(sizes, default=1) < 0 or math.prod(sizes) > MOST_RECORD:
+        raise UserError(f"{name} has the shape {value_text(sizes)}, which no record has; export the net anew")
     dtype = _dtype_name(value.type.tensor_type.elem_type)
     if dtype not in DTYPES or dtype == "DOUBLE":
         raise UserError(f"{name} has numbers of {dtype}; dsinga computes in float32: export the net in float32")

@@ -11,7 +11,9 @@ import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable
+from dsinga.base.errors import UserError
 
+MOST_TIMES = 4  # as many numbers as a file has may be computed from them, besides LARGEST ones
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 GROWING = {"ConstantOfShape", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
@@ -115,8 +117,12 @@ def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
 def fold_constants(
     nodes: Sequence[Any], constants: Mapping[str, Constant], version: int
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Return the nodes that depend on the inputs of the graph, and all constants, those of the other nodes included."""
+    """Return the nodes that depend on the inputs of the graph, and all constants, those of the other nodes included.
+
+    Raises UserError where these are many times as large as the file's.
+    """
     known, left = dict(constants), []
+    room = LARGEST + MOST_TIMES * sum(x.array.size for x in constants.values())
     for node in nodes:
         operands = [known.get(name) if name else None for name in node.input]
         is_constant = all(x is not None or not name for x, name in zip(operands, node.input, strict=True))
@@ -128,6 +134,9 @@ def fold_constants(
         except NotImportable:
             left.append(node)  # which the walk names
             continue
+        room -= sum(x.array.size for x in results if 0 not in x.array.strides)
+        if room < 0:
+            raise UserError("the constants of the net grow without bounds; export it with those that it needs")
         names = [name for name in node.output if name]
         known |= {
             name: replace(x, name=x.name or (name if node.op_type == "Constant" else ""))

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 # Two numbers of records that no axis of features is likely to have: a net that is not the same for both depends on it.
 BATCHES = 1009, 1511
 # What attributes and shapes that do not fit lead an operator's function to, in a file that is damaged.
-UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError
+UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError
 PAGE = "docs/onnx.md lists the operators that have layers"
 
 

@@ -214,6 +214,8 @@ def gather(place: NodePlace, x: Any, codes: Any) -> Value:
     if isinstance(codes, Value):
         raise NotImportable("by indices that depend on a batch")
     size = x.shape[axis]
+    if codes.array.size and not -size <= codes.array.min() <= codes.array.max() < size:
+        raise NotImportable(f"by indices beyond its {size} parts")
     numbers = [int(number) % size for number in codes.array.ravel()]
     if not codes.array.ndim:
         return part(place, x, axis, numbers[0])

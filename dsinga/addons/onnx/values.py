@@ -12,7 +12,7 @@ from dsinga.addons.onnx.naming import is_made_up
 from dsinga.nn.writing.reshaping import rows_of
 from dsinga.nn.writing.symbol import Symbol
 
-LARGEST = 1 << 28  # numbers that a node may make out of few, as ConstantOfShape and Tile do
+LARGEST = 1 << 26  # numbers that a node may make out of few, as ConstantOfShape and Tile do
 
 
 class NotImportable(Exception):

@@ -316,6 +316,8 @@ RELU = helper.make_node("Relu", ["x"], ["y"], "relu")
         (make_net([helper.make_node("Relu", ["x"], ["z"])]), "nothing gives the output 'y'"),
         (make_net(inputs=[INFO("x", TensorProto.DOUBLE, ["N"])]), "'x' has numbers of DOUBLE"),
         (make_net(outputs=[INFO("y", TensorProto.FLOAT16, ["N"])]), "'y' has numbers of FLOAT16"),
+        (make_net(inputs=[INFO("x", 1, ["N", 10**9, 10**9])]), "'x' has the shape .* no record has"),
+        (make_net(inputs=[INFO("x", 1, ["N", -3])]), "'x' has the shape .* no record has"),
         (make_net(inputs=[helper.make_tensor_sequence_value_info("x", 1, None)]), "'x' is a sequence_type"),
         (make_net([helper.make_node("Nope", ["x"], ["y"], "b")]), "'b' .*No Op registered for Nope"),
         (make_net([helper.make_node("Relu", ["x", "w"], ["y"], "b")]), "'b' .*input size 2"),

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import resource
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -58,3 +60,44 @@ def test_a_node_whose_attributes_do_not_fit_is_named(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
     with pytest.raises(UserError, match=r"n has what no layer computes: turned \(Transpose\) whose attributes"):
         nn.load_onnx(tmp_path / "n.onnx")
+
+
+def constant(name, *numbers):
+    return numpy_helper.from_array(np.array(numbers), name)
+
+
+def doubled(first, axis):
+    """Return nodes that double a value 60 times."""
+    names = [first, *(f"d{number}" for number in range(60))]
+    return [helper.make_node("Concat", [a, a], [b], axis=axis) for a, b in zip(names, names[1:], strict=False)]
+
+
+LAST = helper.make_node("Add", ["x", "d59"], ["y"])
+HUGE = 10**15
+RANGE = [numpy_helper.from_array(np.array(number), name) for name, number in (("a", 0), ("b", HUGE), ("c", 1))]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tensors", "words"),
+    [
+        ([helper.make_node("ConstantOfShape", ["s"], ["d59"]), LAST], [constant("s", HUGE, 2)], "ConstantOfShape that"),
+        ([helper.make_node("Range", ["a", "b", "c"], ["d59"]), LAST], RANGE, "Range that makes more"),
+        ([helper.make_node("Expand", ["x", "s"], ["y"])], [constant("s", 1, HUGE)], "Expand"),
+        ([helper.make_node("Tile", ["x", "s"], ["y"])], [constant("s", 1, HUGE)], "Tile"),
+        ([helper.make_node("Pad", ["x", "s"], ["y"])], [constant("s", 0, HUGE, 0, HUGE)], "Pad"),
+        ([helper.make_node("Gather", ["x", "s"], ["y"], axis=1)], [constant("s", HUGE)], "indices beyond its 3 parts"),
+        ([*doubled("s", 0), LAST], [numpy_helper.from_array(np.ones(10**5, np.float32), "s")], "grow without bounds"),
+    ],
+)
+def test_small_files_that_ask_for_much_memory(tmp_path, nodes, tensors, words):
+    if tensors == "abc":
+        tensors = [
+            numpy_helper.from_array(np.array(number), name) for name, number in zip("abc", (0, HUGE, 1), strict=True)
+        ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=words):
+        nn.load_onnx(tmp_path / "n.onnx")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + (1 << 20)
