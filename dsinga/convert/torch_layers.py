@@ -15,7 +15,7 @@ from dsinga.convert.torch_shapes import feature, getitem, is_argument, moved
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
-from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
+from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
 from dsinga.nn.writing.symbol import Symbol
 
 
@@ -208,18 +208,6 @@ def hides_later(mask: Any, hidden: bool) -> bool:
     square = mask.reshape(mask.shape[-1], -1)
     hides = square == hidden if square.dtype == torch.bool else square < -1e4
     return bool((hides == torch.ones_like(hides).triu(1)).all())
-
-
-def split_heads(place: ModulePlace, symbol: Symbol, count: int) -> Any:
-    """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
-    steps, width = rows_of(symbol)
-    return permuted(place, reshaped(place, symbol, (steps, count, width // count), ".heads"), (2, 1, 3), ".split")
-
-
-def join_heads(place: ModulePlace, symbol: Symbol) -> Any:
-    """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
-    count, steps, width = rows_of(symbol)
-    return reshaped(place, permuted(place, symbol, (2, 1, 3), ".steps"), (steps, count * width), ".joined")
 
 
 def hiding(place: ModulePlace, mask: Any, hidden: bool) -> Any:

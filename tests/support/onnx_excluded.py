@@ -26,6 +26,8 @@ WITHOUT_LAYERS: Mapping[str, Sequence[str]] = {
 # The operator, what the name of the case has in it, and why.
 PATTERNS: Sequence[tuple[str, str, str]] = (
     ("ArgMax", "default_axis|random|select_last", "other than the first largest number of a vector"),
+    ("Attention", "past|qk_matmul|padded_kv|nonpad|window", "keys of earlier calls, lengths, further outputs, windows"),
+    ("Attention", "robustness", "queries that see no key"),
     ("BatchNormalization", "training_mode", "training outputs"),
     ("CenterCropPad", "crop$|pad_pad|crop_and_pad|hwc", "another number of records"),
     ("Dropout", "training_dropout(_default)?(_mask)?$|random_old", "training: random numbers"),

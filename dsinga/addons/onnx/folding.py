@@ -28,6 +28,8 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
         raise NotImportable("that draws random numbers")
     if node.op_type == "Expand" and isinstance(operands[0], Constant) and isinstance(operands[1], Constant):
         return [expanded(operands[0], operands[1])]
+    if node.op_type == "Gather" and all(operands) and operands[0].is_param and operands[0].part is None:  # type: ignore[union-attr]
+        return [rows_of_table(node, *operands)]  # type: ignore[arg-type]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
     sizes: list[float] = [
         array.size for array in arrays.values() if 0 in array.strides
@@ -67,32 +69,43 @@ def expanded(x: Constant, shape: Constant) -> Constant:
         raise NotImportable(f"whose constants do not fit: {error}") from None
 
 
+def rows_of_table(node: Any, table: Constant, codes: Constant) -> Constant:
+    """Return rows of a param, such as those of positions; neighbours, and one row repeated, are part of the param."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % table.array.ndim
+    own = codes.array
+    own = own[tuple(slice(0, 1 if stride == 0 else None) for stride in own.strides)]  # without what Expand repeats
+    own = own.ravel()[:1].reshape((1,) * own.ndim) if own.size and (own == own.flat[0]).all() else own
+    try:
+        array = table.array.take(own, axis)
+    except IndexError as error:
+        raise NotImportable(f"whose constants do not fit: {error}") from None
+    shape = (*table.array.shape[:axis], *codes.array.shape, *table.array.shape[axis + 1 :])
+    numbers = np.where(own < 0, own + table.array.shape[axis], own).ravel()
+    if not own.size or not (np.diff(numbers) == 1).all():
+        return Constant(np.broadcast_to(array, shape))
+    items = {axis: slice(int(numbers[0]), int(numbers[-1]) + 1)}
+    return Constant(np.broadcast_to(array, shape), part=(table, index_items(table.array.shape, items)))
+
+
 def part_of(node: Any, operands: Sequence[Constant | None]) -> tuple[Constant, tuple[Any, ...]] | None:
-    """Return the param of which a node takes part, and the items of the index; None for what is computed otherwise."""
+    """Return the param of which a Slice takes part, and the items of the index; None for what is computed otherwise."""
     whole = operands[0] if operands else None
-    if whole is None or not whole.is_param or whole.part is not None:
-        return whole.part if whole is not None and node.op_type in RENAMING - {"Transpose"} else None
-    attributes = {attribute.name: attribute.i for attribute in node.attribute}
-    given = [x.array for x in operands[1:] if x is not None]
-    rank = whole.array.ndim
-    if node.op_type == "Gather" and len(given) == 1:
-        axis, codes = attributes.get("axis", 0) % rank, given[0].ravel()
-        codes = np.where(codes < 0, codes + whole.array.shape[axis], codes)
-        if not codes.size or not (np.diff(codes) == 1).all():
-            return None
-        items = {axis: slice(int(codes[0]), int(codes[-1]) + 1)}
-    elif node.op_type == "Slice" and len(given) >= 2:
-        axes = given[2] if len(given) > 2 else np.arange(len(given[0]))
-        steps = given[3] if len(given) > 3 else np.ones(len(given[0]), np.int64)
-        items = {
-            int(axis) % rank: slice(*map(int, bounds)) for axis, *bounds in zip(axes, *given[:2], steps, strict=True)
-        }
-    else:
+    if whole is not None and node.op_type in RENAMING - {"Transpose"}:
+        return whole.part
+    if whole is None or not whole.is_param or whole.part is not None or node.op_type != "Slice" or len(operands) < 3:
         return None
-    whole_items = {
-        axis for axis, item in items.items() if item.indices(size := whole.array.shape[axis]) == (0, size, 1)
-    }
-    return whole, tuple(slice(None) if axis in whole_items else items.get(axis, slice(None)) for axis in range(rank))
+    starts, ends, *more = (x.array for x in operands[1:] if x is not None)
+    axes = more[0] if more else np.arange(len(starts))
+    steps = more[1] if more[1:] else np.ones(len(starts), np.int64)
+    rank = whole.array.ndim
+    bounds = zip(axes, starts, ends, steps, strict=True)
+    return whole, index_items(whole.array.shape, {int(axis) % rank: slice(*map(int, part)) for axis, *part in bounds})
+
+
+def index_items(shape: Sequence[int], items: Mapping[int, slice]) -> tuple[slice, ...]:
+    """Return an item for each axis of a param, slice(None) for those of which everything is taken."""
+    wholes = {axis for axis, item in items.items() if item.indices(shape[axis]) == (0, shape[axis], 1)}
+    return tuple(slice(None) if axis in wholes else items.get(axis, slice(None)) for axis in range(len(shape)))
 
 
 def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga import nn
 from dsinga.addons.onnx.folding import fold_constants, folded
+from dsinga.addons.onnx.merged_axes import of_merged
 from dsinga.addons.onnx.naming import layer_name
 from dsinga.addons.onnx.node_place import MadeLayers, NodePlace
 from dsinga.addons.onnx.operators import NEAREST, OPERATORS
@@ -73,7 +74,8 @@ class NetWalk:
     def __init__(self, graph: Any, constants: Mapping[str, Constant], version: int, batch: int):
         self.graph, self.made = graph, MadeLayers(batch, version)
         left, known = fold_constants(graph.node, constants, version)
-        self.nodes = needed(recognised(left, known), [output.name for output in graph.output])
+        outputs = [output.name for output in graph.output]
+        self.nodes = needed(recognised(left, known, outputs), outputs)
         self.tensors: dict[str, Operand | None] = dict(known)
         self.faults: dict[str, None] = {}
 
@@ -154,20 +156,24 @@ class NetWalk:
     def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
         """Return the outputs of a node, whose layers are made."""
         params = [x.name for x in operands if isinstance(x, Constant) and x.array.dtype.kind == "f"]
-        place = NodePlace(self.made, node, layer_name(node.name, node.op_type, params))
+        place = NodePlace(self.made, node, layer_name(node, params))
         while operands and operands[-1] is None:
             operands = operands[:-1]
         inspect.signature(make).bind(place, *operands)
-        result = make(place, *operands)
+        has_merged = any(isinstance(x, Value) and x.merged for x in operands)
+        result = of_merged(place, make, operands) if has_merged else make(place, *operands)
         results = result if isinstance(result, (list, tuple)) else [result]
         return [place.value(x) if isinstance(x, Symbol) else x for x in results]
 
     def _output(self, name: str) -> Symbol | None:
         """Return the feature of an output of the graph; record a fault for one that is none of the records'."""
         x = self.tensors.get(name)
-        if isinstance(x, Value) and x.batch_axis == 0:
+        if isinstance(x, Value) and x.batch_axis == 0 and not x.merged:
             return x.symbol
-        what = "is the same for all records" if not isinstance(x, Value) or x.batch_axis is None else "moves the batch"
+        if isinstance(x, Value) and x.batch_axis is not None:
+            what = "mixes the records of a batch" if x.merged else "moves the batch"
+        else:
+            what = "is the same for all records"
         self.faults[f"the output {name}, which {what}"] = None
         return None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 # Ends of the names of params after the name of their module.
 PARAM = re.compile(r"(.+?)[./_:](weights?|bias|kernel|scale|gamma|beta|slope|mean|variance|running_mean|running_var)$")
-NUMBERED = re.compile(r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|const\w*")  # names that exporters make up
+NUMBERED = re.compile(
+    r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|const\w*|(.*/)?Constant(_\d+)?_output_\d+"
+)  # names that exporters make up
 
 
 def is_made_up(name: str) -> bool:
@@ -15,15 +18,19 @@ def is_made_up(name: str) -> bool:
     return not name or NUMBERED.fullmatch(name) is not None
 
 
-def layer_name(node: str, op_type: str, params: Sequence[str]) -> str:
+def layer_name(node: Any, params: Sequence[str]) -> str:
     """Return the name of a node's layer: of the module of its params, else of the node, else of its operator.
 
-    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1".
+    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1"; PyTorch's
+    newer exporter writes the module beside the node.
     """
     for param in params:
         if not is_made_up(param) and (match := PARAM.fullmatch(param)):
             return plain(match[1])
-    return plain(node_path(node, op_type)) or op_type.lower()
+    for beside in node.metadata_props:
+        if beside.key == "pkg.torch.onnx.name_scopes" and (scopes := re.findall(r"'([^']*)'", beside.value)[:-1]):
+            return plain(scopes[-1]) or node.op_type.lower()
+    return plain(node_path(node.name, node.op_type)) or node.op_type.lower()
 
 
 def node_path(node: str, op_type: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Value
 from dsinga.nn.writing.reshaping import reshaped
 from dsinga.nn.writing.symbol import Symbol
 
@@ -130,10 +129,10 @@ class NodePlace:
         It trains if a name of the file says that it is a param; else it keeps its numbers.
         """
         array, dtype = x.array, x.array.dtype
+        if x.is_param:  # repeated axes are those of the operators that take it
+            array = array[tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)]
         if array.size > LARGEST:
             raise NotImportable(f"of more than {LARGEST} numbers")
-        if 0 in array.strides and array.size > 1:  # repeated, so that it is no param as it is
-            x = Constant(np.ascontiguousarray(array))
         if x.part is not None:
             whole, items = x.part
             table = self.vector(whole).symbol
@@ -154,19 +153,6 @@ class NodePlace:
         if x.is_param:
             self.made.vectors[x.name] = array, symbol
         return Value(symbol, array.shape, None, dtype)
-
-    def operand(self, x: Operand) -> Value | float:
-        """Return an operand of arithmetic: a tensor that layers compute, or a number. Raises NotImportable."""
-        if isinstance(x, Value):
-            return x
-        if x.array.size == 1:
-            return float(x.array.reshape(()))
-        shape = x.array.shape
-        if shape[:1] == (self.batch,):  # made for the batch, from its shape
-            if not (x.array == x.array[:1]).all():
-                raise NotImportable("of constants that differ among the records of a batch")
-            x = replace(x, array=x.array[:1])
-        return self.vector(x)
 
     def value(self, symbol: Symbol) -> Value:
         """Return the tensor of a feature whose first axis is the batch."""

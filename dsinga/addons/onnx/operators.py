@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.addons.onnx.operators_arithmetic import ARITHMETIC
+from dsinga.addons.onnx.operators_attention import ATTENTION
 from dsinga.addons.onnx.operators_dense import DENSE
 from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
@@ -19,6 +20,7 @@ from dsinga.addons.onnx.operators_shapes import SHAPES
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     **ARITHMETIC,
+    **ATTENTION,
     **DENSE,
     **IMAGES,
     **NORMS,

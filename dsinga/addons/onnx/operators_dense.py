@@ -11,6 +11,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import add, aligned, multiply, operands_of, with_batch
+from dsinga.addons.onnx.operators_attention import spelled_out
 from dsinga.addons.onnx.operators_shapes import view
 from dsinga.addons.onnx.values import Constant, NotImportable, Value
 from dsinga.nn.writing.reshaping import reshaped, rows_of
@@ -51,7 +52,8 @@ def matmul(place: NodePlace, a: Any, b: Any) -> Any:
     if len(tensors) < 2 or min(x.rank for x in tensors) < 2 or axis is None or axis >= rank - 2:
         raise NotImportable("of vectors, or along the axis of the batch")
     owner = next(x for x in tensors if x.batch_axis is not None)
-    y = nn.Layer("kArithmetic", operator="MATMUL", name=place.name())(symbols)
+    y = spelled_out(place, *symbols) if axis == 0 and rank == 4 else None
+    y = nn.Layer("kArithmetic", operator="MATMUL", name=place.name())(symbols) if y is None else y
     return with_batch(owner, y, rank, axis)
 
 

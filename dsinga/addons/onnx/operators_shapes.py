@@ -19,44 +19,58 @@ MOST_PARTS = 64  # of a tensor that are taken one by one, by an index that is no
 
 
 def view(place: NodePlace, x: Value, shape: Sequence[int]) -> Value:
-    """Return a tensor in another shape. Raises NotImportable where records would be mixed."""
+    """Return a tensor in another shape, which may have the batch and its neighbours as one axis. Raises NotImportable.
+
+    Records would be mixed where the batch is in parts of several axes.
+    """
     shape = tuple(shape)
     if math.prod(shape) != math.prod(x.shape):
-        raise NotImportable(f"from {x.shape} to {shape}, which has another number of numbers")
+        raise NotImportable(f"from {x.seen} to {shape}, which has another number of numbers")
     if x.batch_axis is None:
         return Value(reshaped(place, x.symbol, shape or (1,)), shape, None, x.dtype)
     before = math.prod(x.shape[: x.batch_axis])
-    axes = (axis for axis, size in enumerate(shape) if size == place.batch and math.prod(shape[:axis]) == before)
-    if (axis := next(axes, None)) is None:
+    axis = axis_with_batch(shape, before, place.batch)
+    start, size = math.prod(shape[:axis]), shape[axis]
+    if before % start or (start * size) % (before * place.batch):
         raise NotImportable("that mixes the records of a batch")
+    outer, inner = before // start, start * size // (before * place.batch)
+    parts = [*([outer] if outer > 1 else []), place.batch, *([inner] if inner > 1 else [])]
+    merged = (axis, axis + len(parts)) if len(parts) > 1 else None
+    shape, axis = (*shape[:axis], *parts, *shape[axis + 1 :]), axis + (outer > 1)
     rows = (*shape[:axis], *shape[axis + 1 :]) or (1,)
     symbol = x.symbol if rows == rows_of(x.symbol) else reshaped(place, x.symbol, rows)
-    return Value(symbol, shape, axis, x.dtype)
+    return Value(symbol, shape, axis, x.dtype, merged)
+
+
+def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int:
+    """Return the axis of a shape that is the batch, or has it, after ``before`` numbers. Raises NotImportable."""
+    starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
+    exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
+    ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]
+    if not exact + ends:
+        raise NotImportable("that mixes the records of a batch")
+    return (exact + ends)[0]
 
 
 def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
     """Return a tensor in a shape, in which 0 stands for the size that it has and -1 for what is left."""
     sizes = [*place.attribute("shape")] if shape is None else integers(shape, "shape")
     is_open = not place.attribute("allowzero", 0)
-    sizes = [x.shape[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
-    given = place.made.given_batch
-    total = math.prod(x.shape)
-    for count in (total, *([total // place.batch * given] if given else [])):
-        known = math.prod(size for size in sizes if size != -1)
-        result = [count // max(known, 1) if size == -1 else size for size in sizes]
-        if math.prod(result) == count == total and (x.batch_axis is None or place.batch in result):
-            return view(place, x, result)
-        if count != total and x.batch_axis is not None and math.prod(result) == count:  # made for the batch of the file
-            before = math.prod(x.shape[: x.batch_axis])
-            for axis, size in enumerate(result):
-                if size == given and math.prod(result[:axis]) == before:
-                    return view(place, x, [*result[:axis], place.batch, *result[axis + 1 :]])
-    raise NotImportable("that mixes the records of a batch")
+    sizes = [x.seen[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
+    given, total = place.made.given_batch, math.prod(x.shape)
+    known = max(math.prod(size for size in sizes if size != -1), 1)
+    result = [total // known if size == -1 else size for size in sizes]
+    if math.prod(result) == total or x.batch_axis is None or not given:
+        return view(place, x, result)
+    result = [total // place.batch * given // known if size == -1 else size for size in sizes]  # the file's batch
+    axis = axis_with_batch(result, math.prod(x.shape[: x.batch_axis]), given)
+    result[axis] = result[axis] // given * place.batch
+    return view(place, x, result)
 
 
 def shape_of(place: NodePlace, x: Value) -> Constant:
     """Return the shape of a tensor, as numbers."""
-    return Constant(np.asarray(x.shape[slice(place.attribute("start", 0), place.attribute("end"))], np.int64))
+    return Constant(np.asarray(x.seen[slice(place.attribute("start", 0), place.attribute("end"))], np.int64))
 
 
 def flatten(place: NodePlace, x: Value) -> Value:
@@ -67,13 +81,17 @@ def flatten(place: NodePlace, x: Value) -> Value:
 
 
 def transpose(place: NodePlace, x: Value) -> Value:
-    """Return a tensor with its axes in another order."""
-    order = place.attribute("perm", [*range(x.rank)][::-1])
-    shape, batch = tuple(x.shape[axis] for axis in order), x.batch_axis
+    """Return a tensor with its axes in another order; merged ones stay next to each other."""
+    start, stop = x.merged or (0, 1)
+    axes = [[axis] for axis in range(start)] + [[*range(start, stop)]] + [[axis] for axis in range(stop, x.rank)]
+    groups = [axes[axis] for axis in place.attribute("perm", [*range(len(axes))][::-1])]
+    order, batch = [axis for group in groups for axis in group], x.batch_axis
+    shape = tuple(x.shape[axis] for axis in order)
     if batch is None:
         return Value(permuted(place, x.symbol, [axis + 1 for axis in order]), shape, None, x.dtype)
     rows = [axis + (axis < batch) for axis in order if axis != batch]
-    return Value(permuted(place, x.symbol, rows) if rows else x.symbol, shape, [*order].index(batch), x.dtype)
+    merged = (order.index(start), order.index(start) + stop - start) if x.merged else None
+    return Value(permuted(place, x.symbol, rows) if rows else x.symbol, shape, order.index(batch), x.dtype, merged)
 
 
 def squeeze(place: NodePlace, x: Value, axes: Any = None) -> Value:

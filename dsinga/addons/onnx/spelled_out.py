@@ -1,13 +1,172 @@
-"""Recognises layers that ONNX files spell out in several nodes, such as a product and a sum for a dense layer."""
+"""Recognises layers that ONNX files spell out in several nodes, such as a product and a sum for a dense layer.
+
+A pattern is a number, the name of a tensor that it stands for, a list of patterns of which one fits, or the operator of
+a node and the patterns of its inputs. The inputs of Add come in any order; Mul stands for products of any number of
+factors, in whatever order they are multiplied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from dsinga.addons.onnx.values import Constant
 
+X = "x"
+MEAN, ROOT_2 = ("ReduceMean", X), math.sqrt(2)
+CENTRED = ("Sub", X, MEAN)
 
-def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant]) -> list[Any]:
-    """Return the nodes of a graph with each spelled-out layer as one node."""
-    return list(nodes)
+
+def root_of_mean_square(x: Any) -> Any:
+    """Return the pattern of √(mean of x² + epsilon)."""
+    return ("Sqrt", ("Add", ("ReduceMean", [("Pow", x, 2.0), ("Mul", x, x)]), "epsilon"))
+
+
+def one_by(pattern: Any) -> Any:
+    """Return the pattern of 1 / what a pattern stands for."""
+    return [("Reciprocal", pattern), ("Div", 1.0, pattern)]
+
+
+CUBE = [("Mul", ("Pow", X, 3.0), 0.044715), ("Mul", X, X, X, 0.044715)]
+DEVIATION, SIZE = root_of_mean_square(CENTRED), root_of_mean_square(X)
+NORMALISED = [("Mul", ("Div", CENTRED, DEVIATION), "scale"), ("Mul", CENTRED, one_by(DEVIATION), "scale")]
+# The operator that a pattern is, and the names of its inputs in order.
+PATTERNS: Sequence[tuple[Any, str, str]] = (
+    (("Add", ("MatMul", X, "weight"), "bias"), "Dense", "x weight bias"),
+    (("Mul", X, 0.5, ("Add", ("Erf", [("Div", X, ROOT_2), ("Mul", X, 1 / ROOT_2)]), 1.0)), "Gelu", "x"),
+    (("Mul", X, 0.5, ("Add", ("Tanh", ("Mul", ("Add", X, CUBE), math.sqrt(2 / math.pi))), 1.0)), "Gelu tanh", "x"),
+    (("Mul", X, ("Sigmoid", X)), "Swish", "x"),
+    (("Mul", X, ("Tanh", ("Softplus", X))), "Mish", "x"),
+    (("Mul", X, ("HardSigmoid", X)), "HardSwish", "x"),
+    (("Add", NORMALISED, "bias"), "LayerNormalization", "x scale bias"),
+    (("Mul", ("Div", X, SIZE), "scale"), "RMSNormalization", "x scale"),
+    (("Mul", X, one_by(SIZE), "scale"), "RMSNormalization", "x scale"),
+)
+
+
+class Matcher:
+    """The nodes of a graph, to be compared with patterns."""
+
+    def __init__(self, nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]):
+        self.constants = constants
+        self.made_by = {name: node for node in nodes for name in node.output}
+        self.takers: dict[str, list[int]] = defaultdict(list)
+        for node in nodes:
+            for name in node.input:
+                self.takers[name].append(id(node))
+        for name in outputs:
+            self.takers[name].append(0)
+
+    def bindings(self, pattern: Any, name: str, bound: dict[str, str]) -> Iterator[dict[str, str]]:
+        """Yield what the names of a pattern stand for, in each way in which it fits a tensor; inner nodes, too."""
+        if isinstance(pattern, list):
+            for one in pattern:
+                yield from self.bindings(one, name, bound)
+        elif isinstance(pattern, float):
+            constant = self.constants.get(name)
+            if constant is not None and constant.array.size == 1 and np.isclose(constant.array.item(), pattern, 1e-4):
+                yield bound
+        elif isinstance(pattern, str):
+            if bound.get(pattern, name) == name:
+                yield {**bound, pattern: name}
+        elif (node := self.made_by.get(name)) is not None and node.op_type == pattern[0]:
+            inputs, inner = self.factors(node, len(pattern) - 1) if node.op_type == "Mul" else ([*node.input], [name])
+            bound = {**bound, **{f" {output}": "" for output in inner}}
+            count = len(pattern) - 1
+            if node.op_type not in ("Add", "Mul"):
+                yield from self.all_of(pattern[1:], inputs[:count], bound)
+            elif len(inputs) == count:
+                for order in itertools.permutations(inputs):
+                    yield from self.all_of(pattern[1:], order, bound)
+
+    def all_of(self, patterns: Sequence[Any], names: Sequence[str], bound: dict[str, str]) -> Iterator[dict[str, str]]:
+        """Yield what the names of patterns stand for, in each way in which they fit as many tensors."""
+        if not patterns or not names:
+            yield from [] if patterns else [bound]
+            return
+        for more in self.bindings(patterns[0], names[0], bound):
+            yield from self.all_of(patterns[1:], names[1:], more)
+
+    def factors(self, node: Any, count: int) -> tuple[list[str], list[str]]:
+        """Return at most ``count`` factors of a product, and the results of its nodes."""
+        factors, inner = [*node.input], [node.output[0]]
+        for name in node.input:
+            before = self.made_by.get(name)
+            if before is not None and before.op_type == "Mul" and len(self.takers[name]) == 1 and len(factors) < count:
+                more, results = self.factors(before, count - len(factors) + 1)
+                at = factors.index(name)
+                factors[at : at + 1] = more
+                inner += results
+        return factors, inner
+
+    def only_inside(self, root: str, bound: Mapping[str, str]) -> bool:
+        """Whether no node but those of a pattern takes the results of its inner nodes."""
+        inner = [name[1:] for name in bound if name[0] == " "]
+        nodes = {id(self.made_by[name]) for name in inner}
+        return all(name == root or nodes.issuperset(self.takers[name]) for name in inner)
+
+
+def recognised(nodes: Sequence[Any], constants: Mapping[str, Constant], outputs: Sequence[str]) -> list[Any]:
+    """Return the nodes of a graph, whose results are ``outputs``, with each spelled-out layer as one node."""
+    matcher = Matcher(nodes, constants, outputs)
+    starts = defaultdict(list)
+    for pattern, operator, names in PATTERNS:
+        starts[pattern[0]].append((pattern, operator, names))
+    result = []
+    for node in nodes:
+        ways = (
+            made
+            for pattern, operator, names in starts[node.op_type]
+            for bound in matcher.bindings(pattern, node.output[0], {})
+            if matcher.only_inside(node.output[0], bound)
+            and (made := whole(matcher, node, operator, [bound[name] for name in names.split()], bound)) is not None
+        )
+        result.append(next(ways, node))
+    return result
+
+
+def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bound: Mapping[str, str]) -> Any:
+    """Return the node that stands for a pattern; None where its params and settings are not those of the operator."""
+    from onnx import helper
+
+    params = [matcher.constants.get(name) for name in inputs[1:]]
+    inner = [matcher.made_by[name[1:]] for name in bound if name[0] == " "]
+    settings: dict[str, Any] = {}
+    if any(param is None or param.array.dtype.kind != "f" for param in params):
+        return None
+    operator, _, form = operator.partition(" ")
+    if operator == "Dense":
+        weight, bias = (param.array.shape for param in params if param is not None)
+        if len(weight) != 2 or bias != weight[1:]:
+            return None
+    if operator == "HardSwish":
+        node = next(node for node in inner if node.op_type == "HardSigmoid")
+        numbers = {attribute.name: attribute.f for attribute in node.attribute}
+        if not np.isclose([numbers.get("alpha", 0.2), numbers.get("beta", 0.5)], [1 / 6, 0.5], 1e-4).all():
+            return None
+    if operator in ("LayerNormalization", "RMSNormalization"):
+        epsilon = matcher.constants.get(bound["epsilon"])
+        axes = {axes_of_mean(node, matcher.constants) for node in inner if node.op_type == "ReduceMean"}
+        if epsilon is None or epsilon.array.size != 1 or len(axes) != 1 or len(axis := axes.pop()) != 1:
+            return None
+        settings = {"axis": axis[0], "epsilon": float(epsilon.array.item())}  # which the shape of the scale confirms
+    settings |= {"approximate": form} if form else {}
+    path = root.name.rpartition("/")[0]
+    made = helper.make_node(operator, inputs, root.output, f"{path}/{operator}" if path else root.name, **settings)
+    made.metadata_props.extend(root.metadata_props)
+    return made
+
+
+def axes_of_mean(node: Any, constants: Mapping[str, Constant]) -> tuple[int, ...]:
+    """Return the axes of a ReduceMean that keeps them; () for one that does not, and for those that are not known."""
+    if any(attribute.name == "keepdims" and not attribute.i for attribute in node.attribute):
+        return ()
+    if len(node.input) > 1:
+        given = constants.get(node.input[1])
+        return () if given is None else tuple(map(int, given.array.ravel()))
+    return tuple(axis for attribute in node.attribute if attribute.name == "axes" for axis in attribute.ints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +51,7 @@ class Value:
         shape: the shape in the graph, with ``NodePlace.batch`` records.
         batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param that
             the graph adds, whose rows have all of ``shape``.
+        merged: the axes, from one to before another, that the graph has as one; the batch is among them.
         dtype: the dtype in the graph; features are float32, and hold integers and truth values as such numbers.
     """
 
@@ -57,6 +59,15 @@ class Value:
     shape: tuple[int, ...]
     batch_axis: int | None = 0
     dtype: np.dtype = np.dtype(np.float32)
+    merged: tuple[int, int] | None = None
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The shape that the graph has, with merged axes as one."""
+        if self.merged is None:
+            return self.shape
+        start, stop = self.merged
+        return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
 
     @property
     def rank(self) -> int:

@@ -54,3 +54,15 @@ def as_sequence(place: NamesLayers, symbol: Symbol) -> Any:
     """Return images of one row as sequences, the reverse of :func:`as_image`."""
     channels, _, steps = rows_of(symbol)
     return reshaped(place, symbol, (channels, steps), ".steps")
+
+
+def split_heads(place: NamesLayers, symbol: Symbol, count: int) -> Any:
+    """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
+    steps, width = rows_of(symbol)
+    return permuted(place, reshaped(place, symbol, (steps, count, width // count), ".heads"), (2, 1, 3), ".split")
+
+
+def join_heads(place: NamesLayers, symbol: Symbol) -> Any:
+    """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
+    count, steps, width = rows_of(symbol)
+    return reshaped(place, permuted(place, symbol, (2, 1, 3), ".steps"), (steps, count * width), ".joined")

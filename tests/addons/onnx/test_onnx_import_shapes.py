@@ -51,6 +51,8 @@ CASES = {
                     ("ReduceMax", "n2 none", {"keepdims": 0})],
     "shapes of the batch": [("Shape", "x", {"end": 1}), ("Concat", "n0 minus", {"axis": 0}), ("Reshape", "x n1", {})],
     "further axes": [("Unsqueeze", "x first", {}), ("Expand", "n0 shape", {}), ("Flatten", "n1", {"axis": 1})],
+    "records and steps as one axis": [("Reshape", "x rows", {}), ("MatMul", "n0 matrix", {}),
+                                      ("Softmax", "n1", {"axis": 1}), ("Reshape", "n2 steps_of_2", {})],
     "parts": [("Slice", "x none two_ends last steps", {}), ("Gather", "n0 first", {"axis": 1}),
               ("Squeeze", "n1 first", {})],
     "parts in any order": [("Gather", "x order", {"axis": 1}), ("Tile", "n0 times", {}),
@@ -59,6 +61,7 @@ CASES = {
 ARRAYS = {
     **{"one": np.float32(1), "two": np.float32(2), "row": ROW, "ones": ONES, "matrix": MATRIX},
     **{"first": np.array([1]), "last": np.array([2]), "none": np.array([0]), "minus": np.array([-1])},
+    **{"rows": np.array([-1, 5]), "steps_of_2": np.array([-1, 3, 2])},
     **{"shape": np.array([1, 2, 3, 5]), "two_ends": np.array([-1]), "steps": np.array([2])},
     **{"order": np.array([2, 0]), "times": np.array([1, 2, 1])},
 }
@@ -93,6 +96,52 @@ def test_a_table_of_codes_is_an_embedding(tmp_path):
     model, expected = imported(tmp_path / "net.onnx", nodes, {"codes": codes}, {"words.weight": table})
     np.testing.assert_array_equal(model.predict(codes), expected)
     assert list(model.params) == ["words_weight"]
+
+
+def test_positions_taken_from_a_param_are_part_of_it(tmp_path):
+    table = RANDOM.normal(size=(7, 5)).astype(np.float32)
+    nodes = [("Gather", "positions.weight codes", {}), ("Add", "x n0", {})]
+    arrays = {"positions.weight": table, "codes": np.arange(3)[None]}
+    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, arrays)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-6)
+    assert {variable.name: variable.shape for variable in model.trainable_variables} == {
+        "positions.weight_vector": (7, 5)
+    }
+
+
+HALF = {"half": np.float32(0.5), "root": np.float32(np.sqrt(2)), "tiny": np.float32(1e-6)}
+NORMS = {"norm.weight": ROW, "norm.bias": ROW - 1}
+SPELLED_OUT = {
+    "InnerProduct": [("MatMul", "x fc.weight", {}), ("Add", "fc.bias n0", {})],
+    "Activation": [("Div", "x root", {}), ("Erf", "n0", {}), ("Add", "n1 one", {}), ("Mul", "x half", {}),
+                   ("Mul", "n3 n2", {})],
+    "LayerNorm": [("ReduceMean", "x ends", {}), ("Sub", "x n0", {}), ("Pow", "n1 two", {}),
+                  ("ReduceMean", "n2 ends", {}), ("Add", "n3 tiny", {}), ("Sqrt", "n4", {}), ("Div", "n1 n5", {}),
+                  ("Mul", "n6 norm.weight", {}),
+                  ("Add", "n7 norm.bias", {})],
+    "RMSNorm": [("Mul", "x x", {}), ("ReduceMean", "n0 ends", {}), ("Add", "n1 tiny", {}), ("Sqrt", "n2", {}),
+                ("Reciprocal", "n3", {}), ("Mul", "x n4", {}), ("Mul", "norm.weight n5", {})],
+    "Attention": [("Reshape", "x heads", {}), ("Transpose", "n0", {"perm": [0, 2, 1, 3]}),
+                  ("Transpose", "n0", {"perm": [0, 2, 3, 1]}), ("Mul", "n1 half", {}), ("Mul", "n2 half", {}),
+                  ("MatMul", "n3 n4", {}), ("Softmax", "n5", {}), ("MatMul", "n6 n1", {})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPELLED_OUT)
+def test_layers_that_a_file_spells_out_are_one(kind, tmp_path):
+    weights = {"fc.weight": MATRIX, "fc.bias": np.array([1, 2], np.float32), "ends": np.array([-1])}
+    arrays = {**ARRAYS, **HALF, **NORMS, **weights, "heads": np.array([0, 0, 1, 5])}
+    model, expected = imported(tmp_path / "net.onnx", SPELLED_OUT[kind], {"x": X}, arrays)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
+    kinds = [type(node.layer).__name__ for node in model.predicting_net().nodes]
+    assert kind in kinds or kind == "InnerProduct" and "TimeDistributed" in kinds
+    assert not {"Softmax", "Arithmetic", "Pooling1D"} & {*kinds} - ({"Arithmetic"} if kind == "Attention" else set())
+
+
+def test_results_that_other_nodes_take_stay(tmp_path):
+    nodes = [("Sigmoid", "x", {}), ("Mul", "x n0", {}), ("Add", "n1 n0", {})]
+    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, ARRAYS)
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

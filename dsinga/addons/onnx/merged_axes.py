@@ -1,0 +1,51 @@
+"""Operators of tensors in which the graph has the batch and its neighbours, such as heads or steps, as one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_numbers import NUMBERS
+from dsinga.addons.onnx.values import Constant, NotImportable, Value
+
+KNOWING = {"Reshape", "Transpose", "Shape", "Size"}  # take such tensors as they are
+ALONG_LAST = {
+    *NUMBERS,
+    *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Neg", "Abs", "Where", "Cast", "MatMul", "Gemm", "Dense", "Gather"),
+    *("Softmax", "LayerNormalization", "RMSNormalization"),
+}
+
+
+def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """Return the result of an operator, some of whose operands have merged axes. Raises NotImportable.
+
+    Those that compute number by number or along later axes do so with the axes apart.
+    """
+    kind = place.node.op_type
+    if kind in KNOWING:
+        return make(place, *operands)
+    tensors = [x for x in operands if isinstance(x, Value) and x.batch_axis is not None]
+    start, stop = next(x.merged for x in tensors if x.merged)
+    later = tensors[0].rank - stop
+    wide = [
+        x for x in operands if isinstance(x, Constant) and x.array.ndim > later and kind not in ("MatMul", "Gather")
+    ]
+    is_aligned = all(x.merged and x.rank - x.merged[1] == later and x.merged[0] == start for x in tensors)
+    if kind not in ALONG_LAST or not is_aligned or any(x.array.shape[-later - 1] > 1 for x in wide if kind != "Gemm"):
+        raise NotImportable("of a tensor in which one axis has the records of a batch and more")
+    result = make(
+        _negative_axis(place, tensors[0]), *(replace(x, merged=None) if x in tensors else x for x in operands)
+    )
+    return replace(result, merged=(start, stop))
+
+
+def _negative_axis(place: NodePlace, x: Value) -> NodePlace:
+    """Return the place with the axis of its node counted from the end. Raises NotImportable for that of the batch."""
+    node = type(place.node)()
+    node.CopyFrom(place.node)
+    for attribute in node.attribute:
+        if attribute.name == "axis" and attribute.i >= 0 and node.op_type != "Gather":
+            attribute.i -= len(x.seen)
+    return NodePlace(place.made, node, place.base)
