@@ -57,7 +57,7 @@ def import_graph(
         )
     if count := folded_norms(graph.node):
         text = (
-            "%s: the exporter has folded a batch normalisation into %d convolution%s, whose statistics no longer move"
+            "%s: the exporter has folded a batch normalisation into %d layer%s, so that its statistics no longer move"
         )
         _log.warning(text, name, count, "s" if count > 1 else "")
     return models[0]

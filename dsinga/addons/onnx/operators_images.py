@@ -107,11 +107,11 @@ def padded(place: NodePlace, x: Symbol, window: NodeWindow, value: float = 0.0) 
 
 
 def folded_norms(nodes: Sequence[Any]) -> int:
-    """Return into how many convolutions an exporter has folded a batch normalisation, as names of PyTorch's say."""
-    convolutions = [node for node in nodes if node.op_type in ("Conv", "ConvTranspose")]
+    """Return into how many layers an exporter has folded a batch normalisation, as PyTorch's write it."""
     return sum(
-        is_made_up(node.input[1]) or any("FuseBatchNorm" in entry.value for entry in node.metadata_props)
-        for node in convolutions
+        (node.op_type in ("Conv", "ConvTranspose") and is_made_up(node.input[1]))
+        or any("FuseBatchNorm" in beside.value for beside in node.metadata_props)
+        for node in nodes
     )
 
 

@@ -64,20 +64,10 @@ def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, 
 
 
 def group_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
-    """Return a normalisation over groups of channels; before version 21 each group has one scale and one bias."""
-    groups, channels = place.attribute("num_groups"), x.shape[1]
-    if place.version < 21 and groups != channels:
-        size = channels // groups
-        scale, bias = (Constant(given.array.repeat(size), given.name) for given in (scale, bias))
-    params = affine(scale, bias, (channels,))
-    return place.layer("kGroupNorm", params, groups=groups, **epsilon_of(place))(feature(x))
-
-
-def instance_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
-    """Return a normalisation of each channel over its points."""
+    """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     channels = x.shape[1]
-    params = affine(scale, bias, (channels,))
-    return place.layer("kGroupNorm", params, groups=channels, **epsilon_of(place))(feature(x))
+    settings = {"groups": place.attribute("num_groups", channels), **epsilon_of(place)}
+    return place.layer("kGroupNorm", affine(scale, bias, (channels,)), **settings)(feature(x))
 
 
 def last_axes(kind: str) -> Callable[..., Any]:
@@ -121,7 +111,7 @@ def standardise(place: NodePlace, x: Any) -> Any:
 
 NORMS: Mapping[str, Callable[..., Any]] = {
     **{"BatchNormalization": batch_normalise, "GroupNormalization": group_normalise},
-    **{"InstanceNormalization": instance_normalise, "LayerNormalization": last_axes("kLayerNorm")},
+    **{"InstanceNormalization": group_normalise, "LayerNormalization": last_axes("kLayerNorm")},
     **{"RMSNormalization": last_axes("kRMSNorm"), "LRN": normalise_responses},
     **{"LpNormalization": divide_by_norm, "MeanVarianceNormalization": standardise},
 }

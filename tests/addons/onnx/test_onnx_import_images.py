@@ -148,7 +148,7 @@ def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         imported(tmp_path, net("Conv", IMAGES, (("onnx::Conv_12", numbers("weight", 3, 2, 1, 1)),)))
     assert [record.getMessage() for record in caplog.records] == [
-        "net: the exporter has folded a batch normalisation into 1 convolution, whose statistics no longer move"
+        "net: the exporter has folded a batch normalisation into 1 layer, so that its statistics no longer move"
     ]
 
 
