@@ -30,6 +30,7 @@ from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
 OPSET = 21
+STEPS = 64  # of codes, by which the net of a model is made that takes any number of them
 LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
@@ -72,14 +73,19 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 
     Raises UserError for a model whose shapes of records are not known, and for layers that ONNX does not have.
     """
-    net, params = merged(model)
+    known, lengths = dict(model.record_shapes), model.text_encoders()
+    if not known and all(lengths.get(name, "") is None for name in model.input_names()):
+        model.record_shapes = dict.fromkeys(lengths, (STEPS,))
+    try:
+        (net, params), outputs = merged(model), model.output_layers()
+    finally:
+        model.record_shapes = known
     metadata = {"dsinga": __version__}
     for name, names in model.record_names().items():
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
-    outputs, is_last = model.output_layers(), model.has_channels_last()
     outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
-    return net_to_onnx(net, params, outputs, model.name, metadata, opset, channels_last=is_last)
+    return net_to_onnx(net, params, outputs, model.name, metadata, opset, channels_last=model.has_channels_last())
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
@@ -209,7 +215,8 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
     """Whether a layer takes a source as codes, or as the lengths of sequences of codes."""
     name, edges = stage.layer.conf.type_name, [edge for edge in stage.edges if edge.node == position]
     passes_on = name in ("kSplit", "kDropout") and _takes_codes(net, stage.position)
-    is_code = stage.layer.takes_codes or name in ("kSequenceLength", "kRNNLabel")
+    is_code = stage.layer.takes_codes or name == "kRNNLabel"
+    is_code = is_code or (name == "kSequenceLength" and stage.layer.settings.mask_value is None)
     return is_code or passes_on or all(edge.labels for edge in edges)
 
 

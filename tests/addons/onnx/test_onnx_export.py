@@ -87,7 +87,20 @@ def per_step() -> Made:
     return nn.Model(x, [nn.Softmax()(shared(x)), nn.LayerNormalization()(shared(x)), images]), numbers(5, 4)
 
 
-NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step]
+def masked() -> Made:
+    x = numbers(6, 3)
+    x[1, 3:] = x[2, 1] = 0
+    return nn.Sequential([nn.Input((None, 3)), nn.Masking(0.0), nn.Bidirectional(nn.GRU(4))]), x
+
+
+def shared() -> Made:
+    left, right = nn.Input((5, 4), name="left"), nn.Input((5, 4), name="right")
+    cell, convolution = nn.LSTM(3), nn.Conv1D(4, 2, padding="same")
+    outputs = [nn.Dropout(0.5)(cell(convolution(x))) for x in (left, right)]
+    return nn.Model([left, right], outputs), {"left": numbers(5, 4), "right": numbers(5, 4, seed=1)}
+
+
+NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
@@ -122,6 +135,32 @@ def test_a_net_cut_in_two_gives_the_same_file(tmp_path):
     model.compile("sgd", "sparse_categorical_crossentropy", cluster=nn.Cluster(workers=2))
     model.export(tmp_path / "cut.onnx")
     assert (tmp_path / "whole.onnx").read_bytes() == (tmp_path / "cut.onnx").read_bytes()
+
+
+def test_params_that_layers_share_are_there_once(tmp_path):
+    model, _ = shared()
+    model.export(tmp_path / "net.onnx")
+    names = {each.name for each in onnx.load(tmp_path / "net.onnx").graph.initializer}
+    assert {name for name in names if "constant" not in name} == {
+        "lstm_hx", "lstm_hh", "lstm_b", "conv1d_weight", "conv1d_bias",
+    }  # fmt: skip
+
+
+def test_a_model_of_texts_is_exported_before_and_after_it_is_saved(tmp_path):
+    words = nn.Input((None,))
+    vectors, lengths = nn.Embedding(9, 4)(words), nn.SequenceLength()(words)
+    model = nn.Model(words, nn.Dense(2)(nn.LSTM(3)(vectors, lengths)))
+    model.export(tmp_path / "net.onnx")
+    assert session(tmp_path / "net.onnx").get_inputs()[0].shape == ["N", "T"]
+    x = np.random.default_rng(0).integers(0, 9, (ROWS, 6))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(x, np.arange(ROWS) % 2, epochs=1, verbose=0)
+    model.save(tmp_path / "saved")
+    loaded = nn.load_model(tmp_path / "saved")
+    loaded.export(tmp_path / "loaded.onnx")
+    assert not loaded.record_shapes
+    compare(session(tmp_path / "loaded.onnx"), {"data": x}, [model.predict(x)])
+    check(model, x, tmp_path / "net.onnx")
 
 
 def test_what_cannot_be_exported_is_named_and_nothing_is_written(tmp_path):
