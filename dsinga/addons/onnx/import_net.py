@@ -60,6 +60,7 @@ def import_graph(
             "%s: the exporter has folded a batch normalisation into %d layer%s, so that its statistics no longer move"
         )
         _log.warning(text, name, count, "s" if count > 1 else "")
+    models[0].params = walks[0].params(models[0])
     return models[0]
 
 
@@ -80,16 +81,14 @@ class NetWalk:
         self.faults: dict[str, None] = {}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
-        """Return the model. Raises UserError for what no layer computes."""
+        """Return the model, yet without its params. Raises UserError for what no layer computes."""
         inputs = self._inputs(shapes)
         for node in self.nodes:
             self._convert(node)
         outputs = [self._output(info.name) for info in self.graph.output] if not self.faults else []
         if self.faults:
             raise UserError(f"{name} has what no layer computes: {'; '.join(self.faults)}; {PAGE}")
-        model = nn.Model(inputs, outputs, name=name)
-        model.params = self._params(model)
-        return model
+        return nn.Model(inputs, outputs, name=name)
 
     def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
         """Return the input layers; set their tensors. Raises UserError for inputs without a batch or a known shape."""
@@ -177,7 +176,7 @@ class NetWalk:
         self.faults[f"the output {name}, which {what}"] = None
         return None
 
-    def _params(self, model: nn.Model) -> dict[str, np.ndarray]:
+    def params(self, model: nn.Model) -> dict[str, np.ndarray]:
         """Return the params of the model by name."""
         net, params = model.predicting_net(), dict[str, np.ndarray]()
         for node in net.nodes:

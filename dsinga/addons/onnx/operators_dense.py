@@ -23,7 +23,7 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
         raise NotImportable("with a weight that is no matrix of the file")
     array = np.asarray(weight.array, np.float32)
     array = array if transposed else array.T
-    params = {"weight": (weight, np.ascontiguousarray(array))}
+    params = {"weight": (weight, array)}
     if bias is not None:
         if not isinstance(bias, Constant) or bias.array.size not in (1, len(array)):
             raise NotImportable("with a bias that is no row of the file")
