@@ -38,6 +38,7 @@ PATTERNS: Sequence[tuple[str, str, str]] = (
     ("MatMul", "1d_1d", "a number of all records"),
     ("MaxPool", "with_argmax", "places of the maxima"),
     ("Pow", "pow$|example|array|types", "an exponent that is a tensor"),
+    ("Resize", "downsample_scales_.*align_corners", "as PyTorch and ONNX Runtime compute it, by whole sizes"),
     ("Resize", "tf_crop_and_resize", "a part of images, resized"),
     ("", "expanded", "spelled out by operators without a layer"),
     ("Reduce|Split|Slice|Reshape", "empty_set|zero_size|start_out_of_bounds|allowzero", "tensors without numbers"),

@@ -187,7 +187,8 @@ def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> 
     axes_of(x)
     window = window_of(place, place.attribute("kernel_shape"), x.shape[2:])
     symbol, window = as_images_of(place, x, window)
-    size, rounds_up = rows_of(symbol)[1:], bool(place.attribute("ceil_mode", 0))
+    size, is_auto = rows_of(symbol)[1:], place.attribute("auto_pad", "NOTSET").startswith("SAME")
+    rounds_up = bool(place.attribute("ceil_mode", 0)) and not is_auto
     is_same = not window.is_even and window == same_pads(window, size)
     is_apart = not window.is_even and not is_same  # padding that the layer does not have
     if is_apart and rounds_up:

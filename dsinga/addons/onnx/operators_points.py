@@ -100,7 +100,9 @@ def resize(place: NodePlace, x: Any, *inputs: Any) -> Any:
     else:
         settings: dict[str, Any] = {"size": [*new], "method": f"k{method.title()}", "coordinates": named(coordinates)}
         settings |= {"rounding": named(rounding.removeprefix("round_"))} if method == "nearest" else {}
-        settings |= {} if np.allclose(np.multiply(old, factors), new, rtol=1e-6) else {"scale": factors}
+        is_exact = np.allclose(np.multiply(old, factors), new, rtol=1e-6)
+        # Between corners PyTorch and ONNX Runtime count with whole sizes, unlike the text of ONNX.
+        settings |= {} if is_exact or coordinates == "align_corners" else {"scale": factors}
         settings |= {"cubic_coeff": number_of(place, "cubic_coeff_a", -0.75)} if method == "cubic" else {}
         settings |= {name: True for name in ("antialias", "exclude_outside") if place.attribute(name, 0)}
         y = place.layer("kResize", {}, **settings)(symbol)
