@@ -83,13 +83,16 @@ class GraphWriter:
         return name
 
     def name_layer(self, name: str, value: Any, first: int) -> Any:
-        """Give the node that makes a layer's ``value``, the last of its nodes from the ``first`` on, the layer's name.
+        """Give a layer's name to the last of its nodes that takes a param, else to the last; ``first`` is its first.
 
-        Returns the value, which gets this name, too. Those that the layer only passes on keep theirs.
+        Returns its ``value``, which gets this name, too, unless it is what the layer passes on, or has parts.
         """
-        node = next((node for node in self.nodes[first:] if value in node.output or value == list(node.output)), None)
-        if node is None or name in self._nodes:
+        made = self.nodes[first:]
+        if not any(value in node.output or value == list(node.output) for node in made):
             return value
+        constants = set(self._constants.values())
+        takes_param = [node for node in made if (self.weights.keys() - constants).intersection(node.input)]
+        node = (takes_param or made)[-1]
         node.name = _free(name, self._nodes)
         return self.rename(value, name, first) if isinstance(value, str) else value
 
@@ -145,12 +148,12 @@ class LayerWriter:
         return None if self.layer.labels.source is None else self.lengths[self.layer.labels.source]
 
     def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node, called "LAYER/OPERATOR", and return its output."""
-        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator}", **attributes)[0]
+        """Add a node, called "LAYER/operator", and return its output."""
+        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator.lower()}", **attributes)[0]
 
     def parts(self, operator: str, *inputs: Any, outputs: int, **attributes: Any) -> list[str]:
         """Add a node with several outputs, and return them."""
-        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator}", outputs, **attributes)
+        return self.graph.node(operator, inputs, f"{self.layer.name}/{operator.lower()}", outputs, **attributes)
 
     def chain(self, x: Any, *nodes: tuple[Any, ...]) -> str:
         """Add nodes (operator, further inputs ..., attributes), each of which takes the one before, the first x."""

@@ -148,18 +148,15 @@ def image_preprocess(w: LayerWriter) -> str:
 
 
 def convolution_lstm(w: LayerWriter) -> str:
-    """Write a convolutional LSTM: the convolutions of all steps at once, then the nodes of each step."""
-    layer, filters, window = w.layer, w.layer.filters, window_attributes(w.layer.recurrent_window)
+    """Write a convolutional LSTM: the nodes of one step after the other."""
+    layer, filters = w.layer, w.layer.filters
+    window, recurrent = window_attributes(layer.window), window_attributes(layer.recurrent_window)
     kernels = [w.param(role, kernel) for role, kernel in enumerate(layer.kernels)]
     bias = [w.param(2)] if w.settings.bias_term else []
-    rows = w.add("Reshape", w.floats(), [-1, *layer.source_shapes[0][2:]])
-    sums = w.add("Conv", rows, kernels[0], *bias, **window_attributes(layer.window))
-    by_step = w.add("Reshape", sums, [-1, layer.steps, 4 * filters, *layer.window.outputs])
     hidden, cell, outputs = "", "", []
-    for total in w.parts("Split", by_step, [1] * layer.steps, outputs=layer.steps, axis=1):
-        total = w.add("Squeeze", total, [1])
-        if hidden:
-            total = w.add("Add", total, w.add("Conv", hidden, kernels[1], **window))
+    for image in w.parts("Split", w.floats(), [1] * layer.steps, outputs=layer.steps, axis=1):
+        total = w.add("Conv", w.add("Squeeze", image, [1]), kernels[0], *bias, **window)
+        total = w.add("Add", total, w.add("Conv", hidden, kernels[1], **recurrent)) if hidden else total
         gates = w.parts("Split", total, [filters] * 4, outputs=4, axis=1)
         i, f, g, o = (w.add("Tanh" if k == 2 else "Sigmoid", gate) for k, gate in enumerate(gates))
         new = w.add("Mul", i, g)
