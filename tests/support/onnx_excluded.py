@@ -34,6 +34,8 @@ PATTERNS: Sequence[tuple[str, str, str]] = (
     ("Flatten", "axis[023]$|negative_axis[124]", "a matrix whose rows are no records"),
     ("Gemm", "matrix_bias", "a bias that has a row for each record"),
     ("Gemm", "transposeA|all_attributes", "records along the second axis"),
+    ("GRU", "", "the state reset before its product (linear_before_reset 0)"),
+    ("LSTM", "peepholes", "peepholes"),
     ("LogSoftmax", "", "no layer: losses take scores"),
     ("MatMul", "1d_1d", "a number of all records"),
     ("MaxPool", "with_argmax", "places of the maxima"),

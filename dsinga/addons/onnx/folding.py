@@ -15,6 +15,8 @@ from dsinga.base.errors import UserError
 
 MOST_TIMES = 4  # as many numbers as a file has may be computed from them, besides LARGEST ones
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
+# Operators that files of any version spell out, and the version that has them.
+SPELLED_OUT = {"Swish": 24, "RMSNormalization": 23, "Gelu": 20, "Mish": 18, "LayerNormalization": 17, "HardSwish": 14}
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 GROWING = {"ConstantOfShape", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
 
@@ -31,6 +33,10 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
     if node.op_type == "Gather" and all(operands) and operands[0].is_param and operands[0].part is None:  # type: ignore[union-attr]
         return [rows_of_table(node, *operands)]  # type: ignore[arg-type]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
+    if node.op_type == "Dense":  # a product and a sum, spelled out
+        x, weight, bias = arrays.values()
+        return [Constant(x @ weight + bias)]
+    version = max(version, SPELLED_OUT.get(node.op_type, 0))
     sizes: list[float] = [
         array.size for array in arrays.values() if 0 in array.strides
     ]  # expanded ones, which take no memory

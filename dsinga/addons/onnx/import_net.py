@@ -188,10 +188,13 @@ class NetWalk:
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """Return the nodes from which outputs of the graph are computed, in order."""
+    """Return the nodes from which outputs of the graph are computed, in order, without outputs that nothing takes."""
     names, kept = set(outputs), []
     for node in reversed(nodes):
         if names.intersection(node.output):
             names.update(node.input)
-            kept.append(node)
+            own = type(node)()
+            own.CopyFrom(node)
+            own.output[:] = [name if name in names else "" for name in node.output]
+            kept.append(own)
     return kept[::-1]

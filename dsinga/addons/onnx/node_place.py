@@ -24,6 +24,9 @@ class MadeLayers:
         source: the feature of the first input.
         arrays: the params by the name of the layer and the role.
         vectors: params that are the same for all records, and their features, by their names in the file.
+        parts: for features that have one number along an axis, by their ids: the whole, the axis, and which one.
+        stacks: the number of the last recurrent layer of each module.
+        last_states: for last cell states of an LSTM, by their ids: the states h, and the feature of both.
     """
 
     source: Symbol
@@ -33,6 +36,9 @@ class MadeLayers:
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
         self.vectors: dict[str, tuple[np.ndarray, Symbol]] = {}
+        self.parts: dict[int, tuple[Value, int, int]] = {}
+        self.stacks: dict[str, int] = {}
+        self.last_states: dict[int, tuple[Symbol, Symbol]] = {}
         self._names: set[str] = set()
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 

@@ -16,6 +16,7 @@ from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
 from dsinga.addons.onnx.operators_numbers import NUMBERS
 from dsinga.addons.onnx.operators_points import POINTS
+from dsinga.addons.onnx.operators_sequences import SEQUENCES
 from dsinga.addons.onnx.operators_shapes import SHAPES
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
@@ -26,6 +27,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     **NORMS,
     **NUMBERS,
     **POINTS,
+    **SEQUENCES,
     **SHAPES,
 }
 # Of operators without a layer, what is next to them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ def squeeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
     gone = ones if given is None else [axis_of(axis, x) for axis in given]
     if not {*gone} <= {*ones}:
         raise NotImportable("of axes that are longer than 1")
+    if id(x.symbol) in place.made.parts:  # of an axis from which one was taken, that one
+        whole, axis, number = place.made.parts[id(x.symbol)]
+        if gone == [axis]:
+            return part(place, whole, axis, number)
     return view(place, x, [size for axis, size in enumerate(x.shape) if axis not in gone])
 
 
@@ -176,26 +181,34 @@ def joined(place: NodePlace, tensors: Sequence[Value], axis: int) -> Value:
 
 def part(place: NodePlace, x: Value, axis: int, item: int | slice) -> Value:
     """Return part of a tensor along an axis; a number leaves the axis out."""
-    shape, batch = list(x.shape), x.batch_axis
+    shape, batch, size = list(x.shape), x.batch_axis, x.shape[axis]
     if isinstance(item, slice):
-        start, stop, step = item.indices(shape[axis])
+        start, stop, step = item.indices(size)
         shape[axis] = len(range(start, stop, step))
-        if shape[axis] == x.shape[axis] and step == 1:
+        if shape[axis] == size and step == 1:
             return x
-        item = slice(start, None if stop < 0 else stop, *([] if step == 1 else [step]))
-        item = slice(item.start, item.stop, None) if step == 1 else item
+        item = slice(start, None if stop < 0 else stop, None if step == 1 else step)
     else:
         del shape[axis]
+        item = item % size
     if axis == batch:
         raise NotImportable("of some records of a batch")
-    if isinstance(item, int) and x.shape[axis] == 1:
-        return view(place, x, shape)
     row = axis if batch is None else axis - (axis > batch)
+    if isinstance(item, int) and row == 0 and x.symbol.builder.settings.get("axis") == 1 and x.symbol.sources[1:]:
+        for source in x.symbol.sources:  # of what was joined
+            if item < (length := rows_of(source)[0]):
+                joint = replace(x, symbol=source, shape=(*x.shape[:axis], length, *x.shape[axis + 1 :]))
+                return part(place, joint, axis, item)
+            item -= length
+    if isinstance(item, int) and size == 1:
+        return view(place, x, shape)
     symbol = x.symbol[(slice(None), *[slice(None)] * row, item)]
     symbol.builder.name = place.name()
     batch = batch - (axis < batch and isinstance(item, int)) if batch is not None else None
     if not rows_of(symbol):  # (B,), of which other layers make (B, 1)
         symbol = nn.Reshape([1], name=place.name(".rows"))(symbol)
+    if isinstance(item, slice) and shape[axis] == 1:
+        place.made.parts[id(symbol)] = x, axis, item.start
     return Value(symbol, tuple(shape), batch, x.dtype)
 
 

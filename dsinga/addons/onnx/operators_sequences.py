@@ -1,0 +1,230 @@
+"""Makes recurrent layers for ONNX's LSTM, GRU and RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_arithmetic import same_for_records
+from dsinga.addons.onnx.values import Constant, NotImportable, Value, integers
+from dsinga.nn.writing.reshaping import reshaped, rows_of
+from dsinga.nn.writing.symbol import Symbol
+
+# The gates of each operator in the order of ours, as numbers of those of ONNX: i o f c, and z r h.
+GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
+ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+NAMES = {"Sigmoid": "SIGMOID", "Tanh": "TANH", "Relu": "RELU"}
+FIELDS = ("gate_activation", "candidate_activation", "cell_activation")
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A node of a recurrent operator.
+
+    Attributes:
+        place: the node.
+        suffix: the end of the names of its layers, ".stacked1" of the second layer of a stack.
+        params: those of both directions, by the names of the layer's roles.
+        settings: of its layers.
+        starts: the state before the first step for each direction, (B, S), None for zeros.
+    """
+
+    place: NodePlace
+    suffix: str
+    params: list[dict[str, tuple[Constant, np.ndarray]]]
+    settings: dict[str, Any]
+    starts: list[Symbol | None]
+
+    @property
+    def size(self) -> int:
+        """The width of the state h."""
+        return int(self.settings["dim_hidden"])
+
+    def layer(self, directions: list[int], x: Symbol, **more: Any) -> Symbol:
+        """Return the feature of a layer of these directions; the second one alone goes over steps from the last."""
+        params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
+                  self.params[d].items()}  # fmt: skip
+        start = self.starts[directions[0]] if len(directions) == 1 else None
+        settings = {**self.settings, **more}
+        settings |= {"bidirectional": True} if len(directions) > 1 else {}
+        settings |= {"initial_state": True} if start is not None else {}
+        layer = self.place.layer(f"k{self.place.node.op_type}", params, self.suffix, **settings)
+        symbol: Symbol = layer([x] if start is None else [x, start])
+        return symbol
+
+    def over_steps(self, x: Symbol, is_reverse: bool) -> Symbol:
+        """Return the states of all steps, (B, T, D·H)."""
+        if len(self.params) == 1:
+            return reversed_steps(self.layer([0], reversed_steps(x))) if is_reverse else self.layer([0], x)
+        if not any(start is not None for start in self.starts):
+            return self.layer([0, 1], x)
+        parts = [self.layer([0], x), reversed_steps(self.layer([1], reversed_steps(x)))]
+        return nn.Concatenate(axis=2, name=self.place.name(".both"))(parts)
+
+    def last_states(self, y: Symbol, is_reverse: bool) -> list[Symbol]:
+        """Return the state h after the last step of each direction, (B, H)."""
+        backward = [is_reverse] if len(self.params) == 1 else [False, True]
+        items = [(slice(None), 0 if back else -1) for back in backward]
+        if len(backward) == 1:
+            return [y[items[0]]]
+        return [y[(*items[0], slice(None, self.size))], y[(*items[1], slice(self.size, None))]]
+
+    def last_cells(self, x: Symbol, is_reverse: bool) -> list[Symbol]:
+        """Return h and c side by side after the last step of each direction, (B, 2·H)."""
+        return [
+            self.layer([d], reversed_steps(x) if is_reverse or d else x, last_state=True)
+            for d in range(len(self.params))
+        ]
+
+
+def reversed_steps(x: Symbol) -> Symbol:
+    """Return sequences from their last step to the first."""
+    symbol: Symbol = x[:, ::-1]
+    return symbol
+
+
+def recurrent(
+    place: NodePlace, x: Value, weight: Any, state_weight: Any, bias: Any = None, lengths: Any = None,
+    begin: Any = None, begin_cell: Any = None, peephole: Any = None,
+) -> list[Value | None]:  # fmt: skip
+    """Return the states of all steps, and the last states h and c."""
+    kind = place.node.op_type
+    check(place, x, (weight, state_weight, bias), lengths, peephole)
+    directions = len(weight.array)
+    count = place.made.stacks[place.base] = place.made.stacks.get(place.base, -1) + 1
+    size = int(state_weight.array.shape[-1])
+    settings = {"dim_hidden": size, **activations_of(place, directions)}
+    if bias is None:
+        settings["bias_term"] = False
+    elif bias.array.reshape(directions, 2, -1)[:, 1].any():
+        settings["recurrent_bias"] = True
+    params = [params_of(kind, d, weight, state_weight, bias, settings) for d in range(directions)]
+    starts = [start_of(place, [begin, begin_cell] if kind == "LSTM" else [begin], d) for d in range(directions)]
+    node = Recurrent(place, f".stacked{count}" if count else "", params, settings, starts)
+    return results_of(node, x.symbol, place.attribute("direction", "forward") == "reverse")
+
+
+def results_of(node: Recurrent, x: Symbol, is_reverse: bool) -> list[Value | None]:
+    """Return the states of all steps and the last states h and c, None for those that no node takes."""
+    place, directions, layout = node.place, len(node.params), node.place.attribute("layout", 0)
+    takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
+    cells = node.last_cells(x, is_reverse) if takes_cells else []
+    results: list[Value | None] = [None, None, None]
+    lasts = [both[:, : node.size] for both in cells] if takes_last else []
+    if takes_all or not takes_cells:
+        y = node.over_steps(x, is_reverse)
+        lasts = node.last_states(y, is_reverse) if takes_last else []
+        steps = rows_of(y)[0]
+        shape = (steps, directions, place.batch, node.size)
+        shape = (place.batch, steps, directions, node.size) if layout else shape
+        rows = reshaped(place, y, (steps, directions, node.size), ".directions")
+        results[0] = Value(rows, shape, 0 if layout else 2)
+    if takes_last:
+        results[1] = joined(place, lasts)
+    if takes_cells:
+        results[2] = joined(place, [both[:, node.size :] for both in cells])
+    if results[1] and results[2] and directions == 1:
+        place.made.last_states[id(results[2].symbol)] = results[1].symbol, cells[0]
+    return results
+
+
+def check(place: NodePlace, x: Value, weights: tuple[Any, ...], lengths: Any, peephole: Any) -> None:
+    """Raise NotImportable for settings and inputs that recurrent layers do not have."""
+    batch = 0 if place.attribute("layout", 0) else 1
+    if not isinstance(x, Value) or x.rank != 3 or x.batch_axis != batch:
+        raise NotImportable(f"of a tensor whose axis {batch} is not the batch")
+    steps = x.shape[1 - batch]
+    lacking = {
+        "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
+        "lengths of sequences": lengths is not None and {*integers(lengths, "lengths")} != {steps},
+        "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
+        "clip": place.attribute("clip", 0.0),
+        "input_forget": place.attribute("input_forget", 0),
+        "linear_before_reset 0, which resets the state before its product (set it to 1)": place.node.op_type == "GRU"
+        and not place.attribute("linear_before_reset", 0),
+    }
+    if wrong := [name for name, lacks in lacking.items() if lacks]:
+        raise NotImportable(f"with {', '.join(wrong)}")
+
+
+def activations_of(place: NodePlace, directions: int) -> dict[str, str]:
+    """Return the settings of activations that are not the defaults. Raises NotImportable for those of no layer."""
+    kind = place.node.op_type
+    defaults = ACTIVATIONS[kind]
+    given = [x.decode() if isinstance(x, bytes) else x for x in place.attribute("activations", defaults * directions)]
+    if any(place.attribute(name) for name in ("activation_alpha", "activation_beta")):
+        raise NotImportable("with activations that have numbers of their own")
+    own = given[: len(defaults)]
+    if own * directions != given or not {*own} <= {*NAMES} or (kind == "RNN" and own != defaults):
+        raise NotImportable(f"with the activations {', '.join(given)}")
+    pairs = zip(FIELDS, own, defaults, strict=False)
+    return {field: NAMES[name] for field, name, default in pairs if name != default}
+
+
+def params_of(
+    kind: str, direction: int, weight: Constant, state_weight: Constant, bias: Any, settings: Mapping[str, Any]
+) -> dict[str, tuple[Constant, np.ndarray]]:
+    """Return the params of a direction by the roles of the layer, in its order."""
+    parts = {"hx": (weight, weight.array[direction]), "hh": (state_weight, state_weight.array[direction])}
+    if bias is not None:
+        halves = bias.array[direction].reshape(2, -1)
+        parts["b"] = bias, halves[0]
+        if settings.get("recurrent_bias"):
+            parts["hb"] = bias, halves[1]
+    params = {}
+    for role, (constant, array) in parts.items():
+        gates = array.reshape(len(GATES[kind]), -1, *array.shape[1:])
+        ours = {f"{gate}_{role}": gates[at] for gate, at in zip("zrc", GATES[kind], strict=False)}
+        if kind != "GRU":
+            ours = {role: gates[list(GATES[kind])].reshape(array.shape)}
+        for name, own in ours.items():  # each param is one of its own, whatever else has the same numbers
+            label = f"{constant.name} {direction} {name}" if constant.name else ""
+            params[name] = Constant(own, label), np.ascontiguousarray(own, np.float32)
+    return params
+
+
+def start_of(place: NodePlace, begin: list[Any], direction: int) -> Symbol | None:
+    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None."""
+    states = [None if isinstance(x, Constant) and not x.array.any() else x for x in begin]
+    if all(x is None for x in states):
+        return None
+    symbols: list[Any] = [None if x is None else state_symbol(place, x) for x in states]
+    known = place.made.last_states.get(id(symbols[-1]))
+    if known is not None and known[0] is symbols[0]:
+        return known[1]
+    some = next(symbol for symbol in symbols if symbol is not None)
+    count, size = rows_of(some)
+    parts = [some * 0.0 if symbol is None else symbol for symbol in symbols]
+    rows = [reshaped(place, x, (size,), ".begin") if count == 1 else x[:, direction] for x in parts]
+    return rows[0] if len(rows) == 1 else nn.Concatenate(axis=1, name=place.name(".begin"))(rows)
+
+
+def state_symbol(place: NodePlace, x: Any) -> Symbol:
+    """Return the feature of states, (B, D, H)."""
+    batch = 0 if place.attribute("layout", 0) else 1
+    if isinstance(x, Constant):
+        x = place.vector(same_for_records(place, x, batch - 3))
+        return reshaped(place, x.symbol, (x.shape[1 - batch], x.shape[2]), ".begin")
+    if x.rank != 3 or x.batch_axis not in (None, batch):
+        raise NotImportable("with initial states of another shape")
+    symbol: Symbol = x.symbol
+    return symbol
+
+
+def joined(place: NodePlace, states: list[Symbol]) -> Value:
+    """Return states (B, H) of directions as the operator has them."""
+    for state in states:
+        state.builder.name = place.name(".last")
+    size, layout = rows_of(states[0])[0], place.attribute("layout", 0)
+    parts = [nn.Reshape([1, size], name=place.name(".state"))(state) for state in states]
+    symbol = parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name(".states"))(parts)
+    shape = (place.batch, len(states), size) if layout else (len(states), place.batch, size)
+    return Value(symbol, shape, 0 if layout else 1)
+
+
+SEQUENCES: Mapping[str, Callable[..., Any]] = dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent)
