@@ -259,6 +259,12 @@ def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value:
     symbol, rows = feature(input), tuple(input.shape[1:])
     sides = [pad] * 2 * (len(rows) - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
+    if min(sides) < 0 and mode == "constant":  # which leaves points out
+        kept = zip(rows[-len(pairs) :], pairs, strict=True)
+        symbol = symbol[(..., *(slice(max(-first, 0), size - max(-last, 0)) for size, (first, last) in kept))]
+        symbol.builder.name = place.name(".inner")
+        sides = [max(side, 0) for side in sides]
+        rows, pairs = rows_of(symbol), [*zip(sides[::2], sides[1::2], strict=True)][::-1]
     images = rows if len(rows) > 2 and len(pairs) < len(rows) else (*(1,) * max(1, 3 - len(rows)), *rows)
     if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or not math.isfinite(value or 0):
         raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {len(rows)} axes")

@@ -224,7 +224,9 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
         nn.Conv2d(4, 4, 1), nn.MaxPool2d(2, 1, dilation=(2, 1)), nn.AdaptiveAvgPool2d((4, 5)), nn.Flatten(2),
         nn.AdaptiveMaxPool1d(7), nn.MaxPool1d(2, dilation=3, ceil_mode=True),
     )),
-    "pads": (IMAGES, lambda: nn.Sequential(nn.ReflectionPad2d((1, 2, 0, 1)), nn.Conv2d(4, 2, 3), nn.ZeroPad2d(1))),
+    "pads": (IMAGES, lambda: nn.Sequential(
+        nn.ReflectionPad2d((1, 2, 0, 1)), nn.Conv2d(4, 2, 3), nn.ConstantPad2d((1, -2, -1, 0), 0.5)
+    )),
     "rows of images": ((3, 5, 6), lambda: nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 3)), nn.Flatten(1, 2))),
     "twice": (VECTORS, lambda: twice(nn.Linear(6, 6))),
     "statistics twice": (VECTORS, lambda: twice(nn.BatchNorm1d(6))),
