@@ -39,7 +39,8 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
     """Write a trained net for a server.
 
     CHECKPOINT is a checkpoint, a workspace, or a folder that model.save wrote. The server takes raw records, and gives
-    what the net predicts. Where the job does not say the shape of records, its data are opened.
+    what the net predicts. Names of classes come from the job's data, where they are; so do the shapes of records, where
+    the job does not say them.
     """
     from dsinga.addons.onnx.export_net import model_to_onnx
     from dsinga.addons.onnx.serving import write_checked
@@ -74,19 +75,30 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
         model = nn.from_job(loads(job, f"the job of {found}"))
         model.params = found
     try:
-        model.input_shapes()
-    except UserError:
-        model.record_shapes = shapes_of_data(model, data_root)
+        take_from_data(model, data_root)
+    except UserError as error:  # the data are elsewhere: the job itself may say the shapes
+        try:
+            model.input_shapes()
+        except UserError:
+            raise error from None
     return model
 
 
-def shapes_of_data(model: JobModel, data_root: str | None) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the records of each input that a job reads in training. Raises UserError without data."""
-    from dsinga.api import build_net
+def take_from_data(model: JobModel, data_root: str | None) -> None:
+    """Take the shapes of records, and the names of classes and columns, from the data of a job. Raises UserError."""
+    from dsinga.api import roots
+    from dsinga.data import RecordNames
+    from dsinga.job import Phase
+    from dsinga.reading.checked_job import check_job
 
-    net = build_net(model.base, data_root=data_root)
+    job = check_job(model.base, roots(model.base, data_root), [Phase.kTrain])
+    net, stores = job.net(Phase.kTrain), job.reader(Phase.kTrain).stores
     layers = {name: net.layer(name) for name in model.input_names()}
-    return {name: tuple(getattr(layer, "stored", layer.shape[1:])) for name, layer in layers.items()}
+    model.record_shapes = {name: tuple(getattr(layer, "stored", layer.shape[1:])) for name, layer in layers.items()}
+    known = model.record_names()
+    model._loaded_names = {
+        name: known.get(name, RecordNames()).or_else(RecordNames.of(stores.get(name))) for name in layers
+    }
 
 
 def first_records(paths: tuple[str, ...]) -> Any:

@@ -1,5 +1,6 @@
 """The commands export and import: files of ONNX from checkpoints, for each server, and back."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ def test_a_checkpoint_is_written_for_each_server_and_checked(trained: Dsinga, fo
 
 
 def test_a_step_a_saved_model_and_a_job_that_does_not_say_shapes(trained: Dsinga, folder: Path) -> None:
+    records = package.data.open_store(str(folder / "train.zarr")).read(np.arange(100))
+    package.data.write_store(folder / "train.zarr", [records], classes=["red", "green", "blue"], overwrite=True)
     model = nn.from_job(folder / "job.conf")
     model.params = folder / "work"
     model.save("saved")
@@ -54,9 +57,11 @@ def test_a_step_a_saved_model_and_a_job_that_does_not_say_shapes(trained: Dsinga
         assert done.returncode == 0, done.stderr
         nets[source] = onnx.load(f"{number}.onnx")
     assert {net.opset_import[0].version for net in nets.values()} == {22}
+    assert [json.loads(net.metadata_props[1].value) for net in nets.values()] == [["red", "green", "blue"]] * 4
     params = [{tensor.name: tensor.raw_data for tensor in net.graph.initializer} for net in nets.values()]
     assert params[0] == params[1] == params[2] == params[3]
     (folder / "train.zarr").rename(folder / "moved.zarr")
+    assert trained("export", "work", "--out", "without.onnx").returncode == 0
     refused = trained("export", "other", "--out", "again.onnx")
     assert refused.returncode == 2
     assert "train.zarr" in refused.stderr
