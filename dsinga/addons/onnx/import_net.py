@@ -79,6 +79,8 @@ class NetWalk:
         self.nodes = needed(recognised(left, known, outputs), outputs)
         self.tensors: dict[str, Operand | None] = dict(known)
         self.faults: dict[str, None] = {}
+        # The names of modules with params, which the layers of these have, and no others.
+        self.modules = {layer_name(node, names) for node in self.nodes if (names := self._params_of(node))}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
         """Return the model, yet without its params. Raises UserError for what no layer computes."""
@@ -154,8 +156,11 @@ class NetWalk:
 
     def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
         """Return the outputs of a node, whose layers are made."""
-        params = [x.name for x in operands if isinstance(x, Constant) and x.array.dtype.kind == "f"]
-        place = NodePlace(self.made, node, layer_name(node, params))
+        params = self._params_of(node)
+        base = layer_name(node, params)
+        place = NodePlace(
+            self.made, node, base if params or base not in self.modules else f"{base}.{node.op_type.lower()}"
+        )
         while operands and operands[-1] is None:
             operands = operands[:-1]
         inspect.signature(make).bind(place, *operands)
@@ -163,6 +168,11 @@ class NetWalk:
         result = of_merged(place, make, operands) if has_merged else make(place, *operands)
         results = result if isinstance(result, (list, tuple)) else [result]
         return [place.value(x) if isinstance(x, Symbol) else x for x in results]
+
+    def _params_of(self, node: Any) -> list[str]:
+        """Return the names of the constants of a node that may be params."""
+        given = (self.tensors.get(name) for name in node.input)
+        return [x.name for x in given if isinstance(x, Constant) and x.array.dtype.kind == "f" and x.array.size > 1]
 
     def _output(self, name: str) -> Symbol | None:
         """Return the feature of an output of the graph; record a fault for one that is none of the records'."""

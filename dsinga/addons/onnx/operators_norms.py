@@ -25,21 +25,24 @@ def epsilon_of(place: NodePlace) -> dict[str, Any]:
 
 
 def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
-    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out.
-
-    Ones and zeros without a name of the file's are what exporters write for a normalisation without params.
-    """
+    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out."""
     params: Params = {}
-    for role, given, plain in (("scale", scale, 1), ("bias", bias, 0)):
+    for role, given in (("scale", scale), ("bias", bias)):
         if given is not None and not isinstance(given, Constant):
             raise NotImportable(f"with a {role} that layers compute")
         if given is not None and given.array.size not in (1, math.prod(shape)):
             raise NotImportable(f"with a {role} of the shape {given.array.shape}, not {shape}")
-        if given is None or (is_made_up(given.name) and (given.array == plain).all()):
-            params[role] = None
-        else:
-            params[role] = given, vector_of(given, shape)
+        params[role] = given if given is None else (given, vector_of(given, shape))
     return params
+
+
+def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
+    """Return a scale and a bias, None for ones and zeros that an exporter wrote since the module has no params."""
+    is_plain = [
+        isinstance(given, Constant) and is_made_up(given.name) and bool((given.array == number).all())
+        for given, number in ((scale, 1), (bias, 0))
+    ]
+    return None if is_plain[0] else scale, None if is_plain[1] else bias
 
 
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,7 +59,7 @@ def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, 
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
         raise NotImportable("by statistics that layers compute")
     channels = x.shape[1:2]
-    params = affine(scale, bias, channels)
+    params = affine(*without_plain(scale, bias), channels)
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
         params[role] = Constant(given.array), vector_of(given, channels)
     momentum = round(1 - place.attribute("momentum", 0.9), 7)
@@ -66,6 +69,8 @@ def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, 
 def group_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
     """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     channels = x.shape[1]
+    if place.node.op_type == "InstanceNormalization":
+        scale, bias = without_plain(scale, bias)
     settings = {"groups": place.attribute("num_groups", channels), **epsilon_of(place)}
     return place.layer("kGroupNorm", affine(scale, bias, (channels,)), **settings)(feature(x))
 
@@ -77,7 +82,7 @@ def last_axes(kind: str) -> Callable[..., Any]:
         axis = axis_of(place.attribute("axis", -1), x)
         if x.batch_axis is None or axis <= x.batch_axis:
             raise NotImportable("over the records of a batch")
-        params = affine(scale, bias, x.shape[axis:])
+        params = affine(*without_plain(scale, bias), x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
         return x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))

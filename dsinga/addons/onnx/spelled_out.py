@@ -35,6 +35,7 @@ def one_by(pattern: Any) -> Any:
 CUBE = [("Mul", ("Pow", X, 3.0), 0.044715), ("Mul", X, X, X, 0.044715)]
 DEVIATION, SIZE = root_of_mean_square(CENTRED), root_of_mean_square(X)
 NORMALISED = [("Mul", ("Div", CENTRED, DEVIATION), "scale"), ("Mul", CENTRED, one_by(DEVIATION), "scale")]
+GROUPED = ("InstanceNormalization", ("Reshape", X, "groups"), "ones", "zeros")
 # The operator that a pattern is, and the names of its inputs in order.
 PATTERNS: Sequence[tuple[Any, str, str]] = (
     (("Add", ("MatMul", X, "weight"), "bias"), "Dense", "x weight bias"),
@@ -44,6 +45,7 @@ PATTERNS: Sequence[tuple[Any, str, str]] = (
     (("Mul", X, ("Tanh", ("Softplus", X))), "Mish", "x"),
     (("Mul", X, ("HardSigmoid", X)), "HardSwish", "x"),
     (("Add", NORMALISED, "bias"), "LayerNormalization", "x scale bias"),
+    (("Add", ("Mul", ("Reshape", GROUPED, "shape"), "scale"), "bias"), "GroupNormalization", "x scale bias"),
     (("Mul", ("Div", X, SIZE), "scale"), "RMSNormalization", "x scale"),
     (("Mul", X, one_by(SIZE), "scale"), "RMSNormalization", "x scale"),
 )
@@ -145,8 +147,7 @@ def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bou
         if len(weight) != 2 or bias != weight[1:]:
             return None
     if operator == "HardSwish":
-        node = next(node for node in inner if node.op_type == "HardSigmoid")
-        numbers = {attribute.name: attribute.f for attribute in node.attribute}
+        numbers = numbers_of(inner, "HardSigmoid")
         if not np.isclose([numbers.get("alpha", 0.2), numbers.get("beta", 0.5)], [1 / 6, 0.5], 1e-4).all():
             return None
     if operator in ("LayerNormalization", "RMSNormalization"):
@@ -155,11 +156,25 @@ def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bou
         if epsilon is None or epsilon.array.size != 1 or len(axes) != 1 or len(axis := axes.pop()) != 1:
             return None
         settings = {"axis": axis[0], "epsilon": float(epsilon.array.item())}  # which the shape of the scale confirms
+    if operator == "GroupNormalization":
+        groups, ones, zeros = (matcher.constants.get(bound[name]) for name in ("groups", "ones", "zeros"))
+        if groups is None or ones is None or zeros is None or (ones.array != 1).any() or zeros.array.any():
+            return None
+        shapes = [param.array.shape for param in params if param is not None]
+        if groups.array.tolist() != [0, ones.array.size, -1] or any(math.prod(shape[1:]) != 1 for shape in shapes):
+            return None
+        settings = {"num_groups": ones.array.size, "epsilon": numbers_of(inner, GROUPED[0]).get("epsilon", 1e-5)}
     settings |= {"approximate": form} if form else {}
     path = root.name.rpartition("/")[0]
     made = helper.make_node(operator, inputs, root.output, f"{path}/{operator}" if path else root.name, **settings)
     made.metadata_props.extend(root.metadata_props)
     return made
+
+
+def numbers_of(nodes: Sequence[Any], operator: str) -> dict[str, float]:
+    """Return the attributes of a node of an operator that are numbers."""
+    node = next(node for node in nodes if node.op_type == operator)
+    return {attribute.name: attribute.f for attribute in node.attribute}
 
 
 def axes_of_mean(node: Any, constants: Mapping[str, Constant]) -> tuple[int, ...]:

@@ -26,13 +26,17 @@ def numbers(name, *shape):
 def net(op_type, rows, inputs=(), version=21, **attributes):
     """Return a net of one operator of records with these rows; ``inputs`` are names with arrays, None for left out."""
     names = [name if array is not None else "" for name, array in inputs]
-    node = onnx.helper.make_node(op_type, ["x", *names], ["y"], **attributes)
+    return net_of([onnx.helper.make_node(op_type, ["x", *names], ["y"], **attributes)], rows, inputs, version)
+
+
+def net_of(nodes, rows, inputs=(), version=21):
+    """Return a net from x, records with these rows, to y."""
     infos = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
         for name, shape in (("x", ["N", *rows]), ("y", None))
     ]
     tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in inputs if array is not None]
-    graph = onnx.helper.make_graph([node], "net", infos[:1], infos[1:], tensors)
+    graph = onnx.helper.make_graph(nodes, "net", infos[:1], infos[1:], tensors)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
 
 
@@ -136,6 +140,33 @@ def test_ones_and_zeros_that_an_exporter_made_up_do_not_train(tmp_path):
     inputs = ("onnx::Instance_1", np.ones(2, np.float32)), ("onnx::Instance_2", np.zeros(2, np.float32))
     model = imported(tmp_path, net("InstanceNormalization", IMAGES, inputs))
     assert not [layer for layer in model.layers if layer.trainable_weights]
+
+
+def test_a_group_normalisation_that_pytorch_spells_out_is_one_layer(tmp_path):
+    inputs = {"groups": [0, 2, -1], "ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
+    inputs |= {"gn.weight": numbers("scale", 4, 1, 1), "gn.bias": numbers("bias", 4, 1, 1)}
+    rows = [
+        "Reshape x groups",
+        "InstanceNormalization Reshape ones zeros",
+        "Shape x",
+        "Reshape InstanceNormalization Shape",
+    ]
+    rows += ["Mul y0 gn.weight", "Add Mul gn.bias"]
+    outputs = "Reshape", "InstanceNormalization", "Shape", "y0", "Mul", "y"
+    nodes = [onnx.helper.make_node(row.split()[0], row.split()[1:], [y]) for row, y in zip(rows, outputs, strict=True)]
+    graph, x = net_of(nodes, (4, 3, 5), inputs.items()), numbers("x", 3, 4, 3, 5)
+    (expected,) = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, {"x": x})
+    model = imported(tmp_path, graph)
+    assert sorted(model.params) == ["gn_bias", "gn_scale"]
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_without_params_leave_names_to_those_with_params(tmp_path):
+    pad = onnx.helper.make_node("Pad", ["x", "pads"], ["h"], "/conv/Pad", mode="reflect")
+    convolution = onnx.helper.make_node("Conv", ["h", "conv.weight"], ["y"], "/conv/Conv")
+    inputs = {"pads": [0, 0, 1, 1, 0, 0, 1, 1], "conv.weight": numbers("w", 3, 2, 3, 3)}
+    model = imported(tmp_path, net_of([pad, convolution], IMAGES, inputs.items()))
+    assert [layer.name for layer in model.layers] == ["conv.pad", "conv"]
 
 
 def test_dropout_of_a_net_exported_in_training_mode_drops(tmp_path):
