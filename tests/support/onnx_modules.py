@@ -302,7 +302,11 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.pool = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1)
+        self.conv, self.norm, self.pool = (
+            nn.Conv2d(3, 8, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.AdaptiveAvgPool2d(1),
+        )
         self.fc1, self.fc2, self.head = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1), nn.Linear(8, 3)
 
     def forward(self, x: Any) -> Any:
@@ -361,17 +365,21 @@ def made(name: str) -> nn.Module:
     return module.eval()
 
 
-def exported(module: nn.Module, inputs: list[Any], path: Path, is_dynamo: bool) -> None:
-    """Write the ONNX file of a module, by the exporter that traces or by that of torch.export; keep its layers."""
+def exported(module: nn.Module, inputs: list[Any], path: Path, exporter: str) -> None:
+    """Write the ONNX file of a module, whose layers stay as they are.
+
+    ``exporter`` is "traced" for the older one, "plain" for that of torch.export and "optimised" for what this one
+    writes by default, where batch normalisations are in the weights of convolutions.
+    """
     names = [f"input_{i}" for i in range(len(inputs))]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if is_dynamo:
+        if exporter != "traced":
             batch = torch.export.Dim("batch", min=2, max=64)
             torch.onnx.export(
                 module, tuple(inputs), path, input_names=names, dynamo=True, verbose=False, external_data=False,
-                dynamic_shapes=tuple({0: batch} for _ in inputs), opset_version=18, optimize=True,
+                dynamic_shapes=tuple({0: batch} for _ in inputs), opset_version=18, optimize=exporter == "optimised",
             )  # fmt: skip
             return
         torch.onnx.export(

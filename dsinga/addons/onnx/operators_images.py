@@ -120,7 +120,9 @@ def weight_of(weight: Any, bias: Any) -> dict[str, tuple[Constant, np.ndarray]]:
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NotImportable("with a weight or a bias that layers compute")
     params = {"weight": (weight, np.asarray(weight.array, np.float32).reshape(len(weight.array), -1))}
-    return params if bias is None else {**params, "bias": (bias, np.asarray(bias.array, np.float32))}
+    if bias is None or not (bias.is_param or bias.array.any()):  # an exporter writes zeros for none
+        return params
+    return {**params, "bias": (bias, np.asarray(bias.array, np.float32))}
 
 
 def convolve(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -128,7 +130,7 @@ def convolve(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     params, axes = weight_of(weight, bias), axes_of(x)
     window = window_of(place, weight.array.shape[2:], x.shape[2:])
     symbol, window = as_images_of(place, x, window)
-    settings = {"filters": len(weight.array), "groups": place.attribute("group", 1), "use_bias": bias is not None}
+    settings = {"filters": len(weight.array), "groups": place.attribute("group", 1), "use_bias": "bias" in params}
     settings |= {"kernel_size": window.kernel, "strides": window.strides, "dilation_rate": window.dilations}
     if window.is_even:
         settings["padding"] = window.before
@@ -151,7 +153,7 @@ def convolve_transposed(place: NodePlace, x: Any, weight: Any, bias: Any = None)
     more = more if is_plain else tuple(max(-last, 0) for last in window.after)
     sizes = {"kernel": (window.kernel, 3), "stride": (window.strides, 1), "dilation": (window.dilations, 1)}
     fields = fields_of(**sizes, pad=(pad, 0), output_pad=(more, 0)) | ({} if groups == 1 else {"group": groups})
-    fields |= {} if bias is not None else {"bias_term": False}
+    fields |= {} if "bias" in params else {"bias_term": False}
     filters = weight.array.shape[1] * groups
     y = place.layer("kTransposedConvolution", params, num_filters=filters, **fields)(symbol)
     if not is_plain:
