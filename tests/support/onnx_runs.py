@@ -27,11 +27,13 @@ class Outcome:
         way: how its graph became a net of records, "" where no way passes.
         error: the greatest error in units of the last place.
         fault: why it does not pass.
+        is_refused: whether the import says so, in a sentence; else the results are wrong.
     """
 
     way: str = ""
     error: float = 0.0
     fault: str = ""
+    is_refused: bool = False
 
 
 def outcome(case: Case) -> Outcome:
@@ -43,9 +45,11 @@ def outcome(case: Case) -> Outcome:
         except UserError as error:
             faults.append(str(error))
             continue
+        except Exception as error:  # so that one list has all that is wrong
+            return Outcome(fault=f"{net.way}: {type(error).__name__}: {error}")
         found = compared(net, results)
         return replace(found, error=0.0) if case.name in FOUR_DIGITS else found
-    return Outcome(fault=faults[0] if faults else "no input is brought by records")
+    return Outcome(fault=faults[0] if faults else "no input is brought by records", is_refused=True)
 
 
 def computed(net: Net) -> list[np.ndarray]:

@@ -42,25 +42,24 @@ class Row:
 
 def row_of(operator: str) -> Row:
     """Return what the cases of an operator give."""
-    cases = cases_of(operator)
+    is_run = operator.lower() in modules() and operator not in without_layers()
+    cases = cases_of(operator) if is_run else ()
     row = Row(len(cases))
     for case in cases:
-        reason = excluded(case)
-        if reason:
-            row.excluded[reason] += 1
-            continue
         result = outcome(case)
-        if result.fault:
-            row.faults[case.name] = result.fault
-        else:
+        if not result.fault:
             row.ways[result.way] += 1
             row.error = max(row.error, result.error)
+        elif reason := excluded(case, result.is_refused):
+            row.excluded[reason] += 1
+        else:
+            row.faults[case.name] = result.fault
     return row
 
 
 def operators() -> list[str]:
     """Return the operators that import and have cases."""
-    return sorted(name for name in OPERATORS if name.lower() in modules() and name not in without_layers())
+    return sorted(OPERATORS)
 
 
 def bound(error: float) -> str:
@@ -71,15 +70,26 @@ def bound(error: float) -> str:
     return f"≤ {power}" if error else "0"
 
 
+def cells(operator: str, row: Row) -> list[str]:
+    """Return the cells of the row of an operator."""
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in row.excluded.items())
+    return [operator, str(row.cases), str(row.ways.total()), bound(row.error), reasons]
+
+
 def table(rows: dict[str, Row]) -> str:
     """Return the table as Markdown."""
-    lines = ["| operator | cases | pass | error | left out |", "|---" * 5 + "|"]
-    for operator, row in rows.items():
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in row.excluded.items())
-        lines.append(f"| {operator} | {row.cases} | {row.ways.total()} | {bound(row.error)} | {reasons} |")
-    counts = sum(row.cases for row in rows.values()), sum(row.ways.total() for row in rows.values())
-    lines.append(f"| all {len(rows)} | {counts[0]} | {counts[1]} | {bound(max(r.error for r in rows.values()))} | |")
-    return "\n".join(lines)
+    lines = [cells(operator, row) for operator, row in rows.items() if row.cases]
+    counts = [str(sum(int(line[column]) for line in lines)) for column in (1, 2)]
+    total = [f"all {len(lines)}", *counts, bound(max(row.error for row in rows.values())), ""]
+    head = ["| operator | cases | pass | error | left out |", "|---" * 5 + "|"]
+    return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in [*lines, total])])
+
+
+def rows_in(page: str) -> dict[str, list[str]]:
+    """Return the cells of the rows of the table in a page, by operator."""
+    lines = page.partition(BEGIN)[2].partition(END)[0].splitlines()[2:]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {line[0]: line for line in found}
 
 
 @click.command()

@@ -151,6 +151,7 @@ def dropout(place: NodePlace, x: Any, ratio: Any = None, training: Any = None) -
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     **{"Relu": elementwise(lambda place, x: nn.ReLU(name=place.name())(x)), "LeakyRelu": elementwise(leaky_relu)},
     **{name: named(name.lower()) for name in ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish")},
+    **{name: activation(name.upper()) for name in ("Exp", "Log", "Erf", "Sin", "Cos")},
     **{"Elu": activation("ELU", alpha=1.0), "Celu": activation("CELU", alpha=1.0), "HardSwish": named("hard_swish")},
     "HardSigmoid": activation("HARDSIGMOID", alpha=0.2, beta=0.5),
     **{"Selu": elementwise(selu), "Gelu": elementwise(gelu)},

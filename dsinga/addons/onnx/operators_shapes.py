@@ -275,7 +275,7 @@ def embedding(place: NodePlace, table: Constant, codes: Value, axis: int) -> Val
     return Value(y if rows_of(y) == rows else reshaped(place, y, rows, ".axes"), shape, batch, table.array.dtype)
 
 
-def cast(place: NodePlace, x: Value, like: Any = None) -> Value:
+def cast(place: NodePlace, x: Operand, like: Any = None) -> Operand:
     """Return a tensor in another dtype, which must hold its numbers. Raises NotImportable where it may not."""
     from onnx import helper
 
@@ -283,6 +283,8 @@ def cast(place: NodePlace, x: Value, like: Any = None) -> Value:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(place.attribute("to")))
     else:
         dtype = (like.array if isinstance(like, Constant) else like).dtype
+    if isinstance(x, Constant):  # whose dtype a tensor of the layers says
+        return replace(x, array=x.array.astype(dtype))
     if dtype == BOOL != x.dtype:
         return combine(place, "NOT_EQUAL", (x, 0.0), BOOL)
     if dtype.kind not in "fiub" or (dtype.kind == "f" and dtype.itemsize < 4):
