@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.job import LayerConf, ParamConf
+from dsinga.job import Job, LayerConf, ParamConf
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 
@@ -23,6 +23,11 @@ def fitting(pattern: str, names: Collection[str], fail: Callable[[str], UserErro
 def layers_by_name(net: NeuralNet) -> dict[str, Layer]:
     """Return the layers of a net by their names in the job; of the copies of a layer the last."""
     return {node.layer.name.rpartition("#")[2]: node.layer for node in net.nodes}
+
+
+def with_layers(job: Job, layers: Sequence[LayerConf]) -> Job:
+    """Return a job with other layers."""
+    return job.replace(neuralnet=job.neuralnet.replace(layer=list(layers)))
 
 
 def with_params(layer: LayerConf, built: Layer, change: Callable[[str, ParamConf], ParamConf]) -> LayerConf:

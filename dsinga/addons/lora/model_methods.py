@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_params
+from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_layers, with_params
 from dsinga.addons.lora.low_rank_layers import (
     BASE,
     SCALED,
@@ -150,8 +150,7 @@ def merged_net(model: Trainable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
 def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
     """Return a job and its params without low-rank layers, whose product is added to the weights."""
     layers = job.neuralnet.layer
-    net = job.neuralnet.replace(layer=without_low_rank(layers))
-    return job.replace(neuralnet=net), merged_params(layers, params)
+    return with_layers(job, without_low_rank(layers)), merged_params(layers, params)
 
 
 def _patterns(argument: str, given: Any) -> list[str]:
@@ -258,7 +257,7 @@ def _freeze_job(
         _frozen(layer, built[layer.name]) if layer.name in built and layer.name not in trained else layer
         for layer in layers
     ]
-    model.base = model.base.replace(neuralnet=model.base.neuralnet.replace(layer=frozen))
+    model.base = with_layers(model.base, frozen)
 
 
 def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
@@ -273,8 +272,7 @@ def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:
     """Give the model these low-rank layers and no others, and these params; its optimizer begins anew."""
     if isinstance(model, JobModel):
-        layers = with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank)
-        model.base = model.base.replace(neuralnet=model.base.neuralnet.replace(layer=layers))
+        model.base = with_layers(model.base, with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank))
     else:
         model.rewrite = functools.partial(with_low_rank, added=dict(low_rank)) if low_rank else None
     model.params = params

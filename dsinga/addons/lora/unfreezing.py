@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_params
+from dsinga.addons.lora.layer_params import fitting, layers_by_name, with_layers, with_params
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.extensions.extension import Extension, LoopView
@@ -69,7 +69,7 @@ class Unfreeze(Extension):
             with_params(layer, built[layer.name], change) if layer.name in built else layer
             for layer in job.neuralnet.layer
         ]
-        return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+        return with_layers(job, layers)
 
     def _groups(self, net: NeuralNet) -> list[set[str]]:
         """Return the names of the layers of each group. Raises UserError for a pattern that fits no layer."""
