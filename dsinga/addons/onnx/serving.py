@@ -14,7 +14,14 @@ import numpy as np
 
 from dsinga.addons.onnx.files import first_line, onnx_package
 from dsinga.addons.onnx.written_files import write_onnx
-from dsinga.base.durable_files import draft_folder, explained_writing, local_folder, replace_folder, sync_folder
+from dsinga.base.durable_files import (
+    draft_folder,
+    explained_writing,
+    local_folder,
+    replace_folder,
+    sync_folder,
+    write_file,
+)
 from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
         fields = [f"name: {json.dumps(path.name)}", 'platform: "onnxruntime_onnx"', f"max_batch_size: {TRITON_BATCH}"]
         for kind, values in ("input", model.graph.input), ("output", model.graph.output):
             fields += [f"{kind} [", ",\n".join(map(_triton_value, values)), "]"]
-        (path / TRITON).write_text("\n".join([*fields, "dynamic_batching { }", ""]), encoding="utf-8")
+        write_file(path / TRITON, "\n".join([*fields, "dynamic_batching { }", ""]))
 
 
 def _triton_value(value: ValueInfoProto) -> str:

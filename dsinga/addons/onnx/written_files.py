@@ -34,6 +34,9 @@ def write_onnx(
     Raises UserError where the folder cannot be written, and for a net that is not as ONNX says.
     """
     onnx, path = onnx_package(), local_folder(path)
+    for place in path, path.parent / (path.name + DATA):
+        if place.is_dir():
+            raise UserError(f"{place} is a folder; name a file, as in {place / 'net.onnx'}")
     is_large = sum(array.nbytes for array in params.values()) >= external
     with explained_writing(path.parent), replaced_files(path.parent, [path.name, path.name + DATA]) as files:
         apart = {name: array for name, array in params.items() if is_large and array.nbytes > SMALL_BYTES}

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsinga.addons.onnx.files import checked_net, read_onnx, tensor_array
-from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
 
 onnx = pytest.importorskip("onnx")
@@ -383,38 +382,6 @@ def test_any_damage_is_refused_or_gives_another_net(tmp_path, data):
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     read_damaged(tmp_path, content[:cut])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + (50 << 10)
-
-
-LARGE = np.arange(3000, dtype=np.float32).reshape(3, 1000)
-PARAMS = {"w": LARGE, "b": np.ones(3, np.float32), "s": np.float32([[2.0]])}
-NODES = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Mul", ["h", "s"], ["y"])]
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_what_is_written_is_read(tmp_path, apart):
-    params = {**PARAMS, "t": np.asfortranarray(PARAMS["w"])}
-    path = tmp_path / "new" / "net.onnx"
-    write_onnx(make_net(NODES, []), params, path, 10 if apart else 10**9)
-    assert sorted(os.listdir(path.parent)) == ["net.onnx", *["net.onnx.data"] * apart]
-    net = read_onnx(path)
-    read = {tensor.name: tensor_array(tensor, path.parent) for tensor in net.graph.initializer}
-    assert read.keys() == params.keys()
-    for name, array in params.items():
-        assert read[name].dtype == np.float32
-        assert (read[name] == array).all()
-    own = onnx.load(path)
-    assert {tensor.name: numpy_helper.to_array(tensor).sum() for tensor in own.graph.initializer}["w"] == 4498500
-
-
-def test_a_net_takes_the_place_of_both_files_of_an_earlier_one_or_of_none(tmp_path):
-    path = tmp_path / "net.onnx"
-    write_onnx(make_net(NODES, []), PARAMS, path, external=10)
-    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
-    with pytest.raises(UserError, match=r"net.onnx would not be as ONNX says"):
-        write_onnx(make_net([helper.make_node("Nope", ["x"], ["y"])], []), PARAMS, path)
-    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-    write_onnx(make_net(NODES, []), PARAMS, path)
-    assert os.listdir(tmp_path) == ["net.onnx"]
 
 
 def test_a_net_in_memory_is_checked_as_a_file_is(tmp_path):

@@ -1,0 +1,63 @@
+"""ONNX files that are written: their bytes, in one file or two, which take the place of earlier ones together."""
+
+import os
+
+import numpy as np
+import pytest
+
+from dsinga.addons.onnx.files import read_onnx, tensor_array
+from dsinga.addons.onnx.written_files import write_onnx
+from dsinga.base.errors import UserError
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+LARGE = np.arange(3000, dtype=np.float32).reshape(3, 1000)
+PARAMS = {"w": LARGE, "b": np.ones(3, np.float32), "s": np.float32([[2.0]])}
+
+
+def make_net(operator="Mul"):
+    """Return a net of ONNX without its params: y = s (x w' + b)."""
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node(operator, ["h", "s"], ["y"])]
+    shapes = {"x": ["N", 3], "y": ["N", 1000]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_written_is_read(tmp_path, apart):
+    params = {**PARAMS, "t": np.asfortranarray(PARAMS["w"])}
+    path = tmp_path / "new" / "net.onnx"
+    write_onnx(make_net(), params, path, 10 if apart else 10**9)
+    assert sorted(os.listdir(path.parent)) == ["net.onnx", *["net.onnx.data"] * apart]
+    net = read_onnx(path)
+    read = {tensor.name: tensor_array(tensor, path.parent) for tensor in net.graph.initializer}
+    assert read.keys() == params.keys()
+    for name, array in params.items():
+        assert read[name].dtype == np.float32
+        assert (read[name] == array).all()
+    own = onnx.load(path)
+    assert {tensor.name: numpy_helper.to_array(tensor).sum() for tensor in own.graph.initializer}["w"] == 4498500
+
+
+def test_a_net_takes_the_place_of_both_files_of_an_earlier_one_or_of_none(tmp_path):
+    path = tmp_path / "net.onnx"
+    write_onnx(make_net(), PARAMS, path, external=10)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    with pytest.raises(UserError, match=r"net.onnx would not be as ONNX says"):
+        write_onnx(make_net("Nope"), PARAMS, path)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+    write_onnx(make_net(), PARAMS, path)
+    assert os.listdir(tmp_path) == ["net.onnx"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path):
+    (tmp_path / "net.onnx").mkdir()
+    (tmp_path / "other.onnx.data").mkdir()
+    for name, words in (("net.onnx", "net.onnx is a folder; name a file"), ("other.onnx", "data is a folder")):
+        with pytest.raises(UserError, match=words):
+            write_onnx(make_net(), PARAMS, tmp_path / name)
+    with pytest.raises(UserError, match="is a folder"):
+        write_onnx(make_net(), PARAMS, "")
+    assert sorted(os.listdir(tmp_path)) == ["net.onnx", "other.onnx.data"]
