@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.addons.onnx.export_functions import OPSET, traced_function
 from dsinga.addons.onnx.export_graph import FLOAT, INT64, GraphWriter, LayerWriter, Refused
 from dsinga.addons.onnx.export_layers_attention import ATTENTION
 from dsinga.addons.onnx.export_layers_dense import DENSE
@@ -29,9 +30,8 @@ from dsinga.net.dataflow import Stage
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
-OPSET = 21
 STEPS = 64  # of codes, by which the net of a model is made that takes any number of them
-LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION}
+LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION, "kFunction": traced_function}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
@@ -227,7 +227,7 @@ def write_layer(w: LayerWriter) -> Any:
         return record_input(w)
     name = layer.conf.type_name
     write = LAYERS.get(SAME.get(name, name))
-    if write is None or type(layer).runs_user_code:
+    if write is None:
         raise Refused("is none of those that can be exported")
     if not isinstance(layer, TimeDistributed):
         return write(w)

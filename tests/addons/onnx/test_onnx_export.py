@@ -163,10 +163,40 @@ def test_a_model_of_texts_is_exported_before_and_after_it_is_saved(tmp_path):
     check(model, x, tmp_path / "net.onnx")
 
 
+@pytest.mark.slow
+def test_functions_of_pytorch_are_traced(tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+
+    class Squashed(nn.Layer):
+        def build(self, input_shape):
+            self.kernel = self.add_weight(shape=(input_shape[-1], 3), name="kernel")
+
+        def call(self, x):
+            return torch.tanh(x @ self.kernel) + torch.tensor([1.0, 2.0, 3.0])
+
+    def joined(pair):
+        return torch.cat([torch.sin(pair[0]), pair[1].reshape(-1, 2, 2).sum(2)], 1)
+
+    x = nn.Input((4,))
+    y = nn.Lambda(joined, name="joined")([Squashed(name="squashed")(x), x])
+    check(nn.Model(x, y), numbers(4), tmp_path / "net.onnx")
+    assert "squashed_kernel" in {each.name for each in onnx.load(tmp_path / "net.onnx").graph.initializer}
+    by_len = nn.Lambda(lambda a: torch.sin(a).reshape(len(a), 2, 2), name="by_len")(x)
+    with pytest.raises(UserError, match=r"'by_len' \(kFunction, which calls a function that PyTorch does not export"):
+        nn.Model(x, by_len).export(tmp_path / "net.onnx")
+
+
+def by_numpy(x):
+    return np.sin(np.asarray(x, np.float32))
+
+
 def test_what_cannot_be_exported_is_named_and_nothing_is_written(tmp_path):
     x = nn.Input((4,))
-    model = nn.Model(x, nn.Lambda(np.sin, name="first")(nn.Lambda(np.cos, name="second")(x)))
-    with pytest.raises(UserError, match=r"'second' \(kFunction, .*'first' \(kFunction, "):
+    model = nn.Model(x, nn.Lambda(by_numpy, name="first")(nn.Lambda(by_numpy, name="second")(x)))
+    with pytest.raises(
+        UserError, match=r"'second' \(kFunction, which calls a function of numpy; .*'first' \(kFunction, "
+    ):
         model.export(tmp_path / "net.onnx")
     with pytest.raises(UserError, match="opset is 9; this version of onnx has .* writes 21 and newer"):
         images()[0].export(tmp_path / "net.onnx", opset=9)

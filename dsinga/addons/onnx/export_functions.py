@@ -1,0 +1,71 @@
+"""Writes layers that call functions of PyTorch's tensors as the ONNX nodes that PyTorch makes of them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.onnx.export_graph import LayerWriter, Refused
+from dsinga.addons.onnx.files import first_line, onnx_package
+
+OPSET = 21
+
+
+def traced_function(w: LayerWriter) -> str:
+    """Write the nodes of a function, which takes the layer's params and its sources."""
+    onnx, function = onnx_package(), w.layer.probed.function
+    if function.package != "torch":
+        raise Refused(f"calls a function of {function.library}; write it in PyTorch")
+    remedy = "for any number of rows; write it without len, if and for"
+    try:
+        model = onnx.inliner.inline_local_functions(_trace(w, function.function))
+        is_same = all(_computes(w, model, rows) for rows in (1, 5))
+    except Exception as error:  # of many kinds: also those of the function itself
+        raise Refused(f"calls a function that PyTorch does not export {remedy} ({first_line(error)})") from error
+    if not is_same or any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
+        raise Refused(f"calls a function that PyTorch does not export {remedy}")
+    graph = model.graph
+    given = [*(w.param(role) for role in range(len(w.params))), *w.all_floats()]
+    names = dict(zip((value.name for value in graph.input), given, strict=True))
+    names |= {tensor.name: w.graph.constant(onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer}
+    for node in graph.node:
+        inputs = [names[name] if name else "" for name in node.input]
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        path = f"{w.layer.name}/{node.op_type.lower()}"
+        names |= zip(node.output, w.graph.node(node.op_type, inputs, path, len(node.output), **attributes), strict=True)
+    return names[graph.output[0].name]
+
+
+def _computes(w: LayerWriter, model: Any, rows: int) -> bool:
+    """Whether an ONNX net computes the layer's function for so many random rows."""
+    from onnx.reference import ReferenceEvaluator
+
+    random = np.random.default_rng(rows)
+    sources = [random.random((rows, *shape[1:]), np.float32) for shape in w.layer.source_shapes]
+    arrays = [*(w.graph.params[name] for name in w.params), *sources]
+    names = [value.name for value in model.graph.input]
+    results: Any = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
+    expected = w.layer.probed.function.value(arrays)
+    return results[0].shape == expected.shape and np.allclose(results[0], expected, 1e-3, 1e-4, equal_nan=True)
+
+
+def _trace(w: LayerWriter, function: Any) -> Any:
+    """Return the ONNX net of a function, in which the sources have any number of rows. Raises errors of many kinds."""
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, *arrays: Any) -> Any:
+            return function(*arrays)
+
+    params = [torch.tensor(w.graph.params[name]) for name in w.params]
+    sources = [torch.rand(3, *shape[1:]) for shape in w.layer.source_shapes]
+    rows = [{0: torch.export.Dim("N")}] * len(sources)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's about itself
+        program: Any = torch.onnx.export(
+            Module().eval(), (*params, *sources), dynamo=True, opset_version=OPSET, verbose=False,
+            dynamic_shapes=((*[None] * len(params), *rows),),
+        )  # fmt: skip
+    return program.model_proto
