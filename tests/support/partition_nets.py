@@ -222,7 +222,8 @@ layer { name: "pool" type: kPooling srclayers: "mixed" pooling_conf { kernel: 2 
 layer { name: "grow" type: kTransposedConvolution srclayers: "pool"
   transposedconvolution_conf { num_filters: 5 kernel: 2 stride: 2 } }
 layer { name: "larger" type: kUpsampling srclayers: "pool" upsampling_conf { method: kLinear } }
-layer { name: "join" type: kConcate srclayers: ["groups", "grow", "larger"] concate_conf { concate_dim: 1 } }
+layer { name: "resized" type: kResize srclayers: "pool" resize_conf { scale: 2 method: kCubic } }
+layer { name: "join" type: kConcate srclayers: ["groups", "grow", "larger", "resized"] concate_conf { concate_dim: 1 } }
 layer { name: "crop" type: kCropping srclayers: "join" cropping_conf { before: [0, 1] after: 2 } }
 layer { name: "normal" type: kNormalization srclayers: "crop" normalization_conf { mean: 1 std: 2 } }
 layer { name: "scores" type: kInnerProduct srclayers: "normal" innerproduct_conf { num_output: 10 } }
