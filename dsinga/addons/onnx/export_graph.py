@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ class GraphWriter:
 
     Attributes:
         params: the params of the net, by name.
+        records: the shapes of records as they are given, by input, where augmentations change them.
         nodes: the nodes, sources first.
         weights: the initialisers by name; those of params have the names of these.
         integers: the names of the values that are int64, not float32.
         joined: the names of initialisers that are made of several params, or of one in another form, by the params.
     """
 
-    def __init__(self, params: Mapping[str, np.ndarray]):
-        self.params = params
+    def __init__(self, params: Mapping[str, np.ndarray], records: Mapping[str, tuple[int, ...]] = MappingProxyType({})):
+        self.params, self.records = params, records
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
         self.integers: set[str] = set()

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import INT64, LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import FLOAT, INT64, LayerWriter, Refused, WriteLayer
+from dsinga.job import Phase
+from dsinga.layers import RecordInfo
+from dsinga.reading.open_layer import augmented_info
 
 
 def lengths_of_codes(w: LayerWriter, codes: str) -> str:
@@ -20,10 +23,12 @@ def record_input(w: LayerWriter) -> str:
     layer: Any = w.layer
     x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
     mean, std = getattr(layer, "mean", None), getattr(layer, "std", None)
-    if mean is None and std is None and x in w.graph.integers:
+    if (shape := w.graph.records.get(layer.name)) is not None:
+        x = fitted(w, x, shape)
+    if mean is None and std is None and w.sources[0] in w.graph.integers:
         w.ends = lengths_of_codes(w, x) if len(record) == 1 else None
-        return x
-    x = w.floats()
+        return w.as_integers(x)
+    x = w.add("Cast", x, to=FLOAT) if w.sources[0] in w.graph.integers else x
     if tuple(record) != tuple(getattr(layer, "stored", record)):
         x = w.add("Reshape", x, [0, *record])
     if getattr(layer, "channels_last", False):
@@ -31,6 +36,28 @@ def record_input(w: LayerWriter) -> str:
     if mean is not None:
         x = w.add("Sub", x, np.asarray(mean, np.float32))
     return x if std is None else w.add("Div", x, np.asarray(std, np.float32))
+
+
+def fitted(w: LayerWriter, x: str, shape: tuple[int, ...]) -> str:
+    """Write what predictions do to records of another shape: sequences are cut, images are cropped or resized.
+
+    The last two are linear functions of the rows and of the columns of images, whose matrices are those of images in
+    which one row, or one column, is 1.
+    """
+    info = RecordInfo(shape, 1, has_labels=False)
+    fit = augmented_info(w.layer.conf, info, np.float32, 0, Phase.kTest)[0].fit
+    if len(shape) == 1:
+        return w.add("Slice", x, [0], [fit.shape[0]], [1])
+    if len(shape) != 3:
+        raise Refused("augments records that are no images with channels")
+    axes = (0, 1) if w.layer.channels_last else (1, 2)
+    matrices = []
+    for axis in axes:
+        images = np.zeros((shape[axis], *shape), np.float32)
+        np.moveaxis(images, axis + 1, 1)[np.arange(shape[axis]), np.arange(shape[axis])] = 1
+        results = np.moveaxis(fit.evaluate(images), [axis + 1], [1])  # (one for each, points, ...)
+        matrices.append(results.reshape(*results.shape[:2], -1)[:, :, results[0, 0].size // 2].T)
+    return w.add("Einsum", *matrices, x, equation="ih,jw,nhwc->nijc" if w.layer.channels_last else "ih,jw,nchw->ncij")
 
 
 def mnist(w: LayerWriter) -> str:

@@ -78,6 +78,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
         model.record_shapes = dict.fromkeys(lengths, (STEPS,))
     try:
         (net, params), outputs = merged(model), model.output_layers()
+        records = model.record_shapes or model.input_shapes()
     finally:
         model.record_shapes = known
     metadata = {"dsinga": __version__}
@@ -85,7 +86,8 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
     outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
-    return net_to_onnx(net, params, outputs, model.name, metadata, opset, channels_last=model.has_channels_last())
+    is_last = model.has_channels_last()
+    return net_to_onnx(net, params, outputs, model.name, metadata, opset, is_last, records)
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
@@ -101,6 +103,7 @@ def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
 def net_to_onnx(
     net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], name: str = "net",
     metadata: Mapping[str, str] | None = None, opset: int = OPSET, channels_last: bool = False,
+    records: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> OnnxNet:  # fmt: skip
     """Return a net for prediction as an ONNX net with the axis "N" of rows and, where any number of them will do, "T".
 
@@ -112,15 +115,18 @@ def net_to_onnx(
         metadata: texts that are kept in the file, by name.
         opset: the version of ONNX's operators.
         channels_last: whether results that are images or volumes have their channels as the last axis.
+        records: the shapes of records by input, which may differ from the net's where an input augments them.
 
     Raises UserError, naming all of them, for layers that ONNX does not have.
     """
+    shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
+    augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
 
     def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
-        return write_graph(net, params, outputs, channels_last)
+        return write_graph(net, GraphWriter(params, augmented), outputs, channels_last)
 
     graph, results = write(net)
-    inputs: Values = [(name, stored_shape(net.layer(name))) for name in net.inputs if graph.takes(name)]
+    inputs: Values = [(name, shape) for name, shape in (shapes | augmented).items() if graph.takes(name)]
     with_any_steps(net, write, graph, inputs, results)
     return finished(graph, inputs, results, name, metadata or {}, opset)
 
@@ -153,11 +159,10 @@ def _element_type(graph: GraphWriter, value: str) -> int:
 
 
 def write_graph(
-    net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], channels_last: bool
+    net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
-    """Return the nodes of a net, and the values of its outputs with the shapes of their rows."""
-    graph, refused = GraphWriter(params), []
-    needed = _needed(net, outputs)
+    """Write the nodes of a net to a graph; return it, and the values of its outputs with the shapes of their rows."""
+    needed, refused = _needed(net, outputs), list[str]()
     features: dict[int, Any] = {}
     lengths: dict[int, str | None] = {}
     for stage in net.stages:

@@ -100,7 +100,17 @@ def shared() -> Made:
     return nn.Model([left, right], outputs), {"left": numbers(5, 4), "right": numbers(5, 4, seed=1)}
 
 
-NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared]
+def cropped() -> Made:
+    image = nn.Input((3, 12, 10), augment=[nn.augment.RandomCrop(size=[8, 6], pad=1)])
+    return nn.Sequential([image, nn.Rescaling(2, 1), nn.Conv2D(2, 3)]), numbers(3, 12, 10)
+
+
+def resized() -> Made:
+    image = nn.Input((12, 10, 3), augment=[nn.augment.RandomResizedCrop(size=[6, 6])], data_format="channels_last")
+    return nn.Sequential([image, nn.Conv2D(2, 3)]), numbers(12, 10, 3)
+
+
+NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared, cropped, resized]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
