@@ -17,12 +17,13 @@ MEMORY = Path("/dev/shm")  # where nothing waits for a disk
 SAVED = ["model", "weights", "callback", "callback's weights", "weights for Hugging Face", "estimator", "checkpoint"]
 STORED = ["store", "import", "predictions"]
 OTHERS = ["numbers as text", "rates", "text", "example"]
+EXPORTED = ["ONNX files", "Triton's model"]
 
 
 @pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "arguments", [["--count=28"], *(["--every", "--only", *names] for names in (SAVED, STORED, OTHERS))]
+    "arguments", [["--count=32"], *(["--every", "--only", *names] for names in (SAVED, STORED, OTHERS, EXPORTED))]
 )
 def test_killed_before_every_operation_on_files_and_at_random_moments(arguments: list[str], tmp_path: Path) -> None:
     """tools/faults/saves.py compares what is read afterwards, and what the next save leaves in the folder."""

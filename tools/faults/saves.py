@@ -27,6 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga import nn
+from dsinga.addons.onnx.export_net import model_to_onnx
+from dsinga.addons.onnx.serving import write_triton
+from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.addons.planner.rate_store import RateStore
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
@@ -179,6 +182,16 @@ def read_example(folder: Path) -> Any:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def onnx_files(folder: Path, which: int) -> None:
+    """Write a net with its params in a file beside it, or in the file of the net."""
+    write_onnx(*model_to_onnx(model(which)), folder / "n.onnx", external=10**9 * which)
+
+
+def read_onnx_files(path: Path) -> Any:
+    """Return the predictions of an ONNX file."""
+    return bits(nn.load_onnx(path).predict(X))
+
+
 def is_draft(path: Path) -> bool:
     """Return whether a path is in what a killed process has left."""
     return any(".draft-" in part for part in path.parts)
@@ -221,6 +234,11 @@ THINGS = {
     "text": Thing(
         lambda folder, which: replace_file(folder / "t.txt", f"{which}" * 100_000),
         lambda folder: (folder / "t.txt").read_text(encoding="utf-8"),
+    ),
+    "ONNX files": Thing(onnx_files, lambda folder: read_onnx_files(folder / "n.onnx")),
+    "Triton's model": Thing(
+        lambda folder, which: write_triton(*model_to_onnx(model(which)), folder / "net"),
+        lambda folder: ((folder / "net/config.pbtxt").read_text(), read_onnx_files(folder / "net/1/model.onnx")),
     ),
     "estimator": Thing(
         lambda folder, _: estimator().save(folder / "e"),
