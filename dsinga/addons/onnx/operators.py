@@ -31,4 +31,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     **SHAPES,
 }
 # Of operators without a layer, what is next to them.
-NEAREST: Mapping[str, str] = {}
+NEAREST: Mapping[str, str] = {
+    **dict.fromkeys(("Floor", "Ceil", "Round", "Tan", "Mod"), "nn.Lambda with your own function"),
+    **{"GridSample": "kResize", "RoiAlign": "kResize", "MaxUnpool": "kUpsampling", "DeformConv": "kConvolution"},
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_numbers import LARGEST
-from dsinga.addons.onnx.values import Constant, NotImportable, feature
+from dsinga.addons.onnx.operators_numbers import GREATEST
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, feature
 from dsinga.nn.words.windows import sides
 from dsinga.nn.writing.reshaping import as_image, as_sequence, rows_of
 from dsinga.nn.writing.symbol import Symbol
@@ -53,10 +53,7 @@ def axes_of(x: Any) -> int:
 
 def given_sizes(place: NodePlace, name: str, axes: int, default: int = 1) -> Sizes:
     """Return an attribute with a size along each axis."""
-    sizes = tuple(place.attribute(name) or (default,) * axes)
-    if len(sizes) != axes:
-        raise NotImportable(f"whose {name} has {len(sizes)} sizes for {axes} axes")
-    return sizes
+    return tuple(place.attribute(name) or (default,) * axes)
 
 
 def window_of(place: NodePlace, kernel: Sequence[int], size: Sizes) -> NodeWindow:
@@ -65,7 +62,17 @@ def window_of(place: NodePlace, kernel: Sequence[int], size: Sizes) -> NodeWindo
     strides, dilations = (given_sizes(place, name, axes) for name in ("strides", "dilations"))
     pads = tuple(place.attribute("pads") or (0,) * 2 * axes) if auto == "NOTSET" else (0,) * 2 * axes
     window = NodeWindow(tuple(kernel), strides, dilations, pads[:axes], pads[axes:])
-    return same_pads(window, size, auto) if auto.startswith("SAME") else window
+    if {*map(len, window)} != {axes}:
+        raise NotImportable(f"whose windows have not {axes} axes")
+    window = same_pads(window, size, auto) if auto.startswith("SAME") else window
+    check_size(sum(sizes) for sizes in zip(size, window.before, window.after, strict=True))
+    return window
+
+
+def check_size(sizes: Iterable[int]) -> None:
+    """Raise NotImportable for more numbers of a record than a net has that is not damaged."""
+    if math.prod(max(int(size), 1) for size in sizes) > LARGEST:
+        raise NotImportable(f"that makes more than {LARGEST} numbers of a record")
 
 
 def same_pads(window: NodeWindow, size: Sizes, auto: str = "SAME_UPPER") -> NodeWindow:
@@ -115,7 +122,7 @@ def folded_norms(nodes: Sequence[Any]) -> int:
     )
 
 
-def weight_of(weight: Any, bias: Any) -> dict[str, tuple[Constant, np.ndarray]]:
+def params_of(weight: Any, bias: Any) -> dict[str, tuple[Constant, np.ndarray]]:
     """Return the params of a convolution, in the shapes of those of layers."""
     if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
         raise NotImportable("with a weight or a bias that layers compute")
@@ -125,12 +132,19 @@ def weight_of(weight: Any, bias: Any) -> dict[str, tuple[Constant, np.ndarray]]:
     return {**params, "bias": (bias, np.asarray(bias.array, np.float32))}
 
 
+def check_channels(x: Any, bias: Any, channels: int, filters: int) -> None:
+    """Raise NotImportable for a convolution whose params are those of other images, as in a damaged file."""
+    if channels != x.shape[1] or (bias is not None and bias.array.shape != (filters,)):
+        raise NotImportable(f"of {x.shape[1]} channels with params for {channels}")
+
+
 def convolve(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     """Return a convolution."""
-    params, axes = weight_of(weight, bias), axes_of(x)
-    window = window_of(place, weight.array.shape[2:], x.shape[2:])
-    symbol, window = as_images_of(place, x, window)
-    settings = {"filters": len(weight.array), "groups": place.attribute("group", 1), "use_bias": "bias" in params}
+    params, axes, groups = params_of(weight, bias), axes_of(x), place.attribute("group", 1)
+    filters, channels, *kernel = weight.array.shape
+    check_channels(x, bias, channels * groups, filters)
+    symbol, window = as_images_of(place, x, window_of(place, kernel, x.shape[2:]))
+    settings = {"filters": filters, "groups": groups, "use_bias": "bias" in params}
     settings |= {"kernel_size": window.kernel, "strides": window.strides, "dilation_rate": window.dilations}
     if window.is_even:
         settings["padding"] = window.before
@@ -144,9 +158,10 @@ def convolve(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
 
 def convolve_transposed(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     """Return a transposed convolution; where the layer lacks its padding, all that kernels reach, then a part of it."""
-    params, groups = weight_of(weight, bias), place.attribute("group", 1)
-    window = result_window(place, weight.array.shape[2:], axes_of(x), x.shape[2:])
-    symbol, window = as_images_of(place, x, window)
+    params, groups = params_of(weight, bias), place.attribute("group", 1)
+    channels, filters, *kernel = weight.array.shape
+    check_channels(x, bias, channels, filters * groups)
+    symbol, window = as_images_of(place, x, result_window(place, kernel, axes_of(x), x.shape[2:]))
     more = tuple(first - last for first, last in zip(window.before, window.after, strict=True))
     is_plain = all(0 <= extra < step for extra, step in zip(more, window.strides, strict=True))
     pad = window.before if is_plain else (0,) * len(more)
@@ -154,14 +169,13 @@ def convolve_transposed(place: NodePlace, x: Any, weight: Any, bias: Any = None)
     sizes = {"kernel": (window.kernel, 3), "stride": (window.strides, 1), "dilation": (window.dilations, 1)}
     fields = fields_of(**sizes, pad=(pad, 0), output_pad=(more, 0)) | ({} if groups == 1 else {"group": groups})
     fields |= {} if "bias" in params else {"bias_term": False}
-    filters = weight.array.shape[1] * groups
-    y = place.layer("kTransposedConvolution", params, num_filters=filters, **fields)(symbol)
+    y = place.layer("kTransposedConvolution", params, num_filters=filters * groups, **fields)(symbol)
     if not is_plain:
         y = cropped(place, y, [(first, max(last, 0)) for first, last in zip(window.before, window.after, strict=True)])
     return as_given(place, x, y)
 
 
-def result_window(place: NodePlace, kernel: Sizes, axes: int, size: Sizes) -> NodeWindow:
+def result_window(place: NodePlace, kernel: Sequence[int], axes: int, size: Sizes) -> NodeWindow:
     """Return the window of a transposed convolution, whose padding is what of the result is left out.
 
     A negative number after an axis is of pixels that no kernel reaches.
@@ -175,6 +189,7 @@ def result_window(place: NodePlace, kernel: Sizes, axes: int, size: Sizes) -> No
         total = np.maximum(reached + more - wanted, 0)
         before = total // 2 if auto == "SAME_UPPER" else total - total // 2
         after = reached - before - wanted
+    check_size(np.multiply(window.strides, size) + window.extent)
     return window._replace(before=tuple(before.tolist()), after=tuple(after.tolist()))
 
 
@@ -202,7 +217,7 @@ def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> 
     fields |= {"same": True} if is_same else {"ceil": True} if rounds_up else {}
     fields |= {"count_include_pad": False} if leaves_out and not is_apart else {}
     if is_apart:
-        symbol = padded(place, symbol, window, -LARGEST if pool == "MAX" else 0.0)
+        symbol = padded(place, symbol, window, -GREATEST if pool == "MAX" else 0.0)
     y = place.layer("kPooling", {}, **fields)(symbol)
     if is_apart and leaves_out:
         y = y * place.vector(Constant(shares(window, size, rows_of(y)[1:])), ".shares").symbol
@@ -233,8 +248,8 @@ def average_pool(place: NodePlace, x: Any) -> Any:
 def lp_pool(place: NodePlace, x: Any) -> Any:
     """Return (Σ |x|^p)^(1/p) over windows."""
     p, symbol = place.attribute("p", 2), feature(x)
-    if place.attribute("ceil_mode", 0):
-        raise NotImportable("with ceil_mode")
+    if place.attribute("ceil_mode", 0) or p < 1:
+        raise NotImportable("with ceil_mode, or with p below 1")
     if p % 2:
         symbol = nn.Layer("kArithmetic", operator="MAXIMUM", name=place.name(".sizes"))(symbol, -symbol)
     powers = place.value(symbol**p)

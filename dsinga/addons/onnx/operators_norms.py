@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import absolute, combine, reduce
 from dsinga.addons.onnx.operators_numbers import number_of
@@ -39,7 +38,7 @@ def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
 def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
     """Return a scale and a bias, None for ones and zeros that an exporter wrote since the module has no params."""
     is_plain = [
-        isinstance(given, Constant) and is_made_up(given.name) and bool((given.array == number).all())
+        isinstance(given, Constant) and not given.is_param and bool((given.array == number).all())
         for given, number in ((scale, 1), (bias, 0))
     ]
     return None if is_plain[0] else scale, None if is_plain[1] else bias

@@ -14,7 +14,7 @@ from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, NotImportable, Value, feature
 from dsinga.nn.writing.symbol import Symbol
 
-LARGEST = 3.4028234e38  # among float32 numbers, in place of infinity
+GREATEST = 3.4028234e38  # among float32 numbers, in place of infinity
 
 
 def decimal(number: float) -> float:
@@ -115,7 +115,7 @@ def clip(place: NodePlace, x: Symbol, least: Any = None, most: Any = None) -> An
     Between 0 and 6 it is PyTorch's relu6, whose gradient at the bounds is 0, else its clamp, whose is not.
     """
     bounds = [number_in(given, place.attribute(name)) for given, name in ((least, "min"), (most, "max"))]
-    bounds = [None if bound is None or abs(bound) >= LARGEST else decimal(bound) for bound in bounds]
+    bounds = [None if bound is None or abs(bound) >= GREATEST else decimal(bound) for bound in bounds]
     swapped: dict[str, Any] = {"swapped": True} if bounds == [0, 6] else {}
     for bound, operator in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
         x = x if bound is None else arithmetic(place, x, operator, bound, **swapped)

@@ -10,8 +10,8 @@ import numpy as np
 
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_images import cropped
-from dsinga.addons.onnx.operators_numbers import LARGEST, decimal, number_in, number_of
+from dsinga.addons.onnx.operators_images import check_size, cropped
+from dsinga.addons.onnx.operators_numbers import GREATEST, decimal, number_in, number_of
 from dsinga.addons.onnx.values import NotImportable, Value, axis_of, feature, integers
 from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
 
@@ -49,6 +49,7 @@ def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constan
     if (added < 0).any():
         symbol = cropped(place, symbol, np.maximum(-added[1:], 0).tolist())
     pairs, rows = np.maximum(added[1:], 0), rows_of(symbol)
+    check_size(pairs.sum(axis=1) + rows)
     if not pairs.any():
         return symbol
     images = rows if len(rows) > 2 and not pairs[0].any() else (*(1,) * max(1, 3 - len(rows)), *rows)
@@ -58,7 +59,7 @@ def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constan
     fields: dict[str, Any] = (
         {"mode": [PAD_MODES[mode]]}
         if mode != "constant"
-        else {"value": max(-LARGEST, min(value, LARGEST))}
+        else {"value": max(-GREATEST, min(value, GREATEST))}
         if value
         else {}
     )
@@ -88,6 +89,7 @@ def resize(place: NodePlace, x: Any, *inputs: Any) -> Any:
     factors, counts = new_sizes(place, x, scales, sizes)
     if not 3 <= x.rank <= 5 or x.shape[1] != counts[1] or coordinates == "tf_crop_and_resize":
         raise NotImportable(f"of a tensor with {x.rank} axes, of channels, or with tf_crop_and_resize")
+    check_size(counts[1:])
     symbol, old, new, factors = feature(x), x.shape[2:], counts[2:], factors[2:]
     if x.rank == 3:
         symbol, old, new, factors = as_image(place, symbol), (1, *old), [1, *new], [1.0, *factors]

@@ -166,7 +166,9 @@ def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bou
         settings = {"num_groups": ones.array.size, "epsilon": numbers_of(inner, GROUPED[0]).get("epsilon", 1e-5)}
     settings |= {"approximate": form} if form else {}
     path = root.name.rpartition("/")[0]
-    made = helper.make_node(operator, inputs, root.output, f"{path}/{operator}" if path else root.name, **settings)
+    made = helper.make_node(
+        operator, inputs, root.output, f"{path}/{operator}" if "/" in root.name else root.name, **settings
+    )
     made.metadata_props.extend(root.metadata_props)
     return made
 

@@ -192,6 +192,10 @@ def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
             {"coordinate_transformation_mode": "tf_crop_and_resize"},
             "or with tf_crop_and_resize",
         ),
+        ("Conv", weights(3, 5, 2, 2), {}, "of 2 channels with params for 5"),
+        ("MaxPool", (), {"kernel_shape": [2]}, "whose windows have not 2 axes"),
+        ("Pad", (("pads", [0, 0, 10**9, 0, 0, 0, 0, 0]),), {}, "makes more than"),
+        ("GridSample", (("grid", numbers("grid", 3, 2, 2, 2)),), {}, "the nearest is kResize"),
         ("LayerNormalization", SCALE[:1], {"axis": 0}, "over the records of a batch"),
     ],
 )
