@@ -86,7 +86,7 @@ def finish_save(folder: Path) -> None:
     Raises UserError where the folder cannot be written.
     """
     saved = folder / SAVED
-    if not os.path.isdir(saved):
+    if not os.path.isdir(saved) or os.path.islink(saved):  # a link in a folder of others may lead anywhere
         return
     with explained_writing(folder), contextlib.suppress(FileNotFoundError):  # another process has finished it
         for file in [*saved.iterdir()]:
