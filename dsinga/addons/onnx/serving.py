@@ -151,8 +151,16 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
         outputs = session.run(None, {name: np.asarray(records[name], dtype) for name, dtype in dtypes.items()})
     except Exception as error:  # of a dozen classes, which the package does not name
         raise UserError(f"ONNX Runtime {package.__version__} cannot run {path}: {first_line(error)}") from None
-    pairs = zip(outputs, expected if len(outputs) > 1 else [expected], strict=True)
-    return max(float(np.max(np.abs(np.subtract(mine, theirs)), initial=0.0)) for mine, theirs in pairs)
+    return max(map(_difference, outputs, expected if len(outputs) > 1 else [expected]))
+
+
+def _difference(mine: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the greatest difference of two arrays; NaN in the same places, or infinity, is none."""
+    if mine.shape != theirs.shape:
+        raise UserError(f"ONNX Runtime gives an output of the shape {mine.shape}, but predict one of {theirs.shape}")
+    with np.errstate(invalid="ignore"):  # of infinity
+        differs = ~np.isclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        return float(np.max(np.abs(np.subtract(mine, theirs)), where=differs, initial=0.0))
 
 
 # What writes a net for each kind of server, and the path of ONNX's file in what it writes.
