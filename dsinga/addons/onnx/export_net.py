@@ -263,9 +263,9 @@ def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -
     if channels_last and len(shape) in IMAGE_AXES:
         order = [0, *order[2:], 1]
     is_last = order != sorted(order)
-    if value == layer.name and is_last:
+    if value == layer.name and is_last and not layer.is_input:
         value = graph.rename(value, f"{layer.name}/channels_first")
-    if value != layer.name:
+    if value != layer.name or layer.is_input:  # ONNX's outputs are no inputs
         operator, changes = ("Transpose", {"perm": order}) if is_last else ("Identity", dict[str, Any]())
         (result,) = graph.node(operator, [value], f"{layer.name}/{operator}", **changes)
         if value in graph.integers:

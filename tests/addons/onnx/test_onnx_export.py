@@ -110,7 +110,12 @@ def resized() -> Made:
     return nn.Sequential([image, nn.Conv2D(2, 3)]), numbers(12, 10, 3)
 
 
-NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared, cropped, resized]
+def passed_on() -> Made:
+    x = nn.Input((5, 4, 3), data_format="channels_last")
+    return nn.Model(x, [x, nn.Dropout(0.5)(x), nn.ReLU()(x)]), numbers(5, 4, 3)
+
+
+NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared, cropped, resized, passed_on]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
