@@ -133,6 +133,13 @@ def test_control_flow_is_named(tmp_path):
     refused(make_net(nodes), tmp_path, r"control flow .*'choice' \(If\), the node 'rounds' \(Loop\)")
 
 
+def test_a_file_that_no_message_can_have_is_not_read(tmp_path):
+    (path := tmp_path / "net.onnx").touch()
+    os.truncate(path, 3 << 30)
+    with pytest.raises(UserError, match=r"it has 3,221,225,472 bytes, and such a file at most 2,147,483,647"):
+        read_onnx(path)
+
+
 def function(name, *called):
     """Return a function of a file, of which each of its nodes calls another function, or is a Relu without any."""
     values = ["a", *(f"v{number}" for number in range(len(called))), "b"]

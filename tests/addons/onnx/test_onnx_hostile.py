@@ -101,3 +101,19 @@ def test_small_files_that_ask_for_much_memory(tmp_path, nodes, tensors, words):
     with pytest.raises(UserError, match=words):
         nn.load_onnx(tmp_path / "n.onnx")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + (1 << 20)
+
+
+def message(number, content):
+    """Return the bytes of a field of protobuf that is a message, shorter than 2**21."""
+    size = len(content)
+    return bytes([number << 3 | 2, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + content
+
+
+@pytest.mark.parametrize(("depth", "words"), [(20, "control flow"), (20_000, "not an ONNX file")])
+def test_graphs_in_graphs_without_an_end(tmp_path, depth, words):
+    graph = b""
+    for _ in range(depth):
+        graph = message(1, message(5, message(6, graph)))  # of a node, of an attribute
+    (path := tmp_path / "net.onnx").write_bytes(b"\x08\x0a" + message(7, graph) + message(8, b"\x10\x15"))
+    with pytest.raises(UserError, match=words):
+        nn.load_onnx(path)
