@@ -20,6 +20,7 @@ from dsinga.addons.onnx.export_layers_sequences import SEQUENCES
 from dsinga.addons.onnx.export_steps import Values, stored_shape, with_any_steps
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.serving import write_checked
+from dsinga.base.arguments import is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.base.version import __version__
@@ -138,8 +139,8 @@ def finished(
     """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
     onnx = onnx_package()
     helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
-    if not OPSET <= opset <= newest:
-        raise UserError(f"opset is {opset}; this version of onnx has {newest}, and dsinga writes {OPSET} and newer")
+    if not is_whole(opset, OPSET) or opset > newest:
+        raise UserError(f"opset is {opset!r}; this version of onnx has {newest}, and dsinga writes {OPSET} and newer")
     given, results = (
         [helper.make_tensor_value_info(value, _element_type(graph, value), ["N", *shape]) for value, shape in values]
         for values in (inputs, outputs)

@@ -22,11 +22,7 @@ def with_any_steps(net: NeuralNet, write: Write, graph: GraphWriter, inputs: Val
 
     ``write`` returns the graph and the outputs of a net; ``graph``, ``inputs`` and ``outputs`` are those of ``net``.
     """
-    sizes = {
-        name: shape[0]
-        for name, shape in inputs
-        if len(shape) == 2 or (len(shape) == 1 and name in graph.integers)
-    }  # fmt: skip
+    sizes = {name: shape[0] for name, shape in inputs if len(shape) == (1 if name in graph.integers else 2)}
     found: dict[tuple[str, ...], Values] = {}
     for name in sizes:
         if longer := _of_one_step_more(net, write, graph, sizes, [name]):

@@ -215,4 +215,6 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(tmp_path):
         model.export(tmp_path / "net.onnx")
     with pytest.raises(UserError, match="opset is 9; this version of onnx has .* writes 21 and newer"):
         images()[0].export(tmp_path / "net.onnx", opset=9)
+    with pytest.raises(UserError, match="opset is '21'"):
+        images()[0].export(tmp_path / "net.onnx", opset="21")
     assert not (tmp_path / "net.onnx").exists()
