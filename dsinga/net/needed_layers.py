@@ -70,20 +70,22 @@ def _probabilities(layer: LayerConf) -> LayerConf:
 
 
 def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
-    """Return the layers; a param that is shared from a layer that was dropped belongs to the layer itself."""
-    names = {param.name for layer in layers for param in layer.param if not param.share_from}
+    """Return the layers; a param that is shared from a layer that was dropped belongs to the first that has it."""
+    names: set[str | None] = {param.name for layer in layers for param in layer.param if not param.share_from}
     defaults = tuple(f"{layer.name}_" for layer in layers)  # params without a name: <layer>_<role>
 
     def is_kept(owner: str | None) -> bool:
         return not owner or owner in names or owner.startswith(defaults)
 
     def own(layer: LayerConf) -> LayerConf:
-        if all(is_kept(param.share_from) for param in layer.param):
+        missing = {param.share_from for param in layer.param if not is_kept(param.share_from)}
+        if not missing:
             return layer
         params = [
-            param if is_kept(param.share_from) else param.replace(name=param.share_from, share_from=None)
+            param.replace(name=param.share_from, share_from=None) if param.share_from in missing else param
             for param in layer.param
         ]
+        names.update(missing)  # other layers share it from this one
         return layer.replace(param=params)
 
     return [own(layer) for layer in layers]

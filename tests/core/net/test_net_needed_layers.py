@@ -6,6 +6,8 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
+from dsinga.layers import RecordInfo
+from dsinga.net import create_net
 from dsinga.net.needed_layers import needed_layers
 
 NET = """
@@ -20,6 +22,8 @@ neuralnet {{
 }}
 """
 
+SHARED = 'param {{ name: "weight{}" share_from: "first_weight" }}'
+
 
 @pytest.mark.parametrize("lengths", ['srclayers: "lengths"', ""])
 def test_lengths_that_a_layer_makes_are_no_labels_of_records(lengths: str):
@@ -32,3 +36,15 @@ def test_lengths_by_the_labels_of_records_need_these():
     net = loads(NET.format(lengths='srclayers: "words"')).neuralnet
     with pytest.raises(UserError, match="layer 'ip' needs labels"):
         needed_layers(net, Phase.kTest, ["ip"])
+
+
+def test_a_param_whose_owner_is_dropped_belongs_to_the_first_layer_that_shares_it():
+    layers = [
+        f'layer {{ name: "{name}" type: kInnerProduct srclayers: "x" innerproduct_conf {{ num_output: 3 }} {params} }}'
+        for name, params in (("first", ""), ("second", SHARED.format(2)), ("third", SHARED.format(3)))
+    ]
+    layers.append('layer { name: "sum" type: kAdd srclayers: ["second", "third"] }')
+    text = "neuralnet { " + 'layer { name: "x" type: kRecordInput store_conf { shape: 5 batchsize: 2 } } '
+    net = needed_layers(loads(text + " ".join(layers) + " }").neuralnet, Phase.kTest, ["sum"])
+    infos = {"x": RecordInfo((5,), 2)}
+    assert create_net(net, Phase.kTest, infos).params.keys() == {"first_weight", "second_bias", "third_bias"}
