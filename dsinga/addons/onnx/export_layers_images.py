@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
 from dsinga.job import PaddingMode
+from dsinga.layers.images.resize import Coordinates
 from dsinga.layers.images.sliding import Window
 from dsinga.layers.interface.taps import Taps
 
@@ -105,7 +108,8 @@ def resize(w: LayerWriter) -> str:
     """Write fields of another size: by Resize where it has the settings, else as weighted sums along each axis."""
     layer, settings = w.layer, w.settings
     method, count = settings.method.name[1:].lower(), len(layer.taps)
-    if (settings.size and settings.scale) or (count == 3 and (method == "cubic" or settings.antialias)):
+    is_wide = method == "cubic" or settings.antialias  # else ONNX Runtime does not leave out what is outside
+    if has_other_points(layer) or (is_wide and count == 3) or (settings.exclude_outside and not is_wide):
         return tapped(w, w.floats(), layer.taps, "ReduceSum")
     attributes: dict[str, Any] = {
         "mode": method,
@@ -120,6 +124,17 @@ def resize(w: LayerWriter) -> str:
         return w.add("Resize", w.floats(), "", "", [*layer.shape[2:]], axes=[*range(2, w.rank)], **attributes)
     scales = [float(scale) for scale in settings.scale] * (count // len(settings.scale))
     return w.add("Resize", w.floats(), "", [1.0, 1.0, *scales], **attributes)
+
+
+def has_other_points(layer: Any) -> bool:
+    """Whether a kResize has other points than ONNX Runtime by its scale, which this rounds to float32.
+
+    Between corners ONNX Runtime takes the whole sizes in place of the scale.
+    """
+    settings, scale = layer.settings, np.float32(layer.settings.scale)
+    sizes = scale * np.float32(layer.source_shapes[0][2:]) if scale.size else np.float32(layer.shape[2:])
+    is_rounded = bool((np.floor(sizes) != sizes).any()) and settings.coordinates is Coordinates.kAlignCorners
+    return bool(settings.size and settings.scale) or is_rounded or tuple(np.floor(sizes)) != layer.shape[2:]
 
 
 def snake_case(name: str) -> str:

@@ -164,6 +164,9 @@ def write_graph(
 ) -> tuple[GraphWriter, Values]:
     """Write the nodes of a net to a graph; return it, and the values of its outputs with the shapes of their rows."""
     needed, refused = _needed(net, outputs), list[str]()
+    inputs = {stage.layer.name for stage in net.stages if stage.position in needed and stage.layer.is_input}
+    if clash := sorted(name for name in inputs if graph.unique(name) != name):
+        raise UserError(f"the input {clash[0]!r} is called as a param, which ONNX does not take; rename one of both")
     features: dict[int, Any] = {}
     lengths: dict[int, str | None] = {}
     for stage in net.stages:
@@ -172,7 +175,7 @@ def write_graph(
         layer, node = stage.layer, net.nodes[stage.position]
         sources = ["" if edge.labels else _part(features[edge.node], edge.part) for edge in stage.edges]
         if layer.is_input:
-            sources = [graph.unique(layer.name)]
+            sources = [layer.name]
             if _takes_codes(net, stage.position):
                 graph.integers.add(sources[0])
         ends = [lengths[edge.node] for edge in stage.edges]

@@ -112,14 +112,20 @@ class NetWalk:
         """Return the shape of a record of an input, and its dtype in the file."""
         from onnx import helper
 
-        tensor = info.type.tensor_type
+        tensor, record = info.type.tensor_type, (given,) if is_whole(given, 1) else given
         sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if not tensor.HasField("shape"):
+            if not isinstance(record, (list, tuple)):
+                raise UserError(
+                    f"the file does not say the shape of the input {info.name}; give that of a record, as in "
+                    "nn.load_onnx(path, (3, 224, 224))"
+                )
+            sizes = [None] * (1 + len(record))
         if not sizes:
             raise UserError(f"the input {info.name} has no axis of the batch; export the net with batches of records")
         self.made.given_batch = sizes[0] if self.made.given_batch is None else self.made.given_batch
         rows = sizes[1:]
         if given is not None:
-            record = (given,) if is_whole(given, 1) else given
             fits = isinstance(record, (list, tuple)) and len(record) == len(rows)
             if not fits or not all(is_whole(n, 1) and size in (None, n) for n, size in zip(record, rows, strict=True)):
                 raise UserError(f"the input {info.name} takes records {tuple(rows)}, not {value_text(given)}")

@@ -37,9 +37,9 @@ def node_path(node: str, op_type: str) -> str:
     """Return the path of the module of a node's name, "" for a name that does not say one."""
     if "/" not in node:
         return "" if is_made_up(node) or node.startswith("node_") or node == op_type else node
-    *parts, last = [part for part in node.split("/") if part]
-    if not re.fullmatch(rf"{op_type}(_\d+)?", last):
-        parts.append(last)
+    parts = [part for part in node.split("/") if part]
+    if parts and re.fullmatch(rf"{op_type}(_\d+)?", parts[-1]):
+        parts.pop()
     path: list[str] = []
     for part in parts:  # PyTorch writes "layer1/layer1.0" for the child 0 of layer1
         if path and part.startswith(f"{path[-1]}."):

@@ -56,6 +56,11 @@ class MadeLayers:
         known = self._owners.setdefault(f"{constant.name} {array.shape}", (array, own))
         return known[1] if np.array_equal(known[0], array, equal_nan=True) else own
 
+    def is_owned(self, constant: Constant, array: np.ndarray) -> bool:
+        """Whether a layer has these numbers of a constant as its param."""
+        known = self._owners.get(f"{constant.name} {array.shape}")
+        return known is not None and np.array_equal(known[0], array, equal_nan=True)
+
 
 class NodePlace:
     """A node, and what is made of its graph so far.

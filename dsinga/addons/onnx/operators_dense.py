@@ -23,19 +23,22 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
         raise NotImportable("with a weight that is no matrix of the file")
     array = np.asarray(weight.array, np.float32)
     array = array if transposed else array.T
+    units, settings = len(array), dict[str, Any]()
+    if not place.made.is_owned(weight, array) and place.made.is_owned(weight, array.T):
+        array, settings = array.T, {"transpose": True}  # the weight of another layer, as a decoder takes it
     params = {"weight": (weight, array)}
     if bias is not None:
-        if not isinstance(bias, Constant) or bias.array.size not in (1, len(array)):
+        if not isinstance(bias, Constant) or bias.array.size not in (1, units):
             raise NotImportable("with a bias that is no row of the file")
-        params["bias"] = (bias, np.broadcast_to(np.asarray(bias.array, np.float32).reshape(-1), len(array)))
-    layer = place.layer(nn.Dense, params, units=len(array), use_bias=bias is not None)
+        params["bias"] = (bias, np.broadcast_to(np.asarray(bias.array, np.float32).reshape(-1), units))
+    layer = place.layer(nn.Dense, params, units=units, use_bias=bias is not None, **settings)
     if x.batch_axis is None or x.batch_axis == x.rank - 1:
         raise NotImportable("of a tensor whose last axis is the batch, or that has none")
     rows = rows_of(x.symbol)
     if len(rows) < 3:
         return with_batch(x, layer(x.symbol), x.rank, x.batch_axis)
     y = layer(reshaped(place, x.symbol, (int(np.prod(rows[:-1])), rows[-1]), ".rows"))
-    return with_batch(x, reshaped(place, y, (*rows[:-1], len(array)), ".axes"), x.rank, x.batch_axis)
+    return with_batch(x, reshaped(place, y, (*rows[:-1], units), ".axes"), x.rank, x.batch_axis)
 
 
 def matmul(place: NodePlace, a: Any, b: Any) -> Any:

@@ -218,3 +218,25 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match="opset is '21'"):
         images()[0].export(tmp_path / "net.onnx", opset="21")
     assert not (tmp_path / "net.onnx").exists()
+
+
+def test_an_input_called_as_a_param_is_refused(tmp_path):
+    x = nn.Input((4,), name="dense_weight")
+    with pytest.raises(UserError, match="the input 'dense_weight' is called as a param"):
+        nn.Model(x, nn.Dense(2, name="dense")(x)).export(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"coordinates": "kAlignCorners", "scale": [1.5, 0.7]},
+        {"coordinates": "kAlignCorners", "scale": [1.5], "method": "kNearest"},
+        {"scale": [0.29], "size": []},
+        {"size": [3, 4], "exclude_outside": True},
+        {"size": [3, 4], "exclude_outside": True, "method": "kNearest"},
+    ],
+    ids=str,
+)
+def test_images_are_resized_as_by_onnxruntime_or_point_by_point(settings, tmp_path):
+    model = nn.Sequential([nn.Input((2, 7, 100)), nn.Layer("kResize", **settings)])
+    check(model, numbers(2, 7, 100), tmp_path / "net.onnx")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.base.errors import UserError
 
 onnx = pytest.importorskip("onnx")
 
@@ -40,3 +41,27 @@ def test_dense_layers_have_the_names_and_params_of_the_file(tmp_path):
     x = random.normal(size=(7, 3)).astype(np.float32)
     expected = np.maximum(x @ arrays["fc1.weight"].T + arrays["fc1.bias"], 0) @ arrays["fc2.weight"].T
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_and_its_transpose_are_one_param(tmp_path):
+    random = np.random.default_rng(0)
+    arrays = {"code.weight": random.normal(size=(5, 3)).astype(np.float32), "bias": np.ones(5, np.float32)}
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "code.weight"], ["h"]),
+        onnx.helper.make_node("Transpose", ["code.weight"], ["turned"], perm=[1, 0]),
+        onnx.helper.make_node("MatMul", ["h", "turned"], ["product"]),
+        onnx.helper.make_node("Add", ["product", "bias"], ["y"]),
+    ]
+    onnx.save(graph_of(nodes, {"x": ["N", 5]}, {"y": ["N", 5]}, arrays), tmp_path / "net.onnx")
+    model, x = nn.load_onnx(tmp_path / "net.onnx"), random.normal(size=(7, 5)).astype(np.float32)
+    assert sorted(value.shape for value in model.params.values()) == [(3, 5), (5,)]
+    expected = x @ arrays["code.weight"] @ arrays["code.weight"].T + 1
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_node_called_by_a_slash_and_an_input_without_a_shape(tmp_path):
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"], name="/")]
+    onnx.save(graph_of(nodes, {"x": None}, {"y": None}, {}), tmp_path / "net.onnx")
+    with pytest.raises(UserError, match="the file does not say the shape of the input x"):
+        nn.load_onnx(tmp_path / "net.onnx")
+    assert nn.load_onnx(tmp_path / "net.onnx", 2).predict(np.float32([[1, -1]])).tolist() == [[1, 0]]
