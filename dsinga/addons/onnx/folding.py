@@ -18,7 +18,8 @@ RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", 
 # Operators that files of any version spell out, and the version that has them.
 SPELLED_OUT = {"Swish": 24, "RMSNormalization": 23, "Gelu": 20, "Mish": 18, "LayerNormalization": 17, "HardSwish": 14}
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-GROWING = {"ConstantOfShape", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
+MOST_FILLED = 1 << 28  # times that one number may be repeated, as in the whole nets without weights that onnx has
+GROWING = {"Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list[Constant]:
@@ -28,6 +29,8 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
 
     if node.op_type in RANDOM:
         raise NotImportable("that draws random numbers")
+    if node.op_type == "ConstantOfShape" and isinstance(operands[0], Constant):
+        return [filled(node, operands[0])]
     if node.op_type == "Expand" and isinstance(operands[0], Constant) and isinstance(operands[1], Constant):
         return [expanded(operands[0], operands[1])]
     if node.op_type == "Gather" and all(operands) and operands[0].is_param and operands[0].part is None:  # type: ignore[union-attr]
@@ -64,6 +67,17 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
         return ""
     is_copy = node.op_type == "Identity" and not is_made_up(node.output[0])
     return str(node.output[0]) if is_copy else operands[0].name
+
+
+def filled(node: Any, shape: Constant) -> Constant:
+    """Return one number in a shape, which takes no memory. Raises NotImportable."""
+    from onnx import numpy_helper
+
+    sizes = tuple(map(int, shape.array.ravel()))
+    if min(sizes, default=0) < 0 or math.prod(map(float, sizes)) > MOST_FILLED:
+        raise NotImportable(f"that makes more than {MOST_FILLED} numbers, or none")
+    values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
+    return Constant(np.broadcast_to(values[0].reshape(()), sizes))
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
@@ -116,8 +130,6 @@ def index_items(shape: Sequence[int], items: Mapping[int, slice]) -> tuple[slice
 
 def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
     """Return a bound of how many numbers the result of a node has."""
-    if op_type == "ConstantOfShape":
-        return math.prod(map(float, arrays[0].ravel()))
     if op_type == "Range":
         start, limit, delta = (float(array) for array in arrays)
         return abs((limit - start) / delta) if delta else math.inf
