@@ -84,6 +84,16 @@ class GraphWriter:
             self.integers.add(name)
         return name
 
+    def copy(self, value: str, layer: str, order: Sequence[int] = ()) -> str:
+        """Return a value that is equal, if ``order`` is given with its axes so, called as its layer if that is free."""
+        if order:
+            (result,) = self.node("Transpose", [value], f"{layer}/transpose", perm=order)
+        else:
+            (result,) = self.node("Identity", [value], f"{layer}/identity")
+        if value in self.integers:
+            self.integers.add(result)
+        return self.rename(result, layer)
+
     def name_layer(self, name: str, value: Any, first: int) -> Any:
         """Give a layer's name to the last of its nodes that takes a param, else to the last; ``first`` is its first.
 

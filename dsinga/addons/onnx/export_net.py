@@ -189,7 +189,13 @@ def write_graph(
         lengths[stage.position] = writer.ends
     if refused:
         raise UserError(f"ONNX has no operators for the layers {', '.join(refused)}; leave them out of the net")
-    results = [_result(graph, net.layer(name), features[net.position(name)], channels_last) for name in outputs]
+    layers, results = [net.layer(name) for name in outputs], Values()
+    for place, layer in enumerate(layers):
+        if layer in layers[:place]:  # an output that is there twice
+            value, shape = results[layers.index(layer)]
+            results.append((graph.copy(value, layer.name), shape))
+        else:
+            results.append(_result(graph, layer, features[net.position(layer.name)], channels_last))
     graph.keep([value for value, _ in results])
     return graph, results
 
@@ -270,9 +276,5 @@ def _result(graph: GraphWriter, layer: Layer, value: str, channels_last: bool) -
     if value == layer.name and is_last and not layer.is_input:
         value = graph.rename(value, f"{layer.name}/channels_first")
     if value != layer.name or layer.is_input:  # ONNX's outputs are no inputs
-        operator, changes = ("Transpose", {"perm": order}) if is_last else ("Identity", dict[str, Any]())
-        (result,) = graph.node(operator, [value], f"{layer.name}/{operator}", **changes)
-        if value in graph.integers:
-            graph.integers.add(result)
-        value = graph.rename(result, layer.name)
+        value = graph.copy(value, layer.name, order if is_last else ())
     return value, tuple(shape[axis] for axis in order[1:])

@@ -112,7 +112,8 @@ def resized() -> Made:
 
 def passed_on() -> Made:
     x = nn.Input((5, 4, 3), data_format="channels_last")
-    return nn.Model(x, [x, nn.Dropout(0.5)(x), nn.ReLU()(x)]), numbers(5, 4, 3)
+    y = nn.ReLU()(x)
+    return nn.Model(x, [x, nn.Dropout(0.5)(x), y, y]), numbers(5, 4, 3)
 
 
 NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared, cropped, resized, passed_on]
