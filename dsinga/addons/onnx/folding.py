@@ -20,6 +20,8 @@ SPELLED_OUT = {"Swish": 24, "RMSNormalization": 23, "Gelu": 20, "Mish": 18, "Lay
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 MOST_FILLED = 1 << 28  # times that one number may be repeated, as in the whole nets without weights that onnx has
 GROWING = {"Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
+# Operators whose result has the type of the first input, among those that stand beside CastLike.
+SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list[Constant]:
@@ -36,14 +38,13 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
     if node.op_type == "Gather" and all(operands) and operands[0].is_param and operands[0].part is None:  # type: ignore[union-attr]
         return [rows_of_table(node, *operands)]  # type: ignore[arg-type]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
+    given = [x.array for x in operands if x is not None]
     if node.op_type == "Dense":  # a product and a sum, spelled out
-        x, weight, bias = arrays.values()
+        x, weight, bias = given
         return [Constant(x @ weight + bias)]
     version = max(version, SPELLED_OUT.get(node.op_type, 0))
-    sizes: list[float] = [
-        array.size for array in arrays.values() if 0 in array.strides
-    ]  # expanded ones, which take no memory
-    sizes += [_result_size(node.op_type, [*arrays.values()])] if node.op_type in GROWING else []
+    sizes: list[float] = [array.size for array in given if 0 in array.strides]  # expanded ones, which take no memory
+    sizes += [_result_size(node.op_type, given)] if node.op_type in GROWING else []
     if max(sizes, default=0) > LARGEST:
         raise NotImportable(f"that makes more than {LARGEST} numbers")
     inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays]
@@ -146,16 +147,24 @@ def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
 
 
 def fold_constants(
-    nodes: Sequence[Any], constants: Mapping[str, Constant], version: int
+    graph: Any, constants: Mapping[str, Constant], version: int
 ) -> tuple[list[Any], dict[str, Constant]]:
-    """Return the nodes that depend on the inputs of the graph, and all constants, those of the other nodes included.
+    """Return the nodes that depend on the inputs of a graph, and all constants, those of the other nodes included.
 
     Raises UserError where these are many times as large as the file's.
     """
+    from onnx import TensorProto
+
     known, left = dict(constants), []
     room = LARGEST + MOST_TIMES * sum(x.array.size for x in constants.values())
-    for node in nodes:
+    infos = [*graph.input, *graph.value_info]
+    floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
+    for node in graph.node:
         operands = [known.get(name) if name else None for name in node.input]
+        if node.op_type == "CastLike" and operands[0] is not None and node.input[1] in floats:
+            operands = operands[:1] * 2 if operands[0].array.dtype == np.float32 else operands  # it stays as it is
+        if node.op_type in SAME_TYPE and node.input[0] in floats:
+            floats.update(node.output)
         is_constant = all(x is not None or not name for x, name in zip(operands, node.input, strict=True))
         if not is_constant or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             left.append(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,13 +75,15 @@ class NetWalk:
 
     def __init__(self, graph: Any, constants: Mapping[str, Constant], version: int, batch: int):
         self.graph, self.made = graph, MadeLayers(batch, version)
-        left, known = fold_constants(graph.node, constants, version)
+        left, known = fold_constants(graph, constants, version)
         outputs = [output.name for output in graph.output]
         self.nodes = needed(recognised(left, known, outputs), outputs)
         self.tensors: dict[str, Operand | None] = dict(known)
         self.faults: dict[str, None] = {}
         # The names of modules with params, which the layers of these have, and no others.
-        self.modules = {layer_name(node, names) for node in self.nodes if (names := self._params_of(node))}
+        uses = Counter(name for node in self.nodes for name in {*self._params_of(node)})
+        self.shared = {name for name, count in uses.items() if count > 1}
+        self.modules = {layer_name(node, names, self.shared) for node in self.nodes if (names := self._params_of(node))}
 
     def run(self, shapes: Sequence[Any], name: str) -> nn.Model:
         """Return the model, yet without its params. Raises UserError for what no layer computes."""
@@ -145,7 +148,7 @@ class NetWalk:
         make = OPERATORS.get(node.op_type)
         where = f"{node.name} ({node.op_type})" if node.name else node.op_type
         try:
-            if not any(isinstance(x, Value) for x in operands) and not is_stray:
+            if not any(isinstance(x, (Value, list)) for x in operands) and not is_stray:  # or parts of one
                 results = folded(node, operands, self.made.version)  # type: ignore[arg-type]
             elif make is None:
                 nearest = NEAREST.get(node.op_type)
@@ -163,7 +166,7 @@ class NetWalk:
     def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
         """Return the outputs of a node, whose layers are made."""
         params = self._params_of(node)
-        base = layer_name(node, params)
+        base = layer_name(node, params, self.shared)
         place = NodePlace(
             self.made, node, base if params or base not in self.modules else f"{base}.{node.op_type.lower()}"
         )

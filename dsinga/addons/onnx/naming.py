@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 # Ends of the names of params after the name of their module.
@@ -18,19 +18,25 @@ def is_made_up(name: str) -> bool:
     return not name or NUMBERED.fullmatch(name) is not None
 
 
-def layer_name(node: Any, params: Sequence[str]) -> str:
+def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -> str:
     """Return the name of a node's layer: of the module of its params, else of the node, else of its operator.
 
-    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1"; PyTorch's
-    newer exporter writes the module beside the node.
+    The params "layer1.0.conv1.weight" and the node "/layer1/layer1.0/conv1/Conv" both give "layer1.0.conv1". Of
+    ``shared`` params, which several nodes have, the name is that of one module; then the node's own comes first.
     """
+    own = module_of(node)
     for param in params:
-        if not is_made_up(param) and (match := PARAM.fullmatch(param)):
+        if not is_made_up(param) and not (own and param in shared) and (match := PARAM.fullmatch(param)):
             return plain(match[1])
+    return own or node.op_type.lower()
+
+
+def module_of(node: Any) -> str:
+    """Return the module that a node says, "" for none; PyTorch's newer exporter writes it beside the node."""
     for beside in node.metadata_props:
         if beside.key == "pkg.torch.onnx.name_scopes" and (scopes := re.findall(r"'([^']*)'", beside.value)[:-1]):
-            return plain(scopes[-1]) or node.op_type.lower()
-    return plain(node_path(node.name, node.op_type)) or node.op_type.lower()
+            return plain(scopes[-1])
+    return plain(node_path(node.name, node.op_type))
 
 
 def node_path(node: str, op_type: str) -> str:

@@ -237,6 +237,21 @@ def split(place: NodePlace, x: Value, sizes: Any = None) -> list[Value]:
     return [part(place, x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
 
 
+def split_to_sequence(place: NodePlace, x: Value, sizes: Any = None) -> list[list[Value]]:
+    """Return one sequence: the parts of a tensor along an axis, all but the last of one length, or of given ones."""
+    axis = axis_of(place.attribute("axis", 0), x)
+    lengths = [1] if sizes is None else integers(sizes, "parts")
+    if sizes is None or not sizes.array.ndim:
+        lengths = [min(lengths[0], x.shape[axis] - at) for at in range(0, x.shape[axis], max(lengths[0], 1))]
+    ends = np.cumsum(lengths).tolist()
+    return [[part(place, x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]]
+
+
+def sequence_at(place: NodePlace, parts: list[Value], position: Any) -> Value:
+    """Return a part of a sequence."""
+    return parts[integers(position, "position")[0]]
+
+
 def gather(place: NodePlace, x: Any, codes: Any) -> Value:
     """Return parts of a tensor by constant indices, or the vectors of a table by codes."""
     axis = axis_of(place.attribute("axis", 0), x)
@@ -305,5 +320,6 @@ SHAPES: Mapping[str, Callable[..., Any]] = {
     **{"Reshape": reshape, "Flatten": flatten, "Squeeze": squeeze, "Unsqueeze": unsqueeze, "Shape": shape_of},
     "Size": lambda place, x: Constant(np.asarray(math.prod(x.shape), np.int64)),
     **{"Transpose": transpose, "Expand": expand, "Tile": tile, "Concat": concat, "Split": split, "Slice": slice_of},
+    **{"SplitToSequence": split_to_sequence, "SequenceAt": sequence_at},
     **{"Gather": gather, "Cast": cast, "CastLike": cast},
 }

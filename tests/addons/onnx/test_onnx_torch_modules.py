@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,6 @@ MODULES = [
     "transformer layer", "LSTM tagger", "GRU classifier", "bidirectional LSTM", "recommender", "ConvNeXt block",
     "squeeze and excite",
 ]  # fmt: skip
-# Those whose files are not read as the model of the module yet.
-PENDING = {
-    "U-Net", "ViT", "BERT", "GPT", "language model by hand", "transformer layer", "LSTM tagger", "GRU classifier",
-    "bidirectional LSTM", "ConvNeXt block",
-}  # fmt: skip
 QUICK = {"MLP", "fire module", "recommender", "squeeze and excite"}
 STEPS, ROWS = 20, 8
 
@@ -53,10 +49,28 @@ def arrays(name: str, count: int, seed: int = 0) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
+def params_of(model: nn.Model) -> dict[str, np.ndarray]:
+    """Return the params of a model, but numbers that do not train; queries, keys and values as one, as in files."""
+    result = {}
+    for name, array in model.params.items():
+        joined = re.sub(r"in_proj_[qkv]_", "in_proj_", name)
+        if joined != name:
+            parts = [model.params[re.sub(r"in_proj_[qkv]_", f"in_proj_{part}_", name)] for part in "qkv"]
+            result[joined] = np.concatenate(parts)
+        elif ".constant" not in name:
+            result[name] = array
+    return result
+
+
 def layers(model: nn.Model) -> list[tuple[str, str, tuple[str, ...]]]:
     """Return the layers that have params, as their names, types and params."""
-    nodes = model.predicting_net().nodes
-    return sorted((node.layer.name, type(node.layer).__name__, tuple(node.params)) for node in nodes if node.params)
+    kept = set(params_of(model))
+    result = set()
+    for node in model.predicting_net().nodes:
+        name, *params = (re.sub(r"in_proj_[qkv]", "in_proj", each) for each in (node.layer.name, *node.params))
+        if kept.intersection(params):
+            result.add((name, type(node.layer).__name__, tuple(params)))
+    return sorted(result)
 
 
 def check_outputs(module: Any, model: nn.Model, name: str) -> Any:
@@ -78,35 +92,37 @@ def check_training(imported: nn.Model, known: nn.Model, name: str, outputs: Any,
         x = arrays(name, ROWS, step)
         losses = [model.train_on_batch(x, targets[step]) for model in (imported, known)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    for key, array in known.params.items():
+    ours = params_of(imported)
+    for key, array in params_of(known).items():
         scale = max(1.0, np.abs(array).max())
-        np.testing.assert_allclose(imported.params[key] / scale, array / scale, atol=1e-5, err_msg=key)
+        np.testing.assert_allclose(ours[key] / scale, array / scale, atol=1e-5, err_msg=key)
 
 
 # "plain" is the newer exporter, whose nodes are not optimised.
 @pytest.mark.parametrize("exporter", ["traced", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in MODULES if name not in PENDING],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in MODULES],
 )
 def test_a_file_of_a_module_gives_the_model_of_the_module(name: str, exporter: str, tmp_path: Path) -> None:
+    if (name, exporter) == ("language model by hand", "traced"):
+        pytest.skip("its forward has len(codes), which tracing takes for the number of records of the export")
     module, imported, known = both(name, exporter, tmp_path)
     assert layers(imported) == layers(known)
-    assert {key: array.shape for key, array in imported.params.items()} == {
-        key: array.shape for key, array in known.params.items()
-    }
-    for key, array in known.params.items():
-        np.testing.assert_array_equal(imported.params[key], array, err_msg=key)
+    ours, theirs = params_of(imported), params_of(known)
+    assert ours.keys() == theirs.keys()
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(ours[key], array, err_msg=key)
     outputs = check_outputs(module, imported, name)
-    begin = {key: array.copy() for key, array in known.params.items()}
+    begins = [{key: array.copy() for key, array in model.params.items()} for model in (imported, known)]
     check_training(imported, known, name, outputs, lambda: nn.SGD(0.01))
-    imported.params = known.params = begin
+    imported.params, known.params = begins
     # Gradients that are 0 but for rounding, as those of biases before a batch normalisation, do not count.
     check_training(imported, known, name, outputs, lambda: nn.Adam(1e-3, epsilon=1e-4))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in PENDING])
+@pytest.mark.parametrize("name", MODULES)
 def test_an_optimised_file_of_a_module_gives_its_outputs_and_its_params_train(name: str, tmp_path: Path) -> None:
     module, imported, known = both(name, "optimised", tmp_path)
     outputs = check_outputs(module, imported, name)
