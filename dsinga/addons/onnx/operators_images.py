@@ -185,7 +185,7 @@ def result_window(place: NodePlace, kernel: Sequence[int], axes: int, size: Size
     before, after = np.array(window.before), window.after - more
     if given or auto.startswith("SAME"):
         reached = np.multiply(window.strides, np.subtract(size, 1)) + window.extent
-        wanted = given[-axes:] if given else np.multiply(size, window.strides)
+        wanted = given[-axes:] if given else np.minimum(np.multiply(size, window.strides), reached + more)
         total = np.maximum(reached + more - wanted, 0)
         before = total // 2 if auto == "SAME_UPPER" else total - total // 2
         after = reached - before - wanted

@@ -69,6 +69,13 @@ CASES = {
         11,
         {"strides": [3, 2], "output_shape": [17, 13]},
     ),
+    "transposed upper": (
+        "ConvTranspose",
+        IMAGES,
+        weights(2, 3, 1, 3),
+        11,
+        {"strides": [3, 2], "auto_pad": "SAME_UPPER"},
+    ),
     "transposed steps": ("ConvTranspose", STEPS, weights(2, 3, 4), 11, {"strides": [2], "pads": [1, 1]}),
     "max uneven": ("MaxPool", IMAGES, (), 12, WINDOW),
     "max ceil": ("MaxPool", IMAGES, (), 12, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
