@@ -11,6 +11,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_arithmetic import absolute, combine
 from dsinga.addons.onnx.operators_numbers import GREATEST
 from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, feature
 from dsinga.nn.words.windows import sides
@@ -247,14 +248,11 @@ def average_pool(place: NodePlace, x: Any) -> Any:
 
 def lp_pool(place: NodePlace, x: Any) -> Any:
     """Return (Σ |x|^p)^(1/p) over windows."""
-    p, symbol = place.attribute("p", 2), feature(x)
+    p = place.attribute("p", 2)
     if place.attribute("ceil_mode", 0) or p < 1:
         raise NotImportable("with ceil_mode, or with p below 1")
-    if p % 2:
-        symbol = nn.Layer("kArithmetic", operator="MAXIMUM", name=place.name(".sizes"))(symbol, -symbol)
-    powers = place.value(symbol**p)
-    y = pooled(place, powers, "AVG") * float(math.prod(place.attribute("kernel_shape")))
-    return y ** (1 / p)
+    powers = combine(place, "POWER", (absolute(place, x) if p % 2 else x, float(p)))
+    return (pooled(place, powers, "AVG") * float(math.prod(place.attribute("kernel_shape")))) ** (1 / p)
 
 
 def global_pool(pool: str) -> Callable[..., Any]:

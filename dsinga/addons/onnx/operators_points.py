@@ -36,9 +36,8 @@ def pad(place: NodePlace, x: Any, pads: Any = None, value: Any = None, axes: Any
     given = place.attribute("pads") if pads is None else integers(pads, "pads")
     added = np.zeros((x.rank, 2), int)
     added[along] = np.reshape(given, (2, len(along))).T
-    return surrounded(
-        place, x, added, place.attribute("mode", "constant"), number_in(value, number_of(place, "value", 0.0))
-    )
+    number = number_in(value, number_of(place, "value", 0.0))
+    return surrounded(place, x, added, place.attribute("mode", "constant"), number)
 
 
 def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constant", value: float = 0.0) -> Any:
@@ -56,13 +55,9 @@ def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constan
     if len(images) > 4:
         raise NotImportable(f"around {len(rows)} axes")
     before, after = np.pad(pairs, ((len(images) - len(rows), 0), (0, 0)))[1:].T.tolist()
-    fields: dict[str, Any] = (
-        {"mode": [PAD_MODES[mode]]}
-        if mode != "constant"
-        else {"value": max(-GREATEST, min(value, GREATEST))}
-        if value
-        else {}
-    )
+    is_constant = mode == "constant"
+    fields: dict[str, Any] = {} if is_constant else {"mode": [PAD_MODES[mode]]}
+    fields |= {"value": max(-GREATEST, min(value, GREATEST))} if is_constant and value else {}
     x = symbol if images == rows else reshaped(place, symbol, images, ".axes")
     y = place.layer("kPadding", {}, before=before, after=after, **fields)(x)
     return y if images == rows else reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
