@@ -43,6 +43,7 @@ from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
 
+MOST_RANK = 4096
 METADATA = "lora"  # of the file: the rank and alpha of each layer, as JSON
 ANOTHER = "merge_lora() makes it part of the weights; then add another"
 
@@ -72,6 +73,8 @@ def add_lora(
         UserError: no such layer, one of another type, or one that has low-rank layers already.
     """
     check_whole("rank", rank, 1)
+    if rank > MOST_RANK:
+        raise UserError(f"rank is {rank}; give at most {MOST_RANK}, as a change of low rank has few columns")
     if alpha is not None:
         check_range("alpha", alpha, 1e-6, 1e6)
     model._refuse_while_training("add_lora")
@@ -92,7 +95,8 @@ def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     arrays = {name: params[name] for name in low_rank_shapes(layers, params)}
     if file.is_dir():
         raise UserError(f"{file} is a folder; name a file, as in {file / 'lora.safetensors'}")
-    with explained_writing(file):
+    with explained_writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
         export_safetensors(Checkpoint(0, arrays, {}, {}), file, {METADATA: json.dumps(described)})
 
 

@@ -314,6 +314,7 @@ def test_a_model_with_lora_is_not_called_on_features() -> None:
         ({"layers": 3}, "layers takes names of layers or patterns"),
         ({"rank": 0}, "rank is 0; give a whole number of at least 1"),
         ({"rank": 1.5}, "rank is 1.5; give a whole number of at least 1"),
+        ({"rank": 10**9, "layers": "top"}, "rank is 1000000000; give at most 4096"),
         ({"alpha": 0}, "alpha is 0; give a number"),
         ({"ranks": 2}, "add_lora"),
     ],
@@ -337,6 +338,11 @@ def test_refused_layers(tmp_path: Path) -> None:
         model.add_lora(layers="*")
     with pytest.raises(UserError, match="is a folder; name a file"):
         model.save_lora(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file cannot be written"):
+        model.save_lora(tmp_path / "file" / "lora.safetensors")
+    model.save_lora(tmp_path / "new" / "lora.safetensors")
+    assert (tmp_path / "new" / "lora.safetensors").is_file()
     codes = nn.Input(4)
     embedded = nn.Embedding(6, 5, name="codes")(codes)
     tied = nn.Dense(6, use_bias=False, name="scores", param=[nn.Param(share_from="codes_weight")])(embedded)
