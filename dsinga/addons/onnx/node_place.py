@@ -44,8 +44,10 @@ class MadeLayers:
 
     def unique(self, base: str) -> str:
         """Return a name that no other layer has, ``base`` for the first one that asks for it."""
-        names = [base, *(f"{base}_{number}" for number in range(1, len(self._names) + 1))]
-        name = next(name for name in names if name not in self._names)
+        name, number = base, 0
+        while name in self._names:
+            number += 1
+            name = f"{base}_{number}"
         self._names.add(name)
         return name
 

@@ -23,6 +23,7 @@ from dsinga.base.durable_files import (
     write_file,
 )
 from dsinga.base.errors import UserError
+from dsinga.nn.model.given_data import as_codes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -138,9 +139,10 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
     installed, or cannot run the file.
     """
     package = onnxruntime_package()
-    names = model.input_names()
-    records = x if isinstance(x, Mapping) else dict(zip(names, x if len(names) > 1 else [x], strict=True))
+    names, encoders = model.input_names(), model.text_encoders()
     expected = model.predict(x)
+    given = x if isinstance(x, Mapping) else dict(zip(names, x if len(names) > 1 else [x], strict=True))
+    records = {name: as_codes(array, name, encoders) for name, array in given.items()}
     options = package.SessionOptions()
     options.log_severity_level = 3
     try:

@@ -147,6 +147,18 @@ def model():
     return model
 
 
+def test_records_to_check_are_those_of_predict(tmp_path, model):
+    pytest.importorskip("onnxruntime")
+    texts = ["a b c", "b c d", "a"]
+    words = nn.TextVectorization(max_tokens=9, output_sequence_length=4)
+    words.adapt(texts)
+    net = nn.Sequential([words, nn.Embedding(9, 3), nn.GlobalAveragePooling1D()])
+    assert net.export(tmp_path / "texts.onnx", check=texts) < 1e-5
+    x, y = nn.Input((2,), name="x"), nn.Input((2,), name="y")
+    with pytest.raises(UserError, match="x needs 2 sources, one for each of x, y, not 1"):
+        nn.Model([x, y], nn.Add()([x, y])).export(tmp_path / "two.onnx", check=[np.zeros((3, 2), np.float32)])
+
+
 def test_the_greatest_difference_from_onnx_runtime(tmp_path, model):
     pytest.importorskip("onnxruntime")
     write_onnx(dense_net(), PARAMS, tmp_path / "net.onnx")
