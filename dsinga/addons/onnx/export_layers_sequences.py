@@ -33,13 +33,14 @@ def embedding(w: LayerWriter) -> str:
     """Write the rows of a table; those of steps after the end, of the code -1, are 0."""
     codes = step_codes(w)
     rows = w.add("Gather", w.param(0), w.add("Max", codes, 0))
-    real = w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": FLOAT}), ("Unsqueeze", [-1]))
+    real = w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": FLOAT}), ("Unsqueeze", [len(w.layer.codes_shape)]))
     return w.add("Mul", rows, real)
 
 
 def one_hot(w: LayerWriter) -> str:
     """Write one-hot vectors of codes; those of the code -1 are 0."""
-    return w.chain(step_codes(w), ("Unsqueeze", [-1]), ("Equal", np.arange(w.layer.size)), ("Cast", {"to": FLOAT}))
+    axis = len(w.layer.codes_shape)
+    return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", np.arange(w.layer.size)), ("Cast", {"to": FLOAT}))
 
 
 def sequence_length(w: LayerWriter) -> str:
@@ -127,7 +128,8 @@ def _initial(w: LayerWriter) -> list[str]:
 def window_ends(w: LayerWriter, windows: StepWindows, lengths: str) -> str:
     """Return how many windows of steps sequences of these lengths have, (B,) int64."""
     room = windows.before + windows.after - windows.extent
-    counts = w.chain(lengths, ("Add", room), ("Max", 0), ("Div", windows.stride), ("Add", 1))
+    strides = [("Div", windows.stride)] if windows.stride > 1 else []
+    counts = w.chain(lengths, ("Add", room), ("Max", 0), *strides, ("Add", 1))
     return w.add("Where", w.add("Greater", lengths, 0), counts, 0)
 
 

@@ -32,6 +32,7 @@ class Recurrent:
         params: those of both directions, by the names of the layer's roles.
         settings: of its layers.
         starts: the state before the first step for each direction, (B, S), None for zeros.
+        lengths: the layer that says where sequences end, None where all have all steps.
     """
 
     place: NodePlace
@@ -39,6 +40,7 @@ class Recurrent:
     params: list[dict[str, tuple[Constant, np.ndarray]]]
     settings: dict[str, Any]
     starts: list[Symbol | None]
+    lengths: Symbol | None = None
 
     @property
     def size(self) -> int:
@@ -54,7 +56,7 @@ class Recurrent:
         settings |= {"bidirectional": True} if len(directions) > 1 else {}
         settings |= {"initial_state": True} if start is not None else {}
         layer = self.place.layer(f"k{self.place.node.op_type}", params, self.suffix, **settings)
-        symbol: Symbol = layer([x] if start is None else [x, start])
+        symbol: Symbol = layer([each for each in (x, self.lengths, start) if each is not None])
         return symbol
 
     def over_steps(self, x: Symbol, is_reverse: bool) -> Symbol:
@@ -105,8 +107,29 @@ def recurrent(
         settings["recurrent_bias"] = True
     params = [params_of(kind, d, weight, state_weight, bias, settings) for d in range(directions)]
     starts = [start_of(place, [begin, begin_cell] if kind == "LSTM" else [begin], d) for d in range(directions)]
-    node = Recurrent(place, f".stacked{count}" if count else "", params, settings, starts)
-    return results_of(node, x.symbol, place.attribute("direction", "forward") == "reverse")
+    ends, is_reverse = lengths_of(place, lengths), place.attribute("direction", "forward") == "reverse"
+    backward_apart = is_reverse or (directions == 2 and any(start is not None for start in starts))
+    if ends is not None and (backward_apart or any(place.node.output[1:])):
+        raise NotImportable("with lengths of sequences and last states, or one direction from the last step")
+    node = Recurrent(place, f".stacked{count}" if count else "", params, settings, starts, ends)
+    return results_of(node, x.symbol, is_reverse)
+
+
+def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
+    """Return the layer that says where sequences of codes end, of the number of their codes from 0 on; None for none.
+
+    Raises NotImportable for lengths that are computed in another way.
+    """
+    if not isinstance(lengths, Value):
+        return None
+    symbol = lengths.symbol
+    while symbol.builder.kind == "Reshape" or symbol.builder.settings.get("pool") == "SUM":
+        (symbol,) = symbol.sources
+    settings = symbol.builder.settings
+    if settings.get("operator") != "GREATER_EQUAL" or settings.get("number") or len(symbol.sources) != 1:
+        raise NotImportable("with lengths of sequences that are not the number of their codes from 0 on")
+    codes: Symbol = nn.SequenceLength(name=place.name(".lengths"))(symbol.sources[0])
+    return codes
 
 
 def results_of(node: Recurrent, x: Symbol, is_reverse: bool) -> list[Value | None]:
@@ -141,7 +164,7 @@ def check(place: NodePlace, x: Value, weights: tuple[Any, ...], lengths: Any, pe
     steps = x.shape[1 - batch]
     lacking = {
         "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
-        "lengths of sequences": lengths is not None and {*integers(lengths, "lengths")} != {steps},
+        "lengths of sequences": isinstance(lengths, Constant) and {*integers(lengths, "lengths")} != {steps},
         "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
         "clip": place.attribute("clip", 0.0),
         "input_forget": place.attribute("input_forget", 0),

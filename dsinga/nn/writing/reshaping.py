@@ -31,7 +31,8 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
         symbol = symbol.sources[0]
     if rows_of(symbol) == tuple(rows):
         return symbol
-    layer = Flatten(name=place.name(suffix)) if len(rows) == 1 else Reshape([*rows], name=place.name(suffix))
+    is_flat = len(rows) == 1 and rows_of(symbol) != ()
+    layer = Flatten(name=place.name(suffix)) if is_flat else Reshape([*rows], name=place.name(suffix))
     return layer(symbol)
 
 

@@ -101,6 +101,46 @@ def test_a_file_computes_the_predictions(name, tmp_path):
         assert [each.shape[1] for each in runner.get_inputs()] == STEPS[name]
 
 
+# Params that come back under other names (shared ones, and moments of a kNormalization) or with other axes (windows of
+# steps, which come back as images of one row), and a net that comes back in part: convolutions of all steps at once.
+OTHER = (
+    "w1",
+    "w2",
+    "b1",
+    "b2",
+    "normalised",
+    "output_mean",
+    "output_std",
+    "title_conv_weight",
+    "conv3_",
+    "conv4_",
+    "conv5_",
+)
+NOT_READ = {"alexnet", "convlstm"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in NOT_READ])
+def test_an_import_of_the_export_has_the_params_and_predictions(name, tmp_path):
+    make, x = MODELS[name]
+    model = made(make, x, tmp_path)
+    expected = model.predict(x)
+    model.export(tmp_path / "net.onnx")
+    net = onnx.load(tmp_path / "net.onnx").graph
+    records = x if isinstance(x, dict) else {model.input_names()[0]: x}
+    imported = nn.load_onnx(tmp_path / "net.onnx", *(records[each.name].shape[1:] for each in net.input))
+    results = imported.predict({each.name: records[each.name] for each in net.input})
+    for result, features in zip(flatten([results]), flatten([expected]), strict=True):
+        np.testing.assert_allclose(result, features, rtol=1e-5, atol=1e-5)
+    written = {each.name for each in net.initializer} & model.params.keys()
+    for param in written - {param for param in written if param.startswith(OTHER)}:
+        np.testing.assert_array_equal(imported.params[param], model.params[param])
+
+
+def flatten(results: list[Any]) -> list[np.ndarray]:
+    """Return the arrays of results, one or a list of which a model gives."""
+    return [array for each in results for array in (each if isinstance(each, list) else [each])]
+
+
 def test_all_models_are_here():
     assert {*models.__all__} - {name.split()[0] for name in MODELS} == {"bigru_crf", "rbm"}
 
