@@ -47,7 +47,7 @@ PATTERNS: Sequence[tuple[str, str, str]] = (
 
 # What a model gives otherwise.
 OTHERWISE: Sequence[tuple[str, str, str]] = (
-    ("Attention", "robustness", "queries that see no key, which gather the mean instead of 0"),
+    ("Attention", "robustness|fullymasked", "queries that see no key, which gather the mean instead of 0"),
     ("Attention", "qk_matmul.*causal_expanded", "scores of hidden keys, which are -1e9 instead of -inf"),
     ("BatchNormalization", "training_mode", "training outputs, where a model predicts"),
     ("Resize", "downsample_scales_.*align_corners", "computed by whole sizes, as PyTorch and ONNX Runtime do"),

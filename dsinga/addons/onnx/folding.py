@@ -82,7 +82,12 @@ def filled(node: Any, shape: Constant) -> Constant:
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
-    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NotImportable."""
+    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NotImportable.
+
+    Numbers that are all the same, such as first states, may have been made for the batch of the file.
+    """
+    if x.array.ndim == shape.array.size and (x.array == x.array.ravel()[:1]).all():
+        x = Constant(x.array[(slice(0, 1),) * x.array.ndim])
     try:
         sizes = np.broadcast_shapes(x.array.shape, tuple(map(int, shape.array)))
         return replace(x, array=np.broadcast_to(x.array, sizes))

@@ -160,7 +160,8 @@ class NodePlace:
         base = NodePlace(self.made, self.node, x.name) if x.is_param else self
         settings: dict[str, Any] = {"num_output": rows[-1], "leading": list(rows[:-1])}
         settings |= {} if x.is_param else {"trainable": False}
-        params = {"vector": (x, np.asarray(array, np.float32).reshape(rows))}
+        own = x if x.is_param else Constant(array)  # fixed numbers are those of one layer
+        params = {"vector": (own, np.asarray(array, np.float32).reshape(rows))}
         builder = base.layer("kLearnedVector", params, "" if x.is_param else f".constant{suffix}", **settings)
         symbol = builder(self.made.source)
         if x.is_param:

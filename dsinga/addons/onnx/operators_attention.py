@@ -21,7 +21,15 @@ def attention(
     past_value: Any = None, lengths: Any = None,
 ) -> Any:  # fmt: skip
     """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as the operator of version 23 has it."""
-    known = {"q_num_heads", "kv_num_heads", "scale", "is_causal", "softcap", "softmax_precision"}
+    known = {
+        "q_num_heads",
+        "kv_num_heads",
+        "scale",
+        "is_causal",
+        "softcap",
+        "softmax_precision",
+        "qk_matmul_output_mode",
+    }
     lacking = {
         "keys of earlier calls": past_key is not None or past_value is not None,
         "lengths of keys": lengths is not None,

@@ -31,6 +31,8 @@ def view(place: NodePlace, x: Value, shape: Sequence[int]) -> Value:
         return Value(reshaped(place, x.symbol, shape or (1,)), shape, None, x.dtype)
     before = math.prod(x.shape[: x.batch_axis])
     axis = axis_with_batch(shape, before, place.batch)
+    if axis is None:
+        raise NotImportable("that mixes the records of a batch")
     start, size = math.prod(shape[:axis]), shape[axis]
     if before % start or (start * size) % (before * place.batch):
         raise NotImportable("that mixes the records of a batch")
@@ -43,14 +45,12 @@ def view(place: NodePlace, x: Value, shape: Sequence[int]) -> Value:
     return Value(symbol, shape, axis, x.dtype, merged)
 
 
-def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int:
-    """Return the axis of a shape that is the batch, or has it, after ``before`` numbers. Raises NotImportable."""
+def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None:
+    """Return the axis of a shape that is the batch, or has it, after ``before`` numbers; None for no axis."""
     starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
     exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
     ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]
-    if not exact + ends:
-        raise NotImportable("that mixes the records of a batch")
-    return (exact + ends)[0]
+    return next(iter(exact + ends), None)
 
 
 def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
@@ -58,15 +58,20 @@ def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
     sizes = [*place.attribute("shape")] if shape is None else integers(shape, "shape")
     is_open = not place.attribute("allowzero", 0)
     sizes = [x.seen[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
-    given, total = place.made.given_batch, math.prod(x.shape)
-    known = max(math.prod(size for size in sizes if size != -1), 1)
-    result = [total // known if size == -1 else size for size in sizes]
-    if math.prod(result) == total or x.batch_axis is None or not given:
+    known, total = max(math.prod(size for size in sizes if size != -1), 1), math.prod(x.shape)
+    result, given = [total // known if size == -1 else size for size in sizes], place.made.given_batch
+    if x.batch_axis is None or not given:
         return view(place, x, result)
-    result = [total // place.batch * given // known if size == -1 else size for size in sizes]  # the file's batch
-    axis = axis_with_batch(result, math.prod(x.shape[: x.batch_axis]), given)
-    result[axis] = result[axis] // given * place.batch
-    return view(place, x, result)
+    before = math.prod(x.shape[: x.batch_axis])
+    of_file = [total // place.batch * given // known if size == -1 else size for size in sizes]
+    ways = [(size, own) for size, own in ((place.batch, result), (given, of_file)) if math.prod(own) * place.batch
+            == total * size]  # fmt: skip
+    for is_exact in (True, False):
+        for size, own in ways:
+            axis = axis_with_batch(own, before, size)
+            if axis is not None and (not is_exact or own[axis] == size):
+                return view(place, x, [*own[:axis], own[axis] // size * place.batch, *own[axis + 1 :]])
+    raise NotImportable("that mixes the records of a batch")
 
 
 def shape_of(place: NodePlace, x: Value) -> Constant:
@@ -200,6 +205,8 @@ def part(place: NodePlace, x: Value, axis: int, item: int | slice) -> Value:
                 joint = replace(x, symbol=source, shape=(*x.shape[:axis], length, *x.shape[axis + 1 :]))
                 return part(place, joint, axis, item)
             item -= length
+    if isinstance(item, int) and row == 0 and (projected := part_of_projection(place, x.symbol, item)) is not None:
+        return Value(projected, tuple(shape), None if batch is None else batch - (axis < batch), x.dtype)
     if isinstance(item, int) and size == 1:
         return view(place, x, shape)
     symbol = x.symbol[(slice(None), *[slice(None)] * row, item)]
@@ -210,6 +217,34 @@ def part(place: NodePlace, x: Value, axis: int, item: int | slice) -> Value:
     if isinstance(item, slice) and shape[axis] == 1:
         place.made.parts[id(symbol)] = x, axis, item.start
     return Value(symbol, tuple(shape), batch, x.dtype)
+
+
+def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
+    """Return queries, keys or values of PyTorch's attention, of its one projection to all three; None for others."""
+    chain = [symbol]
+    while chain[-1].builder.kind in ("Reshape", "Permute"):
+        chain.append(chain[-1].sources[0])
+    dense = chain.pop()
+    name, rows = dense.builder.name or "", rows_of(dense)
+    if dense.builder.kind != "Dense" or not name.endswith("in_proj") or len(rows) != 2 or rows[1] % 3:
+        return None
+    numbers = np.arange(math.prod(rows))
+    which = numbers.reshape(rows)
+    for x in reversed(chain):
+        dims = x.builder.settings.get("dims")
+        which = which.reshape(rows_of(x)) if dims is None else which.transpose([axis - 1 for axis in dims])
+    if which.shape[0] != 3 or not np.array_equal(
+        which[item].ravel(), numbers.reshape(-1, 3, rows[1] // 3)[:, item].ravel()
+    ):
+        return None
+    params = {}
+    for role in ("weight", "bias"):
+        if (whole := place.made.arrays.get((name, role))) is not None:
+            own = np.split(whole, 3)[item]
+            params[role] = Constant(own), own
+    own_place = NodePlace(place.made, place.node, f"{name}_{'qkv'[item]}")
+    y = own_place.layer(nn.Dense, params, units=rows[1] // 3, use_bias="bias" in params)(dense.sources[0])
+    return reshaped(place, y, rows_of(symbol)[1:], ".part")
 
 
 def slice_of(place: NodePlace, x: Value, *inputs: Any) -> Value:
