@@ -23,6 +23,7 @@ class MadeLayers:
         given_batch: the number of records that the file says, None where it leaves it open.
         source: the feature of the first input.
         arrays: the params by the name of the layer and the role.
+        given: the constants of the graph of all params, and their arrays, those of other layers included.
         vectors: params that are the same for all records, and their features, by their names in the file.
         parts: for features that have one number along an axis, by their ids: the whole, the axis, and which one.
         stacks: the number of the last recurrent layer of each module.
@@ -35,6 +36,7 @@ class MadeLayers:
         self.batch, self.version = batch, version
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
+        self.given: dict[tuple[str, str], tuple[Constant, np.ndarray]] = {}
         self.vectors: dict[str, tuple[np.ndarray, Symbol]] = {}
         self.parts: dict[int, tuple[Value, int, int]] = {}
         self.stacks: dict[str, int] = {}
@@ -128,7 +130,7 @@ class NodePlace:
             if given is None:
                 confs.append({"static": True})
                 continue
-            constant, array = given
+            constant, array = self.made.given[layer_name, role] = given
             owner = self.made.owner_of(constant, array, own)
             confs.append({} if owner == own else {"name": own, "share_from": owner})
             if owner == own:

@@ -60,9 +60,11 @@ def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
     sizes = [x.seen[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
     known, total = max(math.prod(size for size in sizes if size != -1), 1), math.prod(x.shape)
     result, given = [total // known if size == -1 else size for size in sizes], place.made.given_batch
+    before = math.prod(x.shape[: x.batch_axis])
+    if not given and math.prod(result) != total:  # which the file computes for one number of records only
+        given = next((size for axis, size in enumerate(sizes) if size > 0 and math.prod(sizes[:axis]) == before), None)
     if x.batch_axis is None or not given:
         return view(place, x, result)
-    before = math.prod(x.shape[: x.batch_axis])
     of_file = [total // place.batch * given // known if size == -1 else size for size in sizes]
     ways = [(size, own) for size, own in ((place.batch, result), (given, of_file)) if math.prod(own) * place.batch
             == total * size]  # fmt: skip
@@ -226,7 +228,8 @@ def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
         chain.append(chain[-1].sources[0])
     dense = chain.pop()
     name, rows = dense.builder.name or "", rows_of(dense)
-    if dense.builder.kind != "Dense" or not name.endswith("in_proj") or len(rows) != 2 or rows[1] % 3:
+    bias = place.made.given.get((name, "bias"))
+    if bias is None or not bias[0].name.endswith("in_proj_bias") or len(rows) != 2 or rows[1] % 3:
         return None
     numbers = np.arange(math.prod(rows))
     which = numbers.reshape(rows)
@@ -239,10 +242,10 @@ def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
         return None
     params = {}
     for role in ("weight", "bias"):
-        if (whole := place.made.arrays.get((name, role))) is not None:
-            own = np.split(whole, 3)[item]
-            params[role] = Constant(own), own
-    own_place = NodePlace(place.made, place.node, f"{name}_{'qkv'[item]}")
+        if (given := place.made.given.get((name, role))) is not None:
+            own = np.split(given[1], 3)[item]
+            params[role] = Constant(own, f"{given[0].name} {item}" if given[0].name else ""), own
+    own_place = NodePlace(place.made, place.node, f"{name.removesuffix('.in_proj')}.in_proj_{'qkv'[item]}")
     y = own_place.layer(nn.Dense, params, units=rows[1] // 3, use_bias="bias" in params)(dense.sources[0])
     return reshaped(place, y, rows_of(symbol)[1:], ".part")
 
@@ -334,7 +337,9 @@ def cast(place: NodePlace, x: Operand, like: Any = None) -> Operand:
     else:
         dtype = (like.array if isinstance(like, Constant) else like).dtype
     if isinstance(x, Constant):  # whose dtype a tensor of the layers says
-        return replace(x, array=x.array.astype(dtype))
+        return Constant(x.array.astype(dtype), x.name, x.part)
+    if isinstance(x, Constant):
+        return Constant(x.array.astype(dtype), x.name, x.part)
     if dtype == BOOL != x.dtype:
         return combine(place, "NOT_EQUAL", (x, 0.0), BOOL)
     if dtype.kind not in "fiub" or (dtype.kind == "f" and dtype.itemsize < 4):
