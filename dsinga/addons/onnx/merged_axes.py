@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import NUMBERS
-from dsinga.addons.onnx.values import Constant, NotImportable, Value
+from dsinga.addons.onnx.values import Constant, NotImportable, Value, like
 
 KNOWING = {"Reshape", "Transpose", "Shape", "Size"}  # take such tensors as they are
 ALONG_LAST = {
@@ -16,6 +17,8 @@ ALONG_LAST = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Neg", "Abs", "Where", "Cast", "MatMul", "Gemm", "Dense", "Gather"),
     *("Softmax", "LayerNormalization", "RMSNormalization"),
 }
+# Of images (B·T, C, H, W) of steps: by layers that compute each step of (B, T, C, H, W).
+BY_STEP = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"}
 
 
 def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -28,6 +31,8 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
         return make(place, *operands)
     tensors = [x for x in operands if isinstance(x, Value) and x.batch_axis is not None]
     start, stop = next(x.merged for x in tensors if x.merged)
+    if kind in BY_STEP and tensors == [operands[0]] and (start, stop, tensors[0].batch_axis) == (0, 2, 0):
+        return _of_steps(place, make, tensors[0], operands[1:])
     later = tensors[0].rank - stop
     wide = [
         x for x in operands if isinstance(x, Constant) and x.array.ndim > later and kind not in ("MatMul", "Gather")
@@ -39,6 +44,21 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
         _negative_axis(place, tensors[0]), *(replace(x, merged=None) if x in tensors else x for x in operands)
     )
     return replace(result, merged=(start, stop))
+
+
+def _of_steps(place: NodePlace, make: Callable[..., Any], x: Value, others: Sequence[Any]) -> Value:
+    """Return the result of an operator that computes each step of (B, T, ...) by itself."""
+    rows, _, *sizes = x.shape
+    step = nn.Input(tuple(sizes))
+    result = make(place, Value(step, (rows, *sizes)), *others)
+    builders = []
+    while result is not step:
+        builders.append(result.builder)
+        (result,) = result.sources
+    symbol = x.symbol
+    for builder in reversed(builders):
+        symbol = nn.TimeDistributed(builder)(symbol)
+    return replace(like(x, symbol), merged=(0, 2))
 
 
 def _negative_axis(place: NodePlace, x: Value) -> NodePlace:
