@@ -86,13 +86,15 @@ def expanded(x: Constant, shape: Constant) -> Constant:
 
     Numbers that are all the same, such as first states, may have been made for the batch of the file.
     """
-    if x.array.ndim == shape.array.size and (x.array == x.array.ravel()[:1]).all():
-        x = Constant(x.array[(slice(0, 1),) * x.array.ndim])
-    try:
-        sizes = np.broadcast_shapes(x.array.shape, tuple(map(int, shape.array)))
-        return replace(x, array=np.broadcast_to(x.array, sizes))
-    except (ValueError, TypeError) as error:
-        raise NotImportable(f"whose constants do not fit: {error}") from None
+    sizes, arrays = tuple(int(size) for size in shape.array.ravel()), [x.array]
+    if (x.array == x.array.ravel()[:1]).all():
+        arrays.append(x.array[(slice(0, 1),) * x.array.ndim])
+    for array in arrays:
+        try:
+            return replace(x, array=np.broadcast_to(array, np.broadcast_shapes(array.shape, sizes)))
+        except ValueError as error:
+            fault = error
+    raise NotImportable(f"whose constants do not fit: {fault}")
 
 
 def rows_of_table(node: Any, table: Constant, codes: Constant) -> Constant:

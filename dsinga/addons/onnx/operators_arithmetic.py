@@ -50,7 +50,9 @@ def operands_of(place: NodePlace, given: Sequence[Operand | float]) -> list[Valu
     def operand(x: Operand | float) -> Value | float:
         if isinstance(x, Constant) and x.array.size == 1 and x.array.ndim <= rank and not x.is_param:
             return decimal(float(x.array.reshape(())))
-        if isinstance(x, Constant) and np.isneginf(x.array).any():  # of what a softmax makes 0
+        if (
+            isinstance(x, Constant) and x.array.dtype.kind == "f" and np.isneginf(x.array).any()
+        ):  # of what a softmax makes 0
             x = Constant(np.maximum(x.array, np.float32(HIDDEN)))
         return x if isinstance(x, float) else as_tensor(place, x, given)
 

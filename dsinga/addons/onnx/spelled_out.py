@@ -155,7 +155,10 @@ def whole(matcher: Matcher, root: Any, operator: str, inputs: Sequence[str], bou
         axes = {axes_of_mean(node, matcher.constants) for node in inner if node.op_type == "ReduceMean"}
         if epsilon is None or epsilon.array.size != 1 or len(axes) != 1 or len(axis := axes.pop()) != 1:
             return None
-        settings = {"axis": axis[0], "epsilon": float(epsilon.array.item())}  # which the shape of the scale confirms
+        sizes = {size for param in params if param is not None for size in (param.array.size, *param.array.shape[-1:])}
+        if len(sizes) != 1 or sizes == {1}:  # the axis has one scale for each number, so that it is the last one
+            return None
+        settings = {"axis": axis[0], "epsilon": float(epsilon.array.item())}
     if operator == "GroupNormalization":
         groups, ones, zeros = (matcher.constants.get(bound[name]) for name in ("groups", "ones", "zeros"))
         if groups is None or ones is None or zeros is None or (ones.array != 1).any() or zeros.array.any():

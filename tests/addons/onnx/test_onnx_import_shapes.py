@@ -53,6 +53,10 @@ CASES = {
     "further axes": [("Unsqueeze", "x first", {}), ("Expand", "n0 shape", {}), ("Flatten", "n1", {"axis": 1})],
     "records and steps as one axis": [("Reshape", "x rows", {}), ("MatMul", "n0 matrix", {}),
                                       ("Softmax", "n1", {"axis": 1}), ("Reshape", "n2 steps_of_2", {})],
+    "a norm that is not of the last axis": [
+        ("Mul", "x x", {}), ("ReduceMean", "n0 first", {}), ("Add", "n1 two", {}), ("Sqrt", "n2", {}),
+        ("Div", "x n3", {}), ("Mul", "n4 inner", {})],
+    "equal numbers, expanded": [("Expand", "ones minimal", {}), ("Add", "x n0", {})],
     "parts": [("Slice", "x none two_ends last steps", {}), ("Gather", "n0 first", {"axis": 1}),
               ("Squeeze", "n1 first", {})],
     "parts in any order": [("Gather", "x order", {"axis": 1}), ("Tile", "n0 times", {}),
@@ -61,6 +65,7 @@ CASES = {
 ARRAYS = {
     **{"one": np.float32(1), "two": np.float32(2), "row": ROW, "ones": ONES, "matrix": MATRIX},
     **{"first": np.array([1]), "last": np.array([2]), "none": np.array([0]), "minus": np.array([-1])},
+    **{"inner": ROW[:3, None], "minimal": np.array([1, 1])},
     **{"rows": np.array([-1, 5]), "steps_of_2": np.array([-1, 3, 2])},
     **{"shape": np.array([1, 2, 3, 5]), "two_ends": np.array([-1]), "steps": np.array([2])},
     **{"order": np.array([2, 0]), "times": np.array([1, 2, 1])},
