@@ -104,7 +104,7 @@ class NetWalk:
         for info, shape in zip(infos, shapes or [None] * len(infos), strict=True):
             rows, dtype = self._rows(info, shape)
             name = self.made.unique(info.name)
-            symbols.append(nn.Input(rows, name, data_format="channels_first"))
+            symbols.append(nn.Input(rows or (1,), name, data_format="channels_first"))
             self.tensors[info.name] = Value(symbols[-1], (self.made.batch, *rows), 0, dtype)
         if not symbols:
             raise UserError("the net has no inputs; export it with those that it takes")

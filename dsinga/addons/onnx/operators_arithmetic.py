@@ -132,6 +132,8 @@ def mean_of(place: NodePlace, *tensors: Any) -> Any:
 
 def divide(place: NodePlace, a: Any, b: Any) -> Value:
     """Return a / b. Raises NotImportable for integers, whose fractions are cut off."""
+    if isinstance(a, Value) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
+        return a
     dtypes = {(x.array if isinstance(x, Constant) else x).dtype.kind for x in (a, b) if not isinstance(x, float)}
     if dtypes and "f" not in dtypes:
         raise NotImportable("of integers, which cuts off fractions")
