@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import LayerWriter, Refused
+from dsinga.addons.onnx.export_graph import ExportedLayer, Refused
 from dsinga.addons.onnx.files import first_line, onnx_package
 
 OPSET = 21
 
 
-def traced_function(w: LayerWriter) -> str:
+def traced_function(w: ExportedLayer) -> str:
     """Write the nodes of a function, which takes the layer's params and its sources."""
     onnx, function = onnx_package(), w.layer.probed.function
     if function.package != "torch":
@@ -38,7 +38,7 @@ def traced_function(w: LayerWriter) -> str:
     return names[graph.output[0].name]
 
 
-def _computes(w: LayerWriter, model: Any, rows: int) -> bool:
+def _computes(w: ExportedLayer, model: Any, rows: int) -> bool:
     """Whether an ONNX net computes the layer's function for so many random rows."""
     from onnx.reference import ReferenceEvaluator
 
@@ -51,7 +51,7 @@ def _computes(w: LayerWriter, model: Any, rows: int) -> bool:
     return results[0].shape == expected.shape and np.allclose(results[0], expected, 1e-3, 1e-4, equal_nan=True)
 
 
-def _trace(w: LayerWriter, function: Any) -> Any:
+def _trace(w: ExportedLayer, function: Any) -> Any:
     """Return the ONNX net of a function, in which the sources have any number of rows. Raises errors of many kinds."""
     import torch
 

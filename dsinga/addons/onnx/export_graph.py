@@ -128,7 +128,7 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-class LayerWriter:
+class ExportedLayer:
     """What the function of a layer's type writes with: the layer, its params and the values of its sources.
 
     ``sources`` are the names of the values of the sources' features, ``lengths`` those of (B,) int64, how many steps of
@@ -226,4 +226,4 @@ class LayerWriter:
         return self.add("Where", self.add("Unsqueeze", self.counted(x, lengths), [2]), x, fill)
 
 
-WriteLayer = Callable[[LayerWriter], Any]  # returns the name of the feature's value, or a list of those of its parts
+WriteLayer = Callable[[ExportedLayer], Any]  # returns the name of the feature's value, or a list of those of its parts

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import DOUBLE, FLOAT, LayerWriter, WriteLayer
+from dsinga.addons.onnx.export_graph import DOUBLE, FLOAT, ExportedLayer, WriteLayer
 from dsinga.addons.onnx.export_layers_sequences import LOWEST
 from dsinga.layers.sequences.attention import BASE
 
 
-def attention(w: LayerWriter, is_weights: bool = False) -> str:
+def attention(w: ExportedLayer, is_weights: bool = False) -> str:
     """Write attention: products of the heads of queries and keys, a softmax, and products with those of values."""
     queries, keys = (_by_head(w, _rotated(w, w.floats(source))) for source in range(2))
     if w.params:  # v·tanh(q + k) of each query and key
@@ -31,12 +31,12 @@ def attention(w: LayerWriter, is_weights: bool = False) -> str:
     return w.chain(weights, ("MatMul", values), *joined)
 
 
-def _by_head(w: LayerWriter, x: str) -> str:
+def _by_head(w: ExportedLayer, x: str) -> str:
     """Return x (B, T, n) as (B, heads, T, n/heads)."""
     return w.chain(x, ("Reshape", [0, 0, w.layer.heads, -1]), ("Transpose", {"perm": [0, 2, 1, 3]}))
 
 
-def _rotated(w: LayerWriter, x: str) -> str:
+def _rotated(w: ExportedLayer, x: str) -> str:
     """Return x with each pair of neighbouring features of a head rotated by an angle that grows with the step."""
     if not w.settings.rotary:
         return x
@@ -50,12 +50,12 @@ def _rotated(w: LayerWriter, x: str) -> str:
     return w.add("Reshape", w.add("Concat", real, imaginary, axis=-1), [0, 0, w.layer.heads * size])
 
 
-def _angles(w: LayerWriter, x: str, frequencies: np.ndarray) -> str:
+def _angles(w: ExportedLayer, x: str, frequencies: np.ndarray) -> str:
     """Return the positions of the steps of x times frequencies, (T, n) float64."""
     return w.chain(w.places(x), ("Unsqueeze", [1]), ("Cast", {"to": DOUBLE}), ("Mul", frequencies))
 
 
-def _seen(w: LayerWriter) -> str:
+def _seen(w: ExportedLayer) -> str:
     """Return which keys a query sees, to broadcast with (B, heads, Tq, Tk); the empty string for all."""
     seen = [] if w.labels is None else [w.add("Unsqueeze", w.counted(w.floats(1), w.labels), [1, 2])]
     if w.settings.causal:
@@ -64,7 +64,7 @@ def _seen(w: LayerWriter) -> str:
     return w.add("And", *seen) if len(seen) == 2 else (seen or [""])[0]
 
 
-def positional_encoding(w: LayerWriter) -> str:
+def positional_encoding(w: ExportedLayer) -> str:
     """Write x·scale plus sines and cosines of the positions."""
     columns, x = np.arange(w.layer.shape[2]), w.floats()
     angles = _angles(w, x, BASE ** (-(columns // 2 * 2) / len(columns)))

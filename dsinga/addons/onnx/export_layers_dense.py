@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.addons.onnx.export_graph import FIRST, FLOAT, LAST, LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import FIRST, FLOAT, LAST, ExportedLayer, Refused, WriteLayer
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.layers.dense.activation import INNER, OUTER
 from dsinga.layers.dense.activation_functions import NUMBERS, SELU_ALPHA, SELU_SCALE
@@ -13,7 +13,7 @@ from dsinga.layers.dense.arithmetic import COMPARISONS, Operator
 from dsinga.layers.dense.combine import SMALLEST_NORM
 
 
-def inner_product(w: LayerWriter) -> str:
+def inner_product(w: ExportedLayer) -> str:
     """Write x·Wᵀ + b: one Gemm of rows, and of steps, which have more axes, a MatMul and an Add."""
     x, weight, bias = w.floats(), w.param(0), [w.param(1)] if w.layer.bias else []
     if not w.steps:
@@ -26,7 +26,7 @@ def inner_product(w: LayerWriter) -> str:
 ACTIVATIONS = {"HARDSIGMOID": "HardSigmoid", "HARDSWISH": "HardSwish"}  # others are called so but for upper case
 
 
-def activation(w: LayerWriter, name: str = "") -> str:
+def activation(w: ExportedLayer, name: str = "") -> str:
     """Write an activation function, by default that of the layer's settings."""
     x, numbers = w.floats(), dict[str, float]()
     if not name:
@@ -44,19 +44,19 @@ def activation(w: LayerWriter, name: str = "") -> str:
     return w.add(operator, x, **numbers)
 
 
-def relu(w: LayerWriter) -> str:
+def relu(w: ExportedLayer) -> str:
     """Write a rectifier."""
     slope = w.settings.negative_slope
     return w.add("LeakyRelu", w.floats(), alpha=slope) if slope else w.add("Relu", w.floats())
 
 
-def multiply(w: LayerWriter) -> str:
+def multiply(w: ExportedLayer) -> str:
     """Write the product of all sources."""
     first, *others = w.all_floats()
     return w.chain(first, *(("Mul", other) for other in others))
 
 
-def dropout(w: LayerWriter) -> str:
+def dropout(w: ExportedLayer) -> str:
     """Return the source, of which predictions drop nothing. Raises Refused for a member of an ensemble."""
     if w.settings.member and w.settings.dropout_ratio:
         raise Refused("draws a member of an ensemble")
@@ -70,7 +70,7 @@ OPERATORS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def arithmetic(w: LayerWriter) -> str:
+def arithmetic(w: ExportedLayer) -> str:
     """Write x op y of two sources, or of a source and a number."""
     number, operator = w.settings.number, w.settings.operator
     operands = w.all_floats() if number is None else [w.floats(), float(number)]
@@ -82,7 +82,7 @@ def arithmetic(w: LayerWriter) -> str:
     return w.chain(result, *([("Not",)] if operator is Operator.NOT_EQUAL else []), ("Cast", {"to": FLOAT}))
 
 
-def index(w: LayerWriter) -> str:
+def index(w: ExportedLayer) -> str:
     """Write numpy's basic indexing as Slice, Squeeze and Unsqueeze."""
     key: list[Any] = list(w.layer.key)
     if ... in key:
@@ -112,7 +112,7 @@ def _bounds(item: int | slice) -> tuple[int, int, int]:
     return first if item.start is None else item.start, last if item.stop is None else item.stop, step
 
 
-def softmax(w: LayerWriter) -> str:
+def softmax(w: ExportedLayer) -> str:
     """Write softmax over rows, or over equal parts of a row."""
     shape, width = w.layer.source_shapes[0], w.layer.width
     if w.steps or width == shape[-1]:
@@ -121,59 +121,59 @@ def softmax(w: LayerWriter) -> str:
     return w.chain(w.floats(), parted, ("Softmax", {"axis": -1}), ("Reshape", [0, *shape[1:]]))
 
 
-def normalised(w: LayerWriter, operator: str, **attributes: Any) -> str:
+def normalised(w: ExportedLayer, operator: str, **attributes: Any) -> str:
     """Write a normalisation whose operator takes the layer's params."""
     params = (w.param(role) for role in range(len(w.params)))
     return w.add(operator, w.floats(), *params, epsilon=w.settings.epsilon, **attributes)
 
 
-def rms_norm(w: LayerWriter) -> str:
+def rms_norm(w: ExportedLayer) -> str:
     """Write division by the root mean square."""
     x, axes = w.floats(), [*range(w.settings.first_axis, w.rank)]
     root = w.chain(x, ("Mul", x), ("ReduceMean", axes), ("Add", float(w.settings.epsilon)), ("Sqrt",))
     return w.chain(x, ("Div", root), ("Mul", w.param(0)))
 
 
-def normalization(w: LayerWriter) -> str:
+def normalization(w: ExportedLayer) -> str:
     """Write normalisation by given moments, or its inverse."""
     mean, std = (w.param(k, (*s.shape, *[1] * (w.rank - 1 - len(s.shape)))) for k, s in enumerate(w.layer.params))
     nodes = (("Mul", std), ("Add", mean)) if w.settings.inverse else (("Sub", mean), ("Div", std))
     return w.chain(w.floats(), *nodes)
 
 
-def distribution_params(w: LayerWriter) -> str:
+def distribution_params(w: ExportedLayer) -> str:
     """Write log(1 + exp(x)) + 1e-6 in place of the parameters of a distribution that are above 0."""
     positive = w.layer.positive.reshape(-1, *[1] * (w.rank - 1 - w.settings.axis))
     return w.add("Where", positive, w.chain(w.floats(), ("Softplus",), ("Add", 1e-6)), w.floats())
 
 
-def cosine_similarity(w: LayerWriter) -> str:
+def cosine_similarity(w: ExportedLayer) -> str:
     """Write the scaled cosine of two rows."""
     rows = [w.add("Flatten", x) for x in w.all_floats()]
     units = [w.add("Div", x, w.chain(x, ("ReduceL2", [1]), ("Max", SMALLEST_NORM))) for x in rows]
     return w.chain(units[0], ("Mul", units[1]), ("ReduceSum", [1]), ("Mul", float(w.settings.scale)))
 
 
-def dueling(w: LayerWriter) -> str:
+def dueling(w: ExportedLayer) -> str:
     """Write v + a - mean(a) of a value and advantages."""
     value, advantages = w.all_floats()
     return w.add("Add", advantages, w.add("Sub", value, w.add("ReduceMean", advantages, [1])))
 
 
-def learned_vector(w: LayerWriter) -> str:
+def learned_vector(w: ExportedLayer) -> str:
     """Write a param that is the same for each row."""
     rows = w.size(w.sources[0], 0)
     return w.add("Expand", w.param(0), w.add("Concat", rows, [*w.layer.shape[1:]], axis=0))
 
 
-def concate(w: LayerWriter) -> str:
+def concate(w: ExportedLayer) -> str:
     """Write the sources joined along an axis of rows."""
     if not w.layer.axis:
         raise Refused("joins batches")
     return w.add("Concat", *w.all_floats(), axis=w.layer.axis)
 
 
-def slice_parts(w: LayerWriter) -> list[str]:
+def slice_parts(w: ExportedLayer) -> list[str]:
     """Write the parts of the source along an axis of rows."""
     axis = w.layer.axis
     if not axis:

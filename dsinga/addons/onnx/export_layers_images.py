@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import ExportedLayer, Refused, WriteLayer
 from dsinga.job import PaddingMode
 from dsinga.layers.images.resize import Coordinates
 from dsinga.layers.images.sliding import Window
@@ -24,18 +24,18 @@ def window_attributes(window: Window) -> dict[str, Any]:
     return attributes | ({"dilations": [*window.dilation]} if window.dilation else {})
 
 
-def images(w: LayerWriter) -> str:
+def images(w: ExportedLayer) -> str:
     """Return the source as images (B, C, H, W), or volumes; images of one channel may lack its axis."""
     return w.add("Unsqueeze", w.floats(), [1]) if w.rank == 3 else w.floats()
 
 
-def convolution(w: LayerWriter) -> str:
+def convolution(w: ExportedLayer) -> str:
     """Write a convolution of images or volumes."""
     params = w.param(0, w.layer.kernels), *([w.param(1)] if w.layer.bias else [])
     return w.add("Conv", images(w), *params, group=w.layer.groups, **window_attributes(w.layer.window))
 
 
-def transposed_convolution(w: LayerWriter) -> str:
+def transposed_convolution(w: ExportedLayer) -> str:
     """Write a transposed convolution; its padding is what makes the result as large as the layer's."""
     layer, window = w.layer, w.layer.window
     params = w.param(0, layer.kernels), *([w.param(1)] if layer.bias else [])
@@ -49,7 +49,7 @@ def transposed_convolution(w: LayerWriter) -> str:
     )  # fmt: skip
 
 
-def pooling(w: LayerWriter) -> str:
+def pooling(w: ExportedLayer) -> str:
     """Write the maximum or mean of windows."""
     layer, x = w.layer, images(w)
     if w.settings.global_pooling:
@@ -65,7 +65,7 @@ def pooling(w: LayerWriter) -> str:
     return w.add("Mul", y, layer.factor.astype("float32")) if counts and layer.factor is not None else y
 
 
-def tapped(w: LayerWriter, x: str, taps: Sequence[Taps], reduce: str) -> str:
+def tapped(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
     """Write maxima or weighted sums of the points that each point takes, along one axis of fields after the other."""
     nodes: list[tuple[Any, ...]] = []
     for axis, along in enumerate(taps, 2):
@@ -77,7 +77,7 @@ def tapped(w: LayerWriter, x: str, taps: Sequence[Taps], reduce: str) -> str:
     return w.chain(x, *nodes)
 
 
-def padding(w: LayerWriter) -> str:
+def padding(w: ExportedLayer) -> str:
     """Write points around fields: a node for each mode."""
     layer, nodes = w.layer, list[tuple[Any, ...]]()
     for mode in dict.fromkeys(layer.modes):
@@ -90,13 +90,13 @@ def padding(w: LayerWriter) -> str:
     return w.chain(w.floats(), *nodes)
 
 
-def cropping(w: LayerWriter) -> str:
+def cropping(w: ExportedLayer) -> str:
     """Write fields without their outermost points."""
     ends = [b + n for b, n in zip(w.layer.before, w.layer.sizes, strict=True)]
     return w.add("Slice", w.floats(), [*w.layer.before], ends, [*range(2, w.rank)])
 
 
-def upsampling(w: LayerWriter) -> str:
+def upsampling(w: ExportedLayer) -> str:
     """Write fields with more points, repeated or interpolated linearly between their centres."""
     places = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if w.layer.is_linear:
@@ -104,7 +104,7 @@ def upsampling(w: LayerWriter) -> str:
     return w.add("Resize", w.floats(), "", [1.0, 1.0, *map(float, w.layer.factors)], **places)
 
 
-def resize(w: LayerWriter) -> str:
+def resize(w: ExportedLayer) -> str:
     """Write fields of another size: by Resize where it has the settings, else as weighted sums along each axis."""
     layer, settings = w.layer, w.settings
     method, count = settings.method.name[1:].lower(), len(layer.taps)
@@ -142,13 +142,13 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=.)([A-Z])", r"_\1", name[1:]).lower()
 
 
-def lrn(w: LayerWriter) -> str:
+def lrn(w: ExportedLayer) -> str:
     """Write local response normalisation."""
     size, alpha, beta, bias = w.layer.factors
     return w.add("LRN", w.floats(), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
-def image_preprocess(w: LayerWriter) -> str:
+def image_preprocess(w: ExportedLayer) -> str:
     """Write the mean, the scale, the padding and the crop of the centre of images."""
     layer = w.layer
     height, width = layer.source_shapes[0][-2:]
@@ -162,7 +162,7 @@ def image_preprocess(w: LayerWriter) -> str:
     return w.chain(images(w), *nodes)
 
 
-def convolution_lstm(w: LayerWriter) -> str:
+def convolution_lstm(w: ExportedLayer) -> str:
     """Write a convolutional LSTM: the nodes of one step after the other."""
     layer, filters = w.layer, w.layer.filters
     window, recurrent = window_attributes(layer.window), window_attributes(layer.recurrent_window)

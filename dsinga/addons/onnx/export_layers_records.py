@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import FLOAT, INT64, LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import FLOAT, INT64, ExportedLayer, Refused, WriteLayer
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from dsinga.reading.open_layer import augmented_info
 
 
-def lengths_of_codes(w: LayerWriter, codes: str) -> str:
+def lengths_of_codes(w: ExportedLayer, codes: str) -> str:
     """Return how many steps of codes (B, T) come before the end, where they are -1: (B,) int64."""
     return w.chain(codes, ("GreaterOrEqual", 0), ("Cast", {"to": INT64}), ("ReduceSum", [1], {"keepdims": 0}))
 
 
-def record_input(w: LayerWriter) -> str:
+def record_input(w: ExportedLayer) -> str:
     """Write the normalisation of records; images with their channels last get them first."""
     layer: Any = w.layer
     x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
@@ -38,7 +38,7 @@ def record_input(w: LayerWriter) -> str:
     return x if std is None else w.add("Div", x, np.asarray(std, np.float32))
 
 
-def fitted(w: LayerWriter, x: str, shape: tuple[int, ...]) -> str:
+def fitted(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     """Write what predictions do to records of another shape: sequences are cut, images are cropped or resized.
 
     The last two are linear functions of the rows and of the columns of images, whose matrices are those of images in
@@ -60,25 +60,25 @@ def fitted(w: LayerWriter, x: str, shape: tuple[int, ...]) -> str:
     return w.add("Einsum", *matrices, x, equation="ih,jw,nhwc->nijc" if w.layer.channels_last else "ih,jw,nchw->ncij")
 
 
-def mnist(w: LayerWriter) -> str:
+def mnist(w: ExportedLayer) -> str:
     """Write x/norm_a - norm_b."""
     return w.chain(w.floats(), ("Div", float(w.settings.norm_a)), ("Sub", float(w.settings.norm_b)))
 
 
-def passed_on(w: LayerWriter) -> str:
+def passed_on(w: ExportedLayer) -> str:
     """Return the source of a layer that changes nothing. Raises Refused for one that makes random numbers."""
     if not w.sources:
         raise Refused("makes random numbers")
     return w.sources[0]
 
 
-def largest(w: LayerWriter) -> str:
+def largest(w: ExportedLayer) -> str:
     """Write the indices of the largest numbers of a row."""
     rows = w.add("Flatten", w.floats())
     return w.as_integers(w.parts("TopK", rows, [w.layer.topk], outputs=2, axis=1)[1])
 
 
-def hidden_side(w: LayerWriter) -> str:
+def hidden_side(w: ExportedLayer) -> str:
     """Write the means of the hidden units of a restricted Boltzmann machine."""
     product = w.add("Gemm", w.floats(), w.param(0), *([w.param(1)] if w.layer.bias else []), transB=1)
     return product if w.layer.gaussian else w.add("Sigmoid", product)

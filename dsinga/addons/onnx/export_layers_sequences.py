@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.onnx.export_graph import FLOAT, INT32, INT64, LayerWriter, Refused, WriteLayer
+from dsinga.addons.onnx.export_graph import FLOAT, INT32, INT64, ExportedLayer, Refused, WriteLayer
 from dsinga.addons.onnx.export_layers_records import lengths_of_codes
 from dsinga.layers.sequences.convolution1d import CHOOSING
 from dsinga.layers.sequences.steps import StepWindows
@@ -19,7 +19,7 @@ FUNCTIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "identity": "
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def step_codes(w: LayerWriter) -> str:
+def step_codes(w: ExportedLayer) -> str:
     """Return the codes that a layer takes of those of its source: the first steps, or one step."""
     codes = w.codes()
     if w.rank == 2 and w.layer.step is not None:
@@ -29,7 +29,7 @@ def step_codes(w: LayerWriter) -> str:
     return codes
 
 
-def embedding(w: LayerWriter) -> str:
+def embedding(w: ExportedLayer) -> str:
     """Write the rows of a table; those of steps after the end, of the code -1, are 0."""
     codes = step_codes(w)
     rows = w.add("Gather", w.param(0), w.add("Max", codes, 0))
@@ -37,13 +37,13 @@ def embedding(w: LayerWriter) -> str:
     return w.add("Mul", rows, real)
 
 
-def one_hot(w: LayerWriter) -> str:
+def one_hot(w: ExportedLayer) -> str:
     """Write one-hot vectors of codes; those of the code -1 are 0."""
     axis = len(w.layer.codes_shape)
     return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", np.arange(w.layer.size)), ("Cast", {"to": FLOAT}))
 
 
-def sequence_length(w: LayerWriter) -> str:
+def sequence_length(w: ExportedLayer) -> str:
     """Write the codes that end sequences, or features where they end, and how many steps these have."""
     mask, end = w.settings.mask_value, w.settings.end
     if mask is None:
@@ -64,7 +64,7 @@ def sequence_length(w: LayerWriter) -> str:
     return w.add("GatherElements", x, w.chain(order, ("Unsqueeze", [2]), ("Expand", w.add("Shape", x))), axis=1)
 
 
-def recurrent(w: LayerWriter) -> str:
+def recurrent(w: ExportedLayer) -> str:
     """Write kGRU, kLSTM and kRNN: ONNX's operator between Transposes, as it has the steps first."""
     layer, is_step = w.layer, not w.layer.sequences
     weights = [w.joined(k, _roles(layer, n), partial(_ordered, layer)) for n, k in enumerate(("hx", "hh"))]
@@ -98,7 +98,7 @@ def _ordered(layer: Any, given: list[np.ndarray]) -> np.ndarray:
     return gates.reshape(layer.directions, len(order) * layer.size, *shape)
 
 
-def _biases(w: LayerWriter) -> str:
+def _biases(w: ExportedLayer) -> str:
     """Return both biases of all gates and directions, (directions, 2·gates·H), 0 for second ones that are not there.
 
     ONNX's second bias is that of the product with the state, as PyTorch's.
@@ -113,7 +113,7 @@ def _biases(w: LayerWriter) -> str:
     return w.joined("b", [*first, *second], join)
 
 
-def _initial(w: LayerWriter) -> list[str]:
+def _initial(w: ExportedLayer) -> list[str]:
     """Return the states before the first step, as ONNX takes them; nothing for zeros."""
     source = w.layer.state_source if w.layer.sequences else (1 if len(w.sources) > 1 else None)
     if source is None:
@@ -125,7 +125,7 @@ def _initial(w: LayerWriter) -> list[str]:
     return [w.add("Unsqueeze", state, [0]) for state in states]
 
 
-def window_ends(w: LayerWriter, windows: StepWindows, lengths: str) -> str:
+def window_ends(w: ExportedLayer, windows: StepWindows, lengths: str) -> str:
     """Return how many windows of steps sequences of these lengths have, (B,) int64."""
     room = windows.before + windows.after - windows.extent
     strides = [("Div", windows.stride)] if windows.stride > 1 else []
@@ -133,13 +133,13 @@ def window_ends(w: LayerWriter, windows: StepWindows, lengths: str) -> str:
     return w.add("Where", w.add("Greater", lengths, 0), counts, 0)
 
 
-def over_steps(w: LayerWriter, x: str, operator: str, *inputs: str, **attributes: Any) -> str:
+def over_steps(w: ExportedLayer, x: str, operator: str, *inputs: str, **attributes: Any) -> str:
     """Write an operator of images along the steps of sequences (B, T, n): of (B, n, T), between Transposes."""
     y = w.add(operator, w.add("Transpose", x, perm=[0, 2, 1]), *inputs, **attributes)
     return w.add("Transpose", y, perm=[0, 2, 1])
 
 
-def convolution1d(w: LayerWriter) -> str:
+def convolution1d(w: ExportedLayer) -> str:
     """Write a convolution over steps, of zeros after the ends of sequences."""
     layer, windows = w.layer, w.layer.windows
 
@@ -155,7 +155,7 @@ def convolution1d(w: LayerWriter) -> str:
     return w.masked(y, w.ends)
 
 
-def pooling1d(w: LayerWriter) -> str:
+def pooling1d(w: ExportedLayer) -> str:
     """Write the maximum, mean, sum, first or last step of all steps or of windows of steps."""
     windows, method, lengths = w.layer.windows, w.layer.method.name, w.labels
     if w.layer.method in CHOOSING:
@@ -180,7 +180,7 @@ def pooling1d(w: LayerWriter) -> str:
     return w.masked(y, w.ends)
 
 
-def _chosen_steps(w: LayerWriter, method: str) -> str:
+def _chosen_steps(w: ExportedLayer, method: str) -> str:
     """Write the first or last steps of windows, or both of all steps."""
     x, windows, lengths = w.floats(), w.layer.windows, w.labels
     if not w.layer.over_all:
@@ -200,7 +200,7 @@ def _chosen_steps(w: LayerWriter, method: str) -> str:
     return halves[0] if len(halves) == 1 else w.add("Concat", *halves, axis=1)
 
 
-def next_codes(w: LayerWriter) -> str:
+def next_codes(w: ExportedLayer) -> str:
     """Write the next code of each step."""
     if w.layer.step is not None:
         return w.as_integers(w.add("Gather", w.codes(), int(w.layer.step) + 1, axis=1))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.addons.onnx.export_functions import OPSET, traced_function
-from dsinga.addons.onnx.export_graph import FLOAT, INT64, GraphWriter, LayerWriter, Refused
+from dsinga.addons.onnx.export_graph import FLOAT, INT64, ExportedLayer, GraphWriter, Refused
 from dsinga.addons.onnx.export_layers_attention import ATTENTION
 from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
@@ -179,7 +179,7 @@ def write_graph(
             if _takes_codes(net, stage.position):
                 graph.integers.add(sources[0])
         ends = [lengths[edge.node] for edge in stage.edges]
-        writer = LayerWriter(graph, layer, node.params, sources, ends, len(layer.source_shapes[0]) if ends else 0)
+        writer = ExportedLayer(graph, layer, node.params, sources, ends, len(layer.source_shapes[0]) if ends else 0)
         first = len(graph.nodes)
         try:
             features[stage.position] = graph.name_layer(layer.name, write_layer(writer), first)
@@ -235,7 +235,7 @@ def _as_codes(net: NeuralNet, stage: Stage, position: int) -> bool:
     return is_code or passes_on or all(edge.labels for edge in edges)
 
 
-def write_layer(w: LayerWriter) -> Any:
+def write_layer(w: ExportedLayer) -> Any:
     """Write the nodes of a layer; return the value of its feature. Raises Refused for a layer that ONNX lacks."""
     layer = w.layer
     if layer.is_input:
@@ -256,7 +256,7 @@ def write_layer(w: LayerWriter) -> Any:
     return _by_step(w, layer, write)
 
 
-def _by_step(w: LayerWriter, layer: TimeDistributed, write: Any) -> str:
+def _by_step(w: ExportedLayer, layer: TimeDistributed, write: Any) -> str:
     """Write a layer whose rows are all steps of sequences (B, T, ...), between a Reshape before and one after it."""
     first = next(k for k, is_repeated in enumerate(layer.repeated) if not is_repeated)
     size = w.add("Shape", w.sources[first], start=0, end=2)

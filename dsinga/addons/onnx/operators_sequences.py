@@ -23,7 +23,7 @@ FIELDS = ("gate_activation", "candidate_activation", "cell_activation")
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class RecurrentNode:
     """A node of a recurrent operator.
 
     Attributes:
@@ -111,7 +111,7 @@ def recurrent(
     backward_apart = is_reverse or (directions == 2 and any(start is not None for start in starts))
     if ends is not None and (backward_apart or any(place.node.output[1:])):
         raise NotImportable("with lengths of sequences and last states, or one direction from the last step")
-    node = Recurrent(place, f".stacked{count}" if count else "", params, settings, starts, ends)
+    node = RecurrentNode(place, f".stacked{count}" if count else "", params, settings, starts, ends)
     return results_of(node, x.symbol, is_reverse)
 
 
@@ -132,7 +132,7 @@ def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
     return codes
 
 
-def results_of(node: Recurrent, x: Symbol, is_reverse: bool) -> list[Value | None]:
+def results_of(node: RecurrentNode, x: Symbol, is_reverse: bool) -> list[Value | None]:
     """Return the states of all steps and the last states h and c, None for those that no node takes."""
     place, directions, layout = node.place, len(node.params), node.place.attribute("layout", 0)
     takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]

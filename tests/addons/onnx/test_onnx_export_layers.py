@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.onnx.export_graph import GraphWriter, LayerWriter, Refused
+from dsinga.addons.onnx.export_graph import ExportedLayer, GraphWriter, Refused
 from dsinga.addons.onnx.export_layers_records import lengths_of_codes
 from dsinga.addons.onnx.export_net import LAYERS, SAME, finished, write_layer
 from dsinga.job import Phase
@@ -51,7 +51,7 @@ def written(case: LayerCase, layer: Layer, params: list[np.ndarray], sources: li
     graph = GraphWriter(dict(zip(names, params, strict=True)))
     inputs = [graph.unique(f"source{k}") for k in range(len(sources))]
     graph.integers.update(name for name, x in zip(inputs, sources, strict=True) if x.dtype == np.int64)
-    w = LayerWriter(graph, layer, names, inputs, [None] * len(inputs), sources[0].ndim if sources else 0)
+    w = ExportedLayer(graph, layer, names, inputs, [None] * len(inputs), sources[0].ndim if sources else 0)
     w.lengths = [lengths_of_codes(w, name) if k == layer.labels.source else None for k, name in enumerate(inputs)]
     parts = write_layer(w)
     outputs = parts if isinstance(parts, list) else [parts]
