@@ -171,10 +171,11 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
     added, weights = low_rank_layers(layers), weight_names(layers)
     inner = {f"{name}{suffix}" for name in added for suffix in (BASE, A, SCALED, B)}
     types = {layer.name: layer.type_name for layer in layers if layer.name not in inner}
+    turned = {layer.name for layer in layers if layer.innerproduct_conf and layer.innerproduct_conf.transpose}
     sharing: dict[str, list[str]] = {}
     for name in (name for name in types if name in weights):
         sharing.setdefault(weights[name], []).append(name)
-    alike = [names for names in sharing.values() if len({types[name] for name in names}) == 1]
+    alike = [names for names in sharing.values() if len({(types[name], name in turned) for name in names}) == 1]
     dense = {name: names for names in alike for name in names}
     chosen: dict[str, None] = {}
     for pattern in patterns:

@@ -350,6 +350,10 @@ def test_refused_layers(tmp_path: Path) -> None:
         UserError, match="'codes' is a kEmbedding, no dense layer or embedding with a weight of its own"
     ):
         nn.Model(codes, tied).add_lora(layers="codes")
+    code = nn.Dense(4, use_bias=False, name="code")(codes)
+    turned = nn.Dense(4, use_bias=False, transpose=True, name="turned", param=[nn.Param(share_from="code_weight")])
+    with pytest.raises(UserError, match="'turned' is a kInnerProduct, no dense layer or embedding with a weight of"):
+        nn.Model(codes, turned(code)).add_lora(layers="turned")
     with pytest.raises(UserError, match="the shapes of the model's inputs are not known"):
         nn.Sequential([nn.Dense(3)]).add_lora(layers="*")
 
