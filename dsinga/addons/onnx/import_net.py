@@ -202,7 +202,9 @@ class NetWalk:
             for spec, own in zip(node.layer.params, node.params, strict=True):
                 array = self.made.arrays.get((node.layer.name, spec.role))
                 if array is not None:
-                    params[own] = np.ascontiguousarray(array, np.float32)
+                    params[own] = np.ascontiguousarray(array, np.float32).reshape(
+                        spec.shape
+                    )  # of flattened images, too
         return {**model.params, **params} if net.params.keys() - params.keys() else params
 
 

@@ -182,6 +182,21 @@ def test_dropout_of_a_net_exported_in_training_mode_drops(tmp_path):
     assert [layer.settings for layer in layers][-1]["rate"] == 0.25
 
 
+def test_a_frozen_batch_normalisation_keeps_its_statistics(tmp_path):
+    normalised = onnx.helper.make_node("BatchNormalization", ["x", *(n for n, _ in (*SCALE, *STATISTICS))], ["z"])
+    nodes = [normalised, onnx.helper.make_node("Flatten", ["z"], ["f"])]
+    nodes.append(onnx.helper.make_node("LayerNormalization", ["f", "ln.weight"], ["y"]))
+    arrays = (*SCALE, *STATISTICS, ("ln.weight", numbers("ln", 72)))
+    model = imported(tmp_path, net_of(nodes, IMAGES, arrays))
+    model.get_layer("n").trainable = False
+    before = dict(model.params)
+    assert before["ln_scale"].shape == IMAGES  # of features that are flattened where they are used
+    model.compile("sgd", "mse")
+    x = numbers("records", 8, *IMAGES)
+    model.fit(x, x.reshape(8, -1), epochs=1, progress=False)
+    assert [name for name in before if not np.array_equal(before[name], model.params[name])] == ["ln_scale"]
+
+
 def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         imported(tmp_path, net("Conv", IMAGES, (("onnx::Conv_12", numbers("weight", 3, 2, 1, 1)),)))
