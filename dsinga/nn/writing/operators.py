@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
@@ -77,7 +79,10 @@ class Operators(ABC):
         return self._binary("MULTIPLY", -1.0)
 
     def __getitem__(self, key: Any) -> Any:
-        items = list(key) if isinstance(key, tuple) else [key]
+        items = [
+            item.tolist() if isinstance(item, np.ndarray) else item
+            for item in (key if isinstance(key, tuple) else (key,))
+        ]
         first = items[0] if items else None
         if not (first is Ellipsis or first == slice(None)):
             raise UserError(

@@ -261,6 +261,8 @@ MODELS = {
     "nn.Input(4) @ nn.Input(4)": "; give (B, ..., n, k) times (B, ..., k, m)",
     "nn.Input(4)[0]": "is indexed from its rows on, which stay: write x[:, 0], not x[0]",
     "nn.Input(4)[:, 'a']": "is indexed by numbers, slices, a list of numbers, None and ..., not by 'a'",
+    "nn.Input(4)[:, np.array([0.5])]": "is indexed by numbers, slices, a list of numbers, None and ..., not by [0.5]",
+    "nn.Input(4)[:, np.array([7, 0])]": "[[7, 0]] is outside of an axis of 4",
     "nn.Input(4)[:, 7]": "takes [7] of rows of 4: index 7 is out of bounds",
     "nn.Input(4)[:, 2:2]": "[2:2] of 4 is empty",
     "nn.Model(nn.Dense(3), nn.Dense(3))": "inputs of nn.Model are features of layers",
