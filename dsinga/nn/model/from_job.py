@@ -137,8 +137,9 @@ class JobModel(Trainable):
             kind = loss_kind(chosen := without_torch(chosen))
             cls = layer_type(kind)
             if not losses & {kind, f"Field{kind}"} and not any(layer_class(layer) is cls for layer in layers):
+                present = f"the loss {', '.join(sorted(losses))}" if losses else "no loss"
                 raise UserError(
-                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {value_text(chosen)}; for "
+                    f"the model of a job has {present}, not {value_text(chosen)}; for "
                     "another one describe the net by nn.Sequential and set its params, or leave loss out"
                 )
         reported = metric_names({layer.type_name.removeprefix("k") for layer in layers})

@@ -76,6 +76,7 @@ NAMES_AND_HABITS = {
     "nn.optim": "optimizers are in nn, as nn.AdamW(0.001), for model.compile",
     "nn.utils.PyDataset": "write a class without a base that has __len__, __getitem__, which returns a batch (x, y)",
     "nn.set_random_seed(-1)": "seed is -1; give a whole number of at least 0",
+    "nn.from_job(job(nn.Dense(3), shape=4)).compile('sgd', 'mse')": "the model of a job has no loss, not 'mse'",
     "nn.from_job(model().job()).compile('sgd', 'mse')": "the model of a job has the loss SoftmaxLoss, not 'mse'",
     "nn.to_categorical([0, 3], 3)": "x has the class 3, which is none of 3 classes; they are 0 to 2",
     "nn.Sequential().pop()": "the model has no layer to remove",
