@@ -174,7 +174,12 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
     if isinstance(condition, Constant):
         shares: list[Operand] = [Constant(share.astype(np.float32)) for share in (condition.array, ~condition.array)]
         for x, other, share in ((a, b, shares[1]), (b, a, shares[0])):
-            if isinstance(x, Value) and isinstance(other, Constant) and other.array.size and other.array.max() <= -1e4:
+            if (
+                isinstance(x, Value)
+                and isinstance(other, Constant)
+                and other.array.size
+                and other.array.max() <= HIDDEN
+            ):
                 return add(place, x, Constant(np.asarray(share.array) * np.float32(HIDDEN)))  # type: ignore[union-attr]
     else:
         shares = [condition, subtract(place, 1.0, condition)]

@@ -43,6 +43,7 @@ CASES = {
     "numbers at both sides": [("Sub", "one x", {}), ("Div", "n0 two", {}), ("Pow", "n1 two", {})],
     "a param of fewer axes": [("Mul", "x row", {}), ("Max", "n0 ones row", {}), ("Sum", "n1 x x", {})],
     "masks": [("Greater", "x row", {}), ("Where", "n0 x one", {}), ("LessOrEqual", "n1 two", {}), ("Not", "n2", {})],
+    "a number in place of what a mask hides": [("Where", "seen x low", {})],
     "reductions": [("ReduceMean", "x last", {}), ("Sub", "x n0", {}), ("ReduceMin", "n1 last", {"keepdims": 0})],
     "norms": [("ReduceL2", "x first", {}), ("ReduceSumSquare", "n0 last", {"keepdims": 0})],
     "softmax of an inner axis": [("Softmax", "x", {"axis": 1})],
@@ -65,6 +66,7 @@ CASES = {
 ARRAYS = {
     **{"one": np.float32(1), "two": np.float32(2), "row": ROW, "ones": ONES, "matrix": MATRIX},
     **{"first": np.array([1]), "last": np.array([2]), "none": np.array([0]), "minus": np.array([-1])},
+    **{"seen": ROW > 0, "low": np.float32(-1e4)},
     **{"inner": ROW[:3, None], "minimal": np.array([1, 1])},
     **{"rows": np.array([-1, 5]), "steps_of_2": np.array([-1, 3, 2])},
     **{"shape": np.array([1, 2, 3, 5]), "two_ends": np.array([-1]), "steps": np.array([2])},
