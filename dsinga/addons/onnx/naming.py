@@ -8,6 +8,8 @@ from typing import Any
 
 # Ends of the names of params after the name of their module.
 PARAM = re.compile(r"(.+?)[./_:](weights?|bias|kernel|scale|gamma|beta|slope|mean|variance|running_mean|running_var)$")
+# Names of params that TensorFlow writes, as "model/conv/Conv2D/ReadVariableOp:0" of the module "model/conv".
+VARIABLE = re.compile(r"(.+?)/(?:[A-Z]\w*/)?ReadVariableOp(?:_\d+)?(?::\d+)?$")
 NUMBERED = re.compile(
     r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|const\w*|(.*/)?Constant(_\d+)?_output_\d+"
 )  # names that exporters make up
@@ -26,7 +28,8 @@ def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -
     """
     own = module_of(node)
     for param in params:
-        if not is_made_up(param) and not (own and param in shared) and (match := PARAM.fullmatch(param)):
+        match = PARAM.fullmatch(param) or VARIABLE.fullmatch(param)
+        if match and not is_made_up(param) and not (own and param in shared):
             return plain(match[1])
     return own or node.op_type.lower()
 

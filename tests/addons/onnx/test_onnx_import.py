@@ -65,3 +65,15 @@ def test_a_node_called_by_a_slash_and_an_input_without_a_shape(tmp_path):
     with pytest.raises(UserError, match="the file does not say the shape of the input x"):
         nn.load_onnx(tmp_path / "net.onnx")
     assert nn.load_onnx(tmp_path / "net.onnx", 2).predict(np.float32([[1, -1]])).tolist() == [[1, 0]]
+
+
+def test_layers_have_the_names_of_tensorflow_s_modules(tmp_path):
+    names = ["net/top/MatMul/ReadVariableOp:0", "net/top/BiasAdd/ReadVariableOp:0"]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", names[0]], ["h"], name="net/top/MatMul"),
+        onnx.helper.make_node("Add", ["h", names[1]], ["z"], name="net/top/BiasAdd"),
+        onnx.helper.make_node("Relu", ["z"], ["y"], name="net/top/Relu"),
+    ]
+    arrays = {names[0]: np.ones((3, 2), np.float32), names[1]: np.ones(2, np.float32)}
+    onnx.save(graph_of(nodes, {"x": ["N", 3]}, {"y": ["N", 2]}, arrays), tmp_path / "net.onnx")
+    assert nn.load_onnx(tmp_path / "net.onnx").params.keys() == {"net.top_weight", "net.top_bias"}
