@@ -24,13 +24,13 @@ UNCHANGED = {
     "Constant", "Cos", "Cosh", "Det", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual",
     "Log", "MatMul", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal",
-    "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
+    "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
     "SwiGLU", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu", "Where", "Xor",
 }  # fmt: skip
 # The attribute "axis" of operators, and what it is where it is left out.
 WITH_AXIS = {
     "ArgMax": 0, "ArgMin": 0, "Concat": 0, "Gather": 0, "GatherElements": 0, "Hardmax": -1, "LayerNormalization": -1,
-    "LogSoftmax": -1, "LpNormalization": -1, "OneHot": -1, "RMSNormalization": -1, "Softmax": -1, "Split": 0,
+    "LogSoftmax": -1, "OneHot": -1, "RMSNormalization": -1, "Softmax": -1, "Split": 0,
 }  # fmt: skip
 REDUCTIONS = {
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
@@ -186,8 +186,7 @@ def changed_for_axis(operator: str) -> Callable[[Any, dict[str, np.ndarray]], No
     if operator in REDUCTIONS:
         return reduced
     return {"Transpose": transposed, "Slice": sliced, "Squeeze": squeezed, "Unsqueeze": squeezed, "Pad": padded,
-            "Tile": tiled, "Expand": expanded, "Reshape": reshaped,
-            "MeanVarianceNormalization": normalised}.get(operator)  # fmt: skip
+            "Tile": tiled, "Expand": expanded, "Reshape": reshaped}.get(operator)  # fmt: skip
 
 
 def moved(axis: int) -> int:
@@ -273,8 +272,3 @@ def expanded(node: Any, arrays: dict[str, np.ndarray]) -> None:
 def reshaped(node: Any, arrays: dict[str, np.ndarray]) -> None:
     """Reshape each record."""
     set_input(node, 1, arrays, [0, *(given(node, 1, arrays) or [])])
-
-
-def normalised(node: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Move the axes of a MeanVarianceNormalization."""
-    set_attribute(node, "axes", [moved(axis) for axis in attribute(node, "axes", [0, 2, 3])])

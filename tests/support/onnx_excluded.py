@@ -28,7 +28,6 @@ PATTERNS: Sequence[tuple[str, str, str]] = (
     ("ArgMax", "", "other than the first largest number of a vector"),
     ("Attention", "fullymasked|structural_empty", "queries that see no key"),
     ("Attention", "past|qk_matmul|padded_kv|nonpad|window", "keys of earlier calls, lengths, further outputs, windows"),
-    ("CenterCropPad", "", "another number of records"),
     ("Flatten", "", "a matrix whose rows are no records"),
     ("Gemm", "matrix_bias", "a bias that has a row for each record"),
     ("Gemm", "transposeA|all_attributes", "records along the second axis"),
@@ -41,7 +40,7 @@ PATTERNS: Sequence[tuple[str, str, str]] = (
     ("Pow", "", "an exponent that is a tensor"),
     ("Resize", "tf_crop_and_resize", "a part of images, resized"),
     ("Reduce|Split|Slice|Reshape", "empty_set|zero_size|start_out_of_bounds|allowzero", "tensors without numbers"),
-    ("LayerNorm|LogSoftmax|MeanVariance|Reduce|RMSNorm|Softmax", "expanded", "spelled out along the axis of records"),
+    ("LayerNorm|LogSoftmax|Reduce|RMSNorm|Softmax", "expanded", "spelled out along the axis of records"),
 )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import absolute, combine
 from dsinga.addons.onnx.operators_numbers import GREATEST
 from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, feature
 from dsinga.nn.words.windows import sides
@@ -246,15 +245,6 @@ def average_pool(place: NodePlace, x: Any) -> Any:
     return pooled(place, x, "AVG", bool(place.attribute("count_include_pad", 0)))
 
 
-def lp_pool(place: NodePlace, x: Any) -> Any:
-    """Return (Σ |x|^p)^(1/p) over windows."""
-    p = place.attribute("p", 2)
-    if place.attribute("ceil_mode", 0) or p < 1:
-        raise NotImportable("with ceil_mode, or with p below 1")
-    powers = combine(place, "POWER", (absolute(place, x) if p % 2 else x, float(p)))
-    return (pooled(place, powers, "AVG") * float(math.prod(place.attribute("kernel_shape")))) ** (1 / p)
-
-
 def global_pool(pool: str) -> Callable[..., Any]:
     """Return the function of maxima or means over all points."""
 
@@ -267,6 +257,6 @@ def global_pool(pool: str) -> Callable[..., Any]:
 
 IMAGES: Mapping[str, Callable[..., Any]] = {
     **{"Conv": convolve, "ConvTranspose": convolve_transposed},
-    **{"MaxPool": max_pool, "AveragePool": average_pool, "LpPool": lp_pool},
+    **{"MaxPool": max_pool, "AveragePool": average_pool},
     **{"GlobalAveragePool": global_pool("AVG"), "GlobalMaxPool": global_pool("MAX")},
 }

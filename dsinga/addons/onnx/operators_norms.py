@@ -9,14 +9,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import absolute, combine, reduce
 from dsinga.addons.onnx.operators_numbers import number_of
 from dsinga.addons.onnx.values import Constant, NotImportable, axis_of, feature
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
-SMALLEST = 1e-37  # a norm of zeros, by which they stay zeros
 Params = dict[str, tuple[Constant, np.ndarray] | None]
 
 
@@ -112,26 +110,8 @@ def normalise_responses(place: NodePlace, x: Any) -> Any:
     return place.layer("kLRN", {}, **settings)(feature(x, 3))
 
 
-def divide_by_norm(place: NodePlace, x: Any) -> Any:
-    """Return a tensor divided by its p-norm along an axis, which is above 0."""
-    axis, p = axis_of(place.attribute("axis", -1), x), float(place.attribute("p", 2))
-    powers = absolute(place, x) if p == 1 else combine(place, "MULTIPLY", (x, x))
-    norm = combine(place, "POWER", (reduce(place, powers, [axis], True, "SUM"), 1 / p))
-    return combine(place, "DIVIDE", (x, combine(place, "MAXIMUM", (norm, SMALLEST))))
-
-
-def standardise(place: NodePlace, x: Any) -> Any:
-    """Return (x - mean) / (deviation + 1e-9) over axes."""
-    axes = sorted(axis_of(axis, x) for axis in place.attribute("axes") or (0, 2, 3))
-    centred = combine(place, "SUBTRACT", (x, reduce(place, x, axes, True, "AVG")))
-    variance = reduce(place, combine(place, "MULTIPLY", (centred, centred)), axes, True, "AVG")
-    deviation = combine(place, "ADD", (combine(place, "POWER", (variance, 0.5)), 1e-9))
-    return combine(place, "DIVIDE", (centred, deviation))
-
-
 NORMS: Mapping[str, Callable[..., Any]] = {
     **{"BatchNormalization": batch_normalise, "GroupNormalization": group_normalise},
     **{"InstanceNormalization": group_normalise, "LayerNormalization": last_axes("kLayerNorm")},
     **{"RMSNormalization": last_axes("kRMSNorm"), "LRN": normalise_responses},
-    **{"LpNormalization": divide_by_norm, "MeanVarianceNormalization": standardise},
 }

@@ -100,15 +100,6 @@ def thresholded_relu(place: NodePlace, x: Symbol) -> Any:
     return nn.Layer("kMultiply", name=place.name())(x, above)
 
 
-def shrink(place: NodePlace, x: Symbol) -> Any:
-    """Return x - bias above lambd, x + bias below -lambd, else 0."""
-    bias, bound = number_of(place, "bias", 0.0), number_of(place, "lambd", 0.5)
-    above = arithmetic(place, x, "GREATER", bound, ".above")
-    below = arithmetic(place, x, "GREATER", -bound, ".below", swapped=True)
-    parts = (x - bias) * above, (x + bias) * below
-    return nn.Layer("kAdd", name=place.name())(*parts)
-
-
 def clip(place: NodePlace, x: Symbol, least: Any = None, most: Any = None) -> Any:
     """Return numbers between two bounds, each of which may be left out; before version 11 they are attributes.
 
@@ -155,6 +146,6 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     **{"Elu": activation("ELU", alpha=1.0), "Celu": activation("CELU", alpha=1.0), "HardSwish": named("hard_swish")},
     "HardSigmoid": activation("HARDSIGMOID", alpha=0.2, beta=0.5),
     **{"Selu": elementwise(selu), "Gelu": elementwise(gelu)},
-    **{"Swish": elementwise(swish), "ThresholdedRelu": elementwise(thresholded_relu), "Shrink": elementwise(shrink)},
+    **{"Swish": elementwise(swish), "ThresholdedRelu": elementwise(thresholded_relu)},
     **{"Clip": elementwise(clip), "PRelu": prelu, "Dropout": dropout, "Identity": lambda place, x: x},
 }

@@ -34,14 +34,9 @@ def pad(place: NodePlace, x: Any, pads: Any = None, value: Any = None, axes: Any
     """
     along = axes_given(place, x, axes)
     given = place.attribute("pads") if pads is None else integers(pads, "pads")
-    added = np.zeros((x.rank, 2), int)
+    added = np.zeros((x.rank, 2), int)  # before and after each axis
     added[along] = np.reshape(given, (2, len(along))).T
-    number = number_in(value, number_of(place, "value", 0.0))
-    return surrounded(place, x, added, place.attribute("mode", "constant"), number)
-
-
-def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constant", value: float = 0.0) -> Any:
-    """Return a tensor with ``added`` numbers before and after each axis, of which negative ones are taken away."""
+    number, mode = number_in(value, number_of(place, "value", 0.0)), place.attribute("mode", "constant")
     symbol = feature(x)
     if added[0].any():
         raise NotImportable("around the records of a batch")
@@ -55,22 +50,12 @@ def surrounded(place: NodePlace, x: Any, added: np.ndarray, mode: str = "constan
     if len(images) > 4:
         raise NotImportable(f"around {len(rows)} axes")
     before, after = np.pad(pairs, ((len(images) - len(rows), 0), (0, 0)))[1:].T.tolist()
-    is_constant = mode == "constant"
-    fields: dict[str, Any] = {} if is_constant else {"mode": [PAD_MODES[mode]]}
-    fields |= {"value": max(-GREATEST, min(value, GREATEST))} if is_constant and value else {}
+    fields: dict[str, Any] = {} if mode == "constant" else {"mode": [PAD_MODES[mode]]}
+    if mode == "constant" and number:
+        fields["value"] = max(-GREATEST, min(number, GREATEST))
     x = symbol if images == rows else reshaped(place, symbol, images, ".axes")
     y = place.layer("kPadding", {}, before=before, after=after, **fields)(x)
     return y if images == rows else reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
-
-
-def centre(place: NodePlace, x: Any, shape: Any) -> Any:
-    """Return the middle of a tensor, or zeros around it, for a size along each axis."""
-    added = np.zeros((x.rank, 2), int)
-    for axis, size in zip(axes_given(place, x), integers(shape, "shape"), strict=True):
-        if axis or size not in (place.batch, place.made.given_batch):
-            more, sign = abs(size - x.shape[axis]), 1 if size > x.shape[axis] else -1
-            added[axis] = sign * (more // 2), sign * (more - more // 2)
-    return surrounded(place, x, added)
 
 
 def resize(place: NodePlace, x: Any, *inputs: Any) -> Any:
@@ -152,6 +137,6 @@ def space_to_depth(place: NodePlace, x: Any) -> Any:
 
 
 POINTS: Mapping[str, Callable[..., Any]] = {
-    **{"Pad": pad, "CenterCropPad": centre, "Resize": resize, "Upsample": resize},
+    **{"Pad": pad, "Resize": resize, "Upsample": resize},
     **{"DepthToSpace": depth_to_space, "SpaceToDepth": space_to_depth},
 }
