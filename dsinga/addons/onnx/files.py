@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
@@ -31,7 +32,7 @@ MOST_SIZE, MOST_RANK = 1 << 40, 32  # the product of the sizes of an array's axe
 DOMAINS = ("", "ai.onnx.ml")
 MOST_RECORD = 1 << 28  # numbers of one record
 MOST_SHARED = 4  # times that the tensors of a net may take the bytes of its external files
-SHOWN = 20  # nodes that a message names
+SHOWN, MOST_LETTERS = 20, 400  # nodes that a message names; letters of a message of ONNX's checker
 # The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
 DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
 
@@ -71,7 +72,9 @@ def checked_net(model: ModelProto, folder: Path) -> ModelProto:
     """
     _check_versions(model)
     model = _without_functions(model)
-    _check_values(model)
+    _check_texts(model)
+    for value in (*model.graph.input, *model.graph.output):
+        _check_type(value)
     for where, tensor in _tensors(model):
         _check_tensor(tensor, where, folder)
     _check_shared(model, folder)
@@ -115,8 +118,6 @@ def _check_versions(model: ModelProto) -> None:
     newest = onnx.defs.onnx_opset_version()
     if not model.HasField("graph") or not model.ir_version:
         raise UserError("it has no graph of ONNX, so it is another file or was cut short; get it anew")
-    for opset in model.opset_import:
-        _check_text(opset.domain, "it")
     opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
     if "" not in opsets:
         raise UserError("it does not say the opset of its operators, so it was cut short; get it anew")
@@ -178,51 +179,24 @@ def _refuse_inner_graphs(nodes: Iterable[NodeProto]) -> None:
         raise UserError(f"control flow does not become layers: {_listed(inner)}; export the net without it")
 
 
-def _check_values(model: ModelProto) -> None:
-    """Raise UserError unless each value has one name, and an input, a tensor or an earlier node gives it."""
-    graph = model.graph
-    for value in (*graph.input, *graph.output):
-        _check_type(value)
-    known: set[str] = set()
-    tensors: set[str] = set()  # which the inputs may name, too: up to version 3 of the format, and as defaults
-    for value in graph.input:
-        _add_name(known, value.name, "the graph")
-    for tensor in graph.initializer:
-        _add_name(tensors, tensor.name, "the graph")
-    known |= tensors
-    for node in graph.node:
-        for text in (node.name, node.op_type, node.domain, *(attribute.name for attribute in node.attribute)):
-            _check_text(text, node_text(node))
-        for source in filter(None, node.input):
-            if source not in known:
-                what = f"{node_text(node)} takes {value_text(source)}"
-                raise UserError(f"{what}, which nothing before it gives; sort the nodes, which must not form a circle")
-        for output in filter(None, node.output):
-            _add_name(known, output, node_text(node))
-    for value in graph.output:
-        if value.name not in known:
-            raise UserError(f"nothing gives the output {value_text(value.name)}; get the file anew, or export it again")
-
-
-def _check_text(text: Any, what: str) -> None:
+def _check_texts(model: ModelProto) -> None:
     """Raise UserError for bytes in place of a text, which protobuf gives where they are not UTF-8."""
-    if not isinstance(text, str):
-        raise UserError(f"{what} has {value_text(text)} in place of a text; get the file anew, or export it again")
-
-
-def _add_name(known: set[str], name: str, what: str) -> None:
-    """Add the name of a value to those that are known. Raises UserError for one that is known, or is no text."""
-    _check_text(name, what)
-    if name in known:
-        raise UserError(f"{what} has a second value called {value_text(name)}; give each its own name")
-    known.add(name)
+    graph, texts = model.graph, [opset.domain for opset in model.opset_import]
+    for value in (*graph.input, *graph.output):
+        texts += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
+    for _, tensor in _tensors(model):
+        texts += [tensor.name, *(entry.value for entry in tensor.external_data)]
+    for node in graph.node:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [attribute.name for attribute in node.attribute]
+    for text in texts:
+        if not isinstance(text, str):
+            raise UserError(f"it has {value_text(text)} in place of a text; get the file anew, or export it again")
 
 
 def _check_type(value: ValueInfoProto) -> None:
     """Raise UserError for an input or output that is not an array of numbers that dsinga computes with."""
     name = value_text(value.name)
-    for dim in value.type.tensor_type.shape.dim:
-        _check_text(dim.dim_param, name)
     if not value.type.HasField("tensor_type"):
         if value.type.WhichOneof("value"):
             raise UserError(f"{name} is a {value.type.WhichOneof('value')}, no array; export the net without it")
@@ -292,7 +266,7 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
     Raises UserError where the path is not below ``folder``, has a link in it, or where the file has no such bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    _check_text(location := entries.get("location", ""), where)
+    location = entries.get("location", "")
     shown = f"{where} is in the file {value_text(location)}"
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
@@ -319,22 +293,31 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
 
 
 def _check_nodes(model: ModelProto) -> None:
-    """Raise UserError for operators of other domains, all of them at once, and for the first that ONNX refuses."""
-    onnx = onnx_package()
-    for node in model.graph.node:
+    """Raise UserError for operators of other domains, all of them at once, and for the first fault that ONNX finds.
+
+    Its checker sees that nodes are as their operators have them, that each value has one name, and that an input, a
+    tensor or an earlier node gives it.
+    """
+    onnx, graph = onnx_package(), model.graph
+    for node in graph.node:
         node.domain = _domain(node.domain)
-    if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:
+    if custom := [node_text(node) for node in graph.node if node.domain not in DOMAINS]:
         raise UserError(f"only ONNX's own operators become layers, not {_listed(custom)}; export the net without them")
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version
     context.opset_imports = {_domain(opset.domain): opset.version for opset in model.opset_import}
-    for node in model.graph.node:
-        try:
-            onnx.checker.check_node(node, context)
-        except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"{node_text(node)} is not as ONNX says ({first_line(error)}); export the net again"
-            ) from None
+    inputs = [value.name for value in graph.input]
+    known = {*inputs}  # which may have tensors, too: up to version 3 of the format, and as defaults
+    inputs += [tensor.name for tensor in graph.initializer if tensor.name not in known]
+    values = (
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names]
+        for names in (inputs, [value.name for value in graph.output])
+    )
+    try:
+        onnx.checker.check_graph(onnx.helper.make_graph(graph.node, "net", *values), context)
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        fault = textwrap.shorten(str(error), MOST_LETTERS).rstrip(".")
+        raise UserError(f"it is not as ONNX says ({fault}); get the file anew, or export it again") from None
 
 
 def first_line(error: Exception) -> str:
