@@ -6,12 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from dsinga.addons.onnx.export_graph import ExportedLayer, Refused, WriteLayer
 from dsinga.job import PaddingMode
-from dsinga.layers.images.resize import Coordinates
-from dsinga.layers.images.sliding import Window
+from dsinga.layers.images.sliding import Window, by_axis
 from dsinga.layers.interface.taps import Taps
 
 PAD_MODES = {PaddingMode.kEdge: "edge", PaddingMode.kReflect: "reflect", PaddingMode.kPeriodic: "wrap"}
@@ -105,36 +102,19 @@ def upsampling(w: ExportedLayer) -> str:
 
 
 def resize(w: ExportedLayer) -> str:
-    """Write fields of another size: by Resize where it has the settings, else as weighted sums along each axis."""
-    layer, settings = w.layer, w.settings
-    method, count = settings.method.name[1:].lower(), len(layer.taps)
-    is_wide = method == "cubic" or settings.antialias  # else ONNX Runtime does not leave out what is outside
-    if has_other_points(layer) or (is_wide and count == 3) or (settings.exclude_outside and not is_wide):
+    """Write fields of another size: by Resize where their sizes say all, else as weighted sums along each axis."""
+    layer, settings, method = w.layer, w.settings, w.settings.method.name[1:].lower()
+    axes = zip(by_axis(layer, "scale", 0.0), layer.source_shapes[0][2:], layer.shape[2:], strict=True)
+    is_by_sizes = all(scale in (0, result / size) for scale, size, result in axes)
+    is_cubic_volume = method == "cubic" and len(layer.taps) == 3  # which ONNX Runtime lacks
+    if not is_by_sizes or is_cubic_volume or settings.antialias or settings.exclude_outside:
         return tapped(w, w.floats(), layer.taps, "ReduceSum")
-    attributes: dict[str, Any] = {
-        "mode": method,
-        "coordinate_transformation_mode": snake_case(settings.coordinates.name),
-    }
-    if method == "nearest":
-        attributes["nearest_mode"] = snake_case(settings.rounding.name).replace("prefer", "round_prefer")
-    if method == "cubic":
-        attributes["cubic_coeff_a"] = settings.cubic_coeff
-    attributes |= {name: 1 for name in ("antialias", "exclude_outside") if getattr(settings, name)}
-    if settings.size:
-        return w.add("Resize", w.floats(), "", "", [*layer.shape[2:]], axes=[*range(2, w.rank)], **attributes)
-    scales = [float(scale) for scale in settings.scale] * (count // len(settings.scale))
-    return w.add("Resize", w.floats(), "", [1.0, 1.0, *scales], **attributes)
-
-
-def has_other_points(layer: Any) -> bool:
-    """Whether a kResize has other points than ONNX Runtime by its scale, which this rounds to float32.
-
-    Between corners ONNX Runtime takes the whole sizes in place of the scale.
-    """
-    settings, scale = layer.settings, np.float32(layer.settings.scale)
-    sizes = scale * np.float32(layer.source_shapes[0][2:]) if scale.size else np.float32(layer.shape[2:])
-    is_rounded = bool((np.floor(sizes) != sizes).any()) and settings.coordinates is Coordinates.kAlignCorners
-    return bool(settings.size and settings.scale) or is_rounded or tuple(np.floor(sizes)) != layer.shape[2:]
+    return w.add(
+        "Resize", w.floats(), "", "", [*layer.shape[2:]], axes=[*range(2, w.rank)], mode=method,
+        coordinate_transformation_mode=snake_case(settings.coordinates.name),
+        nearest_mode=snake_case(settings.rounding.name).replace("prefer", "round_prefer"),
+        cubic_coeff_a=settings.cubic_coeff,
+    )  # fmt: skip
 
 
 def snake_case(name: str) -> str:
