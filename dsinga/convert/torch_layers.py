@@ -11,10 +11,11 @@ import torch
 
 from dsinga import nn
 from dsinga.convert.torch_operations import HIDDEN, add, drops, multiply, softmax, subtract
-from dsinga.convert.torch_shapes import feature, getitem, is_argument, moved
+from dsinga.convert.torch_shapes import feature, getitem, moved
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
+from dsinga.nn.writing.composed import is_input
 from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
 from dsinga.nn.writing.symbol import Symbol
 
@@ -217,7 +218,7 @@ def hiding(place: ModulePlace, mask: Any, hidden: bool) -> Any:
         return place.trace.wrapped(multiply(place, shares, HIDDEN))
     if mask.dtype == torch.bool:
         return torch.where(mask == hidden, HIDDEN, 0.0)
-    if isinstance(mask, TracedTensor) and not mask.unbatched and is_argument(mask):
+    if isinstance(mask, TracedTensor) and not mask.unbatched and is_input(feature(mask)):
         raise NotConvertible("with a mask that is an argument as it is; give it mask.bool()")
     return mask if isinstance(mask, TracedTensor) else mask.clamp(min=HIDDEN)
 

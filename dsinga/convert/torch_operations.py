@@ -18,8 +18,9 @@ from dsinga.convert.torch_shapes import SHAPES, align, feature, like, operand
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.words.windows import sides
+from dsinga.nn.writing import composed
 from dsinga.nn.writing.operators import SIMPLE
-from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
+from dsinga.nn.writing.reshaping import as_image, as_sequence, reshaped, rows_of
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 # The settings of kResize for modes of interpolate; the others are linear.
@@ -152,26 +153,15 @@ def logsigmoid(place: ModulePlace, input: Any) -> Any:
 
 def gelu(place: ModulePlace, input: Any, approximate: str = "none") -> Any:
     """Return x·Φ(x), or its approximation by tanh."""
-    x = feature(input)
-    if approximate == "none":
-        return nn.GELU(name=place.name())(x)
-    inner = nn.Activation("tanh", name=place.name(".tanh"))((x + x**3 * 0.044715) * math.sqrt(2 / math.pi))
-    return nn.Layer("kMultiply", name=place.name())(x, (inner + 1.0) * 0.5)
+    return composed.gelu(place, feature(input), approximate)
 
 
 def softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
     """Return the softmax over the last axis."""
-    symbol, rows = feature(input), rows_of(feature(input))
     axis = None if dim is None else dim % input.dim()
     if not axis or input.batch_axis:
         raise NotConvertible(f"over the axis {dim}; give it an axis of a record")
-    if axis != len(rows):
-        swapped = [*range(1, axis), len(rows), *range(axis + 1, len(rows)), axis]
-        y = softmax(place, place.trace.wrapped(permuted(place, symbol, swapped, ".last")), -1)
-        return permuted(place, y, swapped, ".back")
-    if len(rows) == 1:
-        return nn.Softmax(name=place.name())(symbol)
-    return nn.Layer("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
+    return composed.softmax_over(place, feature(input), axis)
 
 
 def log_softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:

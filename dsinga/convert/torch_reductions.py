@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga import nn
 from dsinga.convert.torch_operations import divide, maximum, minimum, multiply, power, subtract
 from dsinga.convert.torch_shapes import feature, in_shape
 from dsinga.convert.torch_tensors import NotConvertible
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
+from dsinga.nn.writing.composed import reduced
 
 Axes = int | Sequence[int] | None
 
@@ -22,19 +21,7 @@ def reduce(place: ModulePlace, x: Any, dim: Axes, keepdim: bool, pool: str) -> A
     axes = sorted({axis % rank for axis in (range(rank) if dim is None else [dim] if isinstance(dim, int) else dim)})
     if batch in axes:
         raise NotConvertible("over the records of a batch")
-    sizes = list(x.shape)
-    shape = [1 if axis in axes else size for axis, size in enumerate(sizes) if keepdim or axis not in axes]
-    place_of_batch = batch if keepdim else batch - sum(axis < batch for axis in axes)
-    if pool == "AVG" and batch == 0 and rank in (4, 5) and axes == list(range(2, rank)):  # images or volumes
-        y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
-    else:
-        order = [axis for axis in axes if axis != batch] + [a for a in range(rank) if a not in axes and a != batch]
-        y = permuted(place, symbol, [axis + (axis < batch) for axis in order], ".axes")
-        count = math.prod(sizes[axis] for axis in axes)
-        y = reshaped(place, y, (count, math.prod(rows_of(symbol)) // count), ".steps")
-        y = nn.Layer("kPooling1D", pool=pool, name=place.name())(y)
-    rows = [size for axis, size in enumerate(shape) if axis != place_of_batch] or [1]
-    return in_shape(x, reshaped(place, y, rows, ".rows"), shape, place_of_batch)
+    return in_shape(x, *reduced(place, symbol, x.shape, batch, axes, keepdim, pool))
 
 
 def over_axes(pool: str) -> Callable[..., Any]:

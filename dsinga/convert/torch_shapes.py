@@ -11,6 +11,7 @@ import torch
 from dsinga import nn
 from dsinga.convert.torch_tensors import FREEZE, NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks, is_input
 from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
@@ -168,20 +169,12 @@ def flip(place: ModulePlace, x: Any, *dims: Any) -> Any:
 
 def pixel_shuffle(place: ModulePlace, input: Any, upscale_factor: int) -> Any:
     """Return images with channels of which each ``upscale_factor``² became squares of pixels."""
-    symbol, factor = feature(input, 3), upscale_factor
-    channels, height, width = rows_of(symbol)
-    y = reshaped(place, symbol, (channels // factor**2, factor, factor, height, width), ".squares")
-    y = permuted(place, y, [1, 4, 2, 5, 3], ".order")
-    return reshaped(place, y, (channels // factor**2, height * factor, width * factor))
+    return channels_to_blocks(place, feature(input, 3), upscale_factor)
 
 
 def pixel_unshuffle(place: ModulePlace, input: Any, downscale_factor: int) -> Any:
     """Return images whose squares of pixels became channels, the reverse of :func:`pixel_shuffle`."""
-    symbol, factor = feature(input, 3), downscale_factor
-    channels, height, width = rows_of(symbol)
-    y = reshaped(place, symbol, (channels, height // factor, factor, width // factor, factor), ".squares")
-    y = permuted(place, y, [1, 3, 5, 2, 4], ".order")
-    return reshaped(place, y, (channels * factor**2, height // factor, width // factor))
+    return blocks_to_channels(place, feature(input, 3), downscale_factor)
 
 
 def channel_shuffle(place: ModulePlace, input: Any, groups: int) -> Any:
@@ -199,7 +192,7 @@ def cast(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     kind = dtypes[0] if dtypes else {"long": torch.int64, "int": torch.int64}.get(place.kind, torch.float32)
     if kind in (torch.float16, torch.bfloat16):
         raise NotConvertible(f"to {kind}")
-    if not kind.is_floating_point and x.dtype != torch.bool and not is_argument(x):
+    if not kind.is_floating_point and x.dtype != torch.bool and not is_input(x.symbol):
         raise NotConvertible("to integers of what is no argument of the forward, which cuts off fractions")
     return copied(x)
 
@@ -207,14 +200,6 @@ def cast(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
 def copied(x: Any) -> Any:
     """Return another tensor of the same feature."""
     return like(x, x.symbol) if x.unbatched else in_shape(x, x.symbol, x.shape, x.batch_axis)
-
-
-def is_argument(x: Any) -> bool:
-    """Whether a tensor has the numbers of an argument of the forward as they are, though in another shape."""
-    symbol = x.symbol
-    while symbol.builder.kind in ("Reshape", "Flatten", "Permute", "index"):
-        symbol = symbol.sources[0]
-    return not symbol.sources
 
 
 def detach(place: ModulePlace, x: Any) -> Any:

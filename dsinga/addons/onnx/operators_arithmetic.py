@@ -14,8 +14,9 @@ from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import decimal
 from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, feature, integers
+from dsinga.nn.writing.composed import reduced, softmax_of_last, softmax_over
 from dsinga.nn.writing.operators import SIMPLE
-from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
+from dsinga.nn.writing.reshaping import reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
@@ -200,21 +201,10 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
 
 def reduce(place: NodePlace, x: Value, axes: Sequence[int], keeps: bool, pool: str) -> Value:
     """Return the mean (AVG), sum (SUM) or maximum (MAX) over axes other than that of the batch."""
-    batch, rank = x.batch_axis, x.rank
+    batch = x.batch_axis
     if batch is None or batch in axes:
         raise NotImportable("over the records of a batch")
-    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keeps or axis not in axes]
-    batch_after = batch if keeps else batch - sum(axis < batch for axis in axes)
-    if pool == "AVG" and batch == 0 and rank in (4, 5) and list(axes) == list(range(2, rank)):  # images or volumes
-        y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(x.symbol)
-    else:
-        order = [axis for axis in axes if axis != batch] + [a for a in range(rank) if a not in axes and a != batch]
-        y = permuted(place, x.symbol, [axis + (axis < batch) for axis in order], ".axes")
-        count = math.prod(x.shape[axis] for axis in axes)
-        y = reshaped(place, y, (count, math.prod(rows_of(x.symbol)) // count), ".steps")
-        y = nn.Layer("kPooling1D", pool=pool, name=place.name())(y)
-    rows = [size for axis, size in enumerate(shape) if axis != batch_after] or [1]
-    return Value(reshaped(place, y, rows, ".rows"), tuple(shape), batch_after, x.dtype)
+    return Value(*reduced(place, x.symbol, x.shape, batch, axes, keeps, pool), x.dtype)
 
 
 def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
@@ -248,19 +238,7 @@ def softmax(place: NodePlace, x: Value) -> Any:
     if place.version < 13 and row < len(rows):
         flat = reshaped(place, symbol, (*rows[: row - 1], math.prod(rows[row - 1 :])), ".flat")
         return x.of(reshaped(place, softmax_of_last(place, flat), rows, ".axes"))
-    if row == len(rows):
-        return x.of(softmax_of_last(place, symbol))
-    swapped = [*range(1, row), len(rows), *range(row + 1, len(rows)), row]
-    y = softmax_of_last(place, permuted(place, symbol, swapped, ".last"))
-    return x.of(permuted(place, y, swapped, ".back"))
-
-
-def softmax_of_last(place: NodePlace, symbol: Symbol) -> Any:
-    """Return the softmax over the last axis."""
-    rows = rows_of(symbol)
-    if len(rows) == 1:
-        return nn.Softmax(name=place.name())(symbol)
-    return nn.Layer("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
+    return x.of(softmax_over(place, symbol, row))
 
 
 def log_softmax(place: NodePlace, x: Any) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import BOOL, HIDDEN, add, multiply, softmax_of_last, subtract
+from dsinga.addons.onnx.operators_arithmetic import BOOL, HIDDEN, add, multiply, subtract
 from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, feature
+from dsinga.nn.writing.composed import softmax_of_last
 from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
 from dsinga.nn.writing.symbol import Symbol
 

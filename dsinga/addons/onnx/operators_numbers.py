@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, NotImportable, Value, feature
+from dsinga.nn.writing import composed
 from dsinga.nn.writing.symbol import Symbol
 
 GREATEST = 3.4028234e38  # among float32 numbers, in place of infinity
@@ -80,10 +80,7 @@ def leaky_relu(place: NodePlace, x: Symbol) -> Any:
 
 def gelu(place: NodePlace, x: Symbol) -> Any:
     """Return x·Φ(x), or its approximation by tanh."""
-    if place.attribute("approximate", "none") == "none":
-        return nn.GELU(name=place.name())(x)
-    inner = nn.Activation("tanh", name=place.name(".tanh"))((x + x**3 * 0.044715) * math.sqrt(2 / math.pi))
-    return nn.Layer("kMultiply", name=place.name())(x, (inner + 1.0) * 0.5)
+    return composed.gelu(place, x, place.attribute("approximate", "none"))
 
 
 def swish(place: NodePlace, x: Symbol) -> Any:

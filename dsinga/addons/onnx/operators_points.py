@@ -13,7 +13,8 @@ from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_images import check_size, cropped
 from dsinga.addons.onnx.operators_numbers import GREATEST, decimal, number_in, number_of
 from dsinga.addons.onnx.values import NotImportable, Value, axis_of, feature, integers
-from dsinga.nn.writing.reshaping import as_image, as_sequence, permuted, reshaped, rows_of
+from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks
+from dsinga.nn.writing.reshaping import as_image, as_sequence, reshaped, rows_of
 
 PAD_MODES = {"constant": "kZero", "reflect": "kReflect", "edge": "kEdge", "wrap": "kPeriodic"}
 # Coordinates and roundings of points by which they are those that kUpsampling repeats, or interpolates between.
@@ -117,26 +118,17 @@ def new_sizes(place: NodePlace, x: Any, scales: Any, sizes: Any) -> tuple[list[f
     return factors, counts
 
 
-def depth_to_space(place: NodePlace, x: Any) -> Any:
-    """Return images whose channels became blocks of points."""
-    size, is_deep = place.attribute("blocksize"), place.attribute("mode", "DCR") == "DCR"
-    symbol, (channels, height, width) = feature(x, 3), x.shape[1:]
-    parts = (size, size, channels // size**2) if is_deep else (channels // size**2, size, size)
-    y = reshaped(place, symbol, (*parts, height, width), ".squares")
-    y = permuted(place, y, [3, 4, 1, 5, 2] if is_deep else [1, 4, 2, 5, 3], ".order")
-    return reshaped(place, y, (channels // size**2, height * size, width * size))
+def in_blocks(rearranged: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of an operator that moves numbers between channels and blocks of points."""
 
+    def operate(place: NodePlace, x: Any) -> Any:
+        block_first = place.attribute("mode", "DCR") == "DCR"
+        return rearranged(place, feature(x, 3), place.attribute("blocksize"), block_first)
 
-def space_to_depth(place: NodePlace, x: Any) -> Any:
-    """Return images whose blocks of points became channels."""
-    size, is_deep = place.attribute("blocksize"), place.attribute("mode", "DCR") == "DCR"
-    symbol, (channels, height, width) = feature(x, 3), x.shape[1:]
-    y = reshaped(place, symbol, (channels, height // size, size, width // size, size), ".squares")
-    y = permuted(place, y, [3, 5, 1, 2, 4] if is_deep else [1, 3, 5, 2, 4], ".order")
-    return reshaped(place, y, (channels * size**2, height // size, width // size))
+    return operate
 
 
 POINTS: Mapping[str, Callable[..., Any]] = {
     **{"Pad": pad, "Resize": resize, "Upsample": resize},
-    **{"DepthToSpace": depth_to_space, "SpaceToDepth": space_to_depth},
+    **{"DepthToSpace": in_blocks(channels_to_blocks), "SpaceToDepth": in_blocks(blocks_to_channels)},
 }

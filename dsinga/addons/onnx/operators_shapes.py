@@ -13,6 +13,7 @@ from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import BOOL, aligned, as_tensor, combine, with_batch
 from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, integers
+from dsinga.nn.writing.composed import is_input
 from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
@@ -347,13 +348,6 @@ def cast(place: NodePlace, x: Operand, like: Any = None) -> Operand:
     if dtype.kind in "iu" and x.dtype.kind == "f" and not is_input(x.symbol):
         raise NotImportable("to integers of what is no input of the net, which cuts off fractions")
     return x.of(x.symbol, dtype)
-
-
-def is_input(symbol: Symbol) -> bool:
-    """Whether a feature has the numbers of an input as they are, though in another shape."""
-    while symbol.builder.kind in ("Reshape", "Flatten", "Permute", "index"):
-        symbol = symbol.sources[0]
-    return not symbol.sources
 
 
 SHAPES: Mapping[str, Callable[..., Any]] = {
