@@ -1,4 +1,4 @@
-"""Names of layers from the names of an ONNX file's params and nodes, as PyTorch, Keras and this library write them."""
+"""Names of layers by those of the params and nodes of ONNX files, as PyTorch, Keras, Caffe2 and dsinga write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 # Ends of the names of params after the name of their module.
-PARAM = re.compile(r"(.+?)[./_:](weights?|bias|kernel|scale|gamma|beta|slope|mean|variance|running_mean|running_var)$")
+PARAM = re.compile(
+    r"(.+?)[./_:](weights?|bias|kernel|scale|gamma|beta|slope|mean|variance|running_mean|running_var|[wb]_\d+)$"
+)
 # Names of params that TensorFlow writes, as "model/conv/Conv2D/ReadVariableOp:0" of the module "model/conv".
 VARIABLE = re.compile(r"(.+?)/(?:[A-Z]\w*/)?ReadVariableOp(?:_\d+)?(?::\d+)?$")
 NUMBERED = re.compile(
@@ -45,7 +47,7 @@ def module_of(node: Any) -> str:
 def node_path(node: str, op_type: str) -> str:
     """Return the path of the module of a node's name, "" for a name that does not say one."""
     if "/" not in node:
-        return "" if is_made_up(node) or node.startswith("node_") or node == op_type else node
+        return "" if is_made_up(node) or re.match(r"node_|n\d+$", node) or node == op_type else node
     parts = [part for part in node.split("/") if part]
     if parts and re.fullmatch(rf"{op_type}(_\d+)?", parts[-1]):
         parts.pop()

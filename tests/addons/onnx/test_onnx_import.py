@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.addons.onnx.naming import layer_name
 from dsinga.base.errors import UserError
 
 onnx = pytest.importorskip("onnx")
@@ -77,3 +78,18 @@ def test_layers_have_the_names_of_tensorflow_s_modules(tmp_path):
     arrays = {names[0]: np.ones((3, 2), np.float32), names[1]: np.ones(2, np.float32)}
     onnx.save(graph_of(nodes, {"x": ["N", 3]}, {"y": ["N", 2]}, arrays), tmp_path / "net.onnx")
     assert nn.load_onnx(tmp_path / "net.onnx").params.keys() == {"net.top_weight", "net.top_bias"}
+
+
+@pytest.mark.parametrize(
+    ("node", "params", "name"),
+    [
+        ("/layer1/layer1.0/conv1/Conv", ["layer1.0.conv1.weight"], "layer1.0.conv1"),
+        ("/layer1/layer1.0/conv1/Conv", ["onnx::Conv_193"], "layer1.0.conv1"),
+        ("n0", ["gpu_0/conv1_w_0", "gpu_0/conv1_b_0"], "gpu_0.conv1"),
+        ("n0", [], "conv"),
+        ("node_conv2d_3", ["val_7"], "conv"),
+        ("block1", ["dense/kernel"], "dense"),
+    ],
+)
+def test_layers_are_called_as_their_modules(node, params, name):
+    assert layer_name(onnx.helper.make_node("Conv", ["x", *params], ["y"], node), params) == name
