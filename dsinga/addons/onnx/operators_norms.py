@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import number_of
 from dsinga.addons.onnx.values import Constant, NotImportable, axis_of, feature
-from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import LayerArguments, layer
-from dsinga.nn.writing.writer import LayerWriter, Write
 
 Params = dict[str, tuple[Constant, np.ndarray] | None]
 
@@ -63,20 +60,7 @@ def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, 
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
         params[role] = Constant(given.array), vector_of(given, channels)
     momentum = round(1 - place.attribute("momentum", 0.9), 7)
-    return place.layer(BatchNorm, params, momentum=momentum, **epsilon_of(place))(feature(x))
-
-
-@layer
-def BatchNorm(momentum: float, epsilon: float = 1e-5, **common: Unpack[LayerArguments]) -> Write:
-    """Normalises each channel, axis 1 of any features, from given statistics on; these stay in one that is frozen."""
-
-    def write(writer: LayerWriter) -> Feature:
-        settings: dict[str, Any] = {} if momentum == 0.1 else {"momentum": momentum}
-        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
-        settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
-        return writer.add("kBM", bm_conf={**settings, "keep_initial": True})
-
-    return write
+    return place.layer("kBM", params, momentum=momentum, keep_initial=True, **epsilon_of(place))(feature(x))
 
 
 def group_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:

@@ -50,6 +50,7 @@ def test_a_frozen_layer_and_a_frozen_model_keep_their_params():
 
 def test_a_static_param_and_a_frozen_normalisation_keep_their_values():
     frozen = [nn.Dense(3, trainable=False, name="kept"), nn.BatchNormalization(trainable=False, name="norm")]
+    frozen += [nn.Layer("kBM", bm_conf={"momentum": 0.3}, trainable=False, name="type")]
     model = nn.Sequential([nn.Input(4), *frozen, nn.Dense(3, param=[nn.Param(static=True)], name="half")])
     model.compile("sgd", "sparse_categorical_crossentropy")
     confs = {layer.name: layer for layer in model.job().neuralnet.layer}
