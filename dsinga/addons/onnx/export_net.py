@@ -72,7 +72,8 @@ def export_model(
 def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     """Return the net of a model of ``dsinga.nn`` for prediction, with its params, as an ONNX net.
 
-    Raises UserError for a model whose shapes of records are not known, and for layers that ONNX does not have.
+    It has the axis "N" of rows and, where any number of steps will do, "T". Raises UserError for a model whose shapes
+    of records are not known and, naming all of them, for layers that ONNX does not have.
     """
     known, lengths = dict(model.record_shapes), model.text_encoders()
     if not known and all(lengths.get(name, "") is None for name in model.input_names()):
@@ -82,13 +83,21 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
         records = model.record_shapes or model.input_shapes()
     finally:
         model.record_shapes = known
+    outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
+    shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
+    augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
+
+    def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
+        return write_graph(net, GraphWriter(params, augmented), outputs, model.has_channels_last())
+
+    graph, results = write(net)
+    inputs: Values = [(name, shape) for name, shape in (shapes | augmented).items() if graph.takes(name)]
+    with_any_steps(net, write, graph, inputs, results)
     metadata = {"dsinga": __version__}
     for name, names in model.record_names().items():
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
-    outputs = outputs or [each.layer.name for each in net.nodes if each.layer.conf.type_name == "kRBMHid"]
-    is_last = model.has_channels_last()
-    return net_to_onnx(net, params, outputs, model.name, metadata, opset, is_last, records)
+    return finished(graph, inputs, results, model.name, metadata, opset)
 
 
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
@@ -101,37 +110,6 @@ def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
     return net, params
 
 
-def net_to_onnx(
-    net: NeuralNet, params: Mapping[str, np.ndarray], outputs: Sequence[str], name: str = "net",
-    metadata: Mapping[str, str] | None = None, opset: int = OPSET, channels_last: bool = False,
-    records: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-) -> OnnxNet:  # fmt: skip
-    """Return a net for prediction as an ONNX net with the axis "N" of rows and, where any number of them will do, "T".
-
-    Args:
-        net: the net of a phase without labels, not cut.
-        params: its params, float32 by name.
-        outputs: the names of the layers whose features are the results.
-        name: the name of the graph.
-        metadata: texts that are kept in the file, by name.
-        opset: the version of ONNX's operators.
-        channels_last: whether results that are images or volumes have their channels as the last axis.
-        records: the shapes of records by input, which may differ from the net's where an input augments them.
-
-    Raises UserError, naming all of them, for layers that ONNX does not have.
-    """
-    shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
-    augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
-
-    def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
-        return write_graph(net, GraphWriter(params, augmented), outputs, channels_last)
-
-    graph, results = write(net)
-    inputs: Values = [(name, shape) for name, shape in (shapes | augmented).items() if graph.takes(name)]
-    with_any_steps(net, write, graph, inputs, results)
-    return finished(graph, inputs, results, name, metadata or {}, opset)
-
-
 def finished(
     graph: GraphWriter, inputs: Values, outputs: Values, name: str = "net",
     metadata: Mapping[str, str] = MappingProxyType({}), opset: int = OPSET,
@@ -142,7 +120,10 @@ def finished(
     if not is_whole(opset, OPSET) or opset > newest:
         raise UserError(f"opset is {opset!r}; this version of onnx has {newest}, and dsinga writes {OPSET} and newer")
     given, results = (
-        [helper.make_tensor_value_info(value, _element_type(graph, value), ["N", *shape]) for value, shape in values]
+        [
+            helper.make_tensor_value_info(value, INT64 if value in graph.integers else FLOAT, ["N", *shape])
+            for value, shape in values
+        ]
         for values in (inputs, outputs)
     )
     opsets = [helper.make_opsetid("", opset)]
@@ -154,16 +135,13 @@ def finished(
     return OnnxNet(model, graph.weights)
 
 
-def _element_type(graph: GraphWriter, value: str) -> int:
-    """Return ONNX's number of int64 or float32."""
-    return INT64 if value in graph.integers else FLOAT
-
-
 def write_graph(
     net: NeuralNet, graph: GraphWriter, outputs: Sequence[str], channels_last: bool
 ) -> tuple[GraphWriter, Values]:
     """Write the nodes of a net to a graph; return it, and the values of its outputs with the shapes of their rows."""
-    needed, refused = _needed(net, outputs), list[str]()
+    refused, needed = list[str](), {net.position(name) for name in outputs}
+    for stage in reversed(net.stages):
+        needed.update(edge.node for edge in stage.edges if stage.position in needed)
     inputs = {stage.layer.name for stage in net.stages if stage.position in needed and stage.layer.is_input}
     if clash := sorted(name for name in inputs if graph.unique(name) != name):
         raise UserError(f"the input {clash[0]!r} is called as a param, which ONNX does not take; rename one of both")
@@ -198,17 +176,6 @@ def write_graph(
             results.append(_result(graph, layer, features[net.position(layer.name)], channels_last))
     graph.keep([value for value, _ in results])
     return graph, results
-
-
-def _needed(net: NeuralNet, outputs: Sequence[str]) -> set[int]:
-    """Return the positions of the layers that outputs need."""
-    reached, left = set(), [net.position(name) for name in outputs]
-    while left:
-        position = left.pop()
-        if position not in reached:
-            reached.add(position)
-            left += net.nodes[position].sources
-    return reached
 
 
 def _part(feature: Any, part: int) -> str:

@@ -93,6 +93,12 @@ def masked() -> Made:
     return nn.Sequential([nn.Input((None, 3)), nn.Masking(0.0), nn.Bidirectional(nn.GRU(4))]), x
 
 
+def masked_codes() -> Made:
+    x = np.random.default_rng(0).integers(0, 5, (ROWS, 6)) * (np.arange(6) < 4)
+    x[:, 1] = 3
+    return nn.Sequential([nn.Input((None,)), nn.Embedding(5, 3, mask_zero=True), nn.LSTM(4)]), x
+
+
 def shared() -> Made:
     left, right = nn.Input((5, 4), name="left"), nn.Input((5, 4), name="right")
     cell, convolution = nn.LSTM(3), nn.Conv1D(4, 2, padding="same")
@@ -116,7 +122,18 @@ def passed_on() -> Made:
     return nn.Model(x, [x, nn.Dropout(0.5)(x), y, y]), numbers(5, 4, 3)
 
 
-NETS: list[Callable[[], Made]] = [images, channels_last, several, per_step, masked, shared, cropped, resized, passed_on]
+NETS: list[Callable[[], Made]] = [
+    images,
+    channels_last,
+    several,
+    per_step,
+    masked,
+    masked_codes,
+    shared,
+    cropped,
+    resized,
+    passed_on,
+]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
