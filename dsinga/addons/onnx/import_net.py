@@ -48,10 +48,9 @@ def import_graph(
     """
     walks = [NetWalk(graph, constants, version, batch) for batch in BATCHES]
     models = [walk.run(shapes, name) for walk in walks]
-    same = str(models[0]) == str(models[1]) and walks[0].made.arrays.keys() == walks[1].made.arrays.keys()
-    if not same or any(
-        not np.array_equal(a, walks[1].made.arrays[key], equal_nan=True) for key, a in walks[0].made.arrays.items()
-    ):
+    first, second = (walk.made.arrays for walk in walks)
+    is_same = first.keys() == second.keys() and str(models[0]) == str(models[1])
+    if not is_same or not all(np.array_equal(first[key], second[key], equal_nan=True) for key in first):
         raise UserError(
             f"{name} computes something else for {BATCHES[0]} records than for {BATCHES[1]}; export it with the "
             "first axis of its inputs named as the batch, and with what it computes the same for each record"
@@ -201,10 +200,8 @@ class NetWalk:
         for node in net.nodes:
             for spec, own in zip(node.layer.params, node.params, strict=True):
                 array = self.made.arrays.get((node.layer.name, spec.role))
-                if array is not None:
-                    params[own] = np.ascontiguousarray(array, np.float32).reshape(
-                        spec.shape
-                    )  # of flattened images, too
+                if array is not None:  # of flattened images in another shape
+                    params[own] = np.ascontiguousarray(array, np.float32).reshape(spec.shape)
         return {**model.params, **params} if net.params.keys() - params.keys() else params
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import NUMBERS
-from dsinga.addons.onnx.values import Constant, NotImportable, Value, like
+from dsinga.addons.onnx.values import Constant, NotImportable, Value
 
 KNOWING = {"Reshape", "Transpose", "Shape", "Size"}  # take such tensors as they are
 ALONG_LAST = {
@@ -48,9 +48,9 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
 
 def _of_steps(place: NodePlace, make: Callable[..., Any], x: Value, others: Sequence[Any]) -> Value:
     """Return the result of an operator that computes each step of (B, T, ...) by itself."""
-    rows, _, *sizes = x.shape
+    records, _, *sizes = x.shape
     step = nn.Input(tuple(sizes))
-    result = make(place, Value(step, (rows, *sizes)), *others)
+    result = make(place, Value(step, (records, *sizes)), *others)
     builders = []
     while result is not step:
         builders.append(result.builder)
@@ -58,7 +58,7 @@ def _of_steps(place: NodePlace, make: Callable[..., Any], x: Value, others: Sequ
     symbol = x.symbol
     for builder in reversed(builders):
         symbol = nn.TimeDistributed(builder)(symbol)
-    return replace(like(x, symbol), merged=(0, 2))
+    return replace(place.value(symbol), merged=(0, 2))
 
 
 def _negative_axis(place: NodePlace, x: Value) -> NodePlace:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Value
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Value, integers
 from dsinga.nn.writing.reshaping import reshaped
 from dsinga.nn.writing.symbol import Symbol
 
@@ -103,6 +103,10 @@ class NodePlace:
                     return numpy_helper.to_array(value)
                 return value.decode() if isinstance(value, bytes) else value
         return default
+
+    def integers(self, name: str, given: Any = None) -> Any:
+        """Return integers, which are an input of the node, or in older versions an attribute; None for neither."""
+        return self.attribute(name) if given is None else integers(given, name)
 
     def layer(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import decimal
-from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, feature, integers
+from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, feature
 from dsinga.nn.writing.composed import reduced, softmax_of_last, softmax_over
 from dsinga.nn.writing.operators import SIMPLE
 from dsinga.nn.writing.reshaping import reshaped, rows_of
@@ -135,7 +135,7 @@ def divide(place: NodePlace, a: Any, b: Any) -> Value:
     """Return a / b. Raises NotImportable for integers, whose fractions are cut off."""
     if isinstance(a, Value) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
         return a
-    dtypes = {(x.array if isinstance(x, Constant) else x).dtype.kind for x in (a, b) if not isinstance(x, float)}
+    dtypes = {x.dtype.kind for x in (a, b) if not isinstance(x, float)}
     if dtypes and "f" not in dtypes:
         raise NotImportable("of integers, which cuts off fractions")
     return combine(place, "DIVIDE", (a, b))
@@ -194,7 +194,7 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
             parts.append(Constant(x.array * share.array))
         else:
             parts.append(multiply(place, share, x))
-    dtype = (a if isinstance(a, Value) else b if isinstance(b, Value) else a.array).dtype
+    dtype = (b if isinstance(a, Constant) and isinstance(b, Value) else a).dtype
     result: Value = parts[0] if len(parts) == 1 else add(place, *parts)
     return result.of(result.symbol, dtype)
 
@@ -211,11 +211,9 @@ def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[...,
     """Return the function of a reduction over axes, of what ``before`` makes of numbers, followed by ``after``."""
 
     def operate(place: NodePlace, x: Value, axes: Any = None) -> Any:
-        given = place.attribute("axes") if axes is None else integers(axes, "axes")
-        if not given and place.attribute("noop_with_empty_axes", 0):
-            over = []
-        else:
-            over = sorted(axis_of(axis, x) for axis in given) if given else list(range(x.rank))
+        is_over_all = not place.attribute("noop_with_empty_axes", 0)
+        given = place.integers("axes", axes) or (range(x.rank) if is_over_all else [])
+        over = sorted(axis_of(axis, x) for axis in given)
         y = before(place, x) if before else x
         y = reduce(place, y, over, bool(place.attribute("keepdims", 1)), pool) if over else y
         return after(place, y) if after else y

@@ -16,26 +16,21 @@ from dsinga.nn.writing.composed import softmax_of_last
 from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
 from dsinga.nn.writing.symbol import Symbol
 
+SETTINGS = {
+    "q_num_heads", "kv_num_heads", "scale", "is_causal", "softcap", "softmax_precision", "qk_matmul_output_mode",
+}  # fmt: skip
+
 
 def attention(
     place: NodePlace, query: Value, key: Value, value: Value, mask: Operand | None = None, past_key: Any = None,
     past_value: Any = None, lengths: Any = None,
 ) -> Any:  # fmt: skip
     """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as the operator of version 23 has it."""
-    known = {
-        "q_num_heads",
-        "kv_num_heads",
-        "scale",
-        "is_causal",
-        "softcap",
-        "softmax_precision",
-        "qk_matmul_output_mode",
-    }
     lacking = {
         "keys of earlier calls": past_key is not None or past_value is not None,
         "lengths of keys": lengths is not None,
         "further outputs": any(place.node.output[1:]),
-        **{attribute.name: attribute.name not in known for attribute in place.node.attribute},
+        **{attribute.name: attribute.name not in SETTINGS for attribute in place.node.attribute},
     }
     if wrong := [name for name, lacks in lacking.items() if lacks]:
         raise NotImportable(f"with {', '.join(wrong)}")

@@ -75,8 +75,4 @@ def gemm(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
     return dense(place, x, weight, bias, transposed)
 
 
-DENSE: Mapping[str, Callable[..., Any]] = {
-    "Gemm": gemm,
-    "MatMul": matmul,
-    "Dense": dense,
-}
+DENSE: Mapping[str, Callable[..., Any]] = {"Gemm": gemm, "MatMul": matmul, "Dense": dense}

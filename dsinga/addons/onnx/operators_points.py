@@ -12,7 +12,7 @@ from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_images import check_size, cropped
 from dsinga.addons.onnx.operators_numbers import GREATEST, decimal, number_in, number_of
-from dsinga.addons.onnx.values import NotImportable, Value, axis_of, feature, integers
+from dsinga.addons.onnx.values import NotImportable, Value, axis_of, feature
 from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks
 from dsinga.nn.writing.reshaping import as_image, as_sequence, reshaped, rows_of
 
@@ -24,7 +24,7 @@ CENTRED = {"half_pixel", "pytorch_half_pixel"}
 
 def axes_given(place: NodePlace, x: Any, axes: Any = None) -> list[int]:
     """Return the axes of an operator, an input or an attribute; all of them by default."""
-    given = place.attribute("axes") if axes is None else integers(axes, "axes")
+    given = place.integers("axes", axes)
     return [*range(x.rank)] if given is None else [axis_of(axis, x) for axis in given]
 
 
@@ -34,9 +34,8 @@ def pad(place: NodePlace, x: Any, pads: Any = None, value: Any = None, axes: Any
     Before version 11 all but the tensor are attributes.
     """
     along = axes_given(place, x, axes)
-    given = place.attribute("pads") if pads is None else integers(pads, "pads")
     added = np.zeros((x.rank, 2), int)  # before and after each axis
-    added[along] = np.reshape(given, (2, len(along))).T
+    added[along] = np.reshape(place.integers("pads", pads), (2, len(along))).T
     number, mode = number_in(value, number_of(place, "value", 0.0)), place.attribute("mode", "constant")
     symbol = feature(x)
     if added[0].any():

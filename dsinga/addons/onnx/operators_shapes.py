@@ -56,7 +56,7 @@ def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None
 
 def reshape(place: NodePlace, x: Value, shape: Any = None) -> Value:
     """Return a tensor in a shape, in which 0 stands for the size that it has and -1 for what is left."""
-    sizes = [*place.attribute("shape")] if shape is None else integers(shape, "shape")
+    sizes = place.integers("shape", shape)
     is_open = not place.attribute("allowzero", 0)
     sizes = [x.seen[axis] if size == 0 and is_open else size for axis, size in enumerate(sizes)]
     known, total = max(math.prod(size for size in sizes if size != -1), 1), math.prod(x.shape)
@@ -105,7 +105,7 @@ def transpose(place: NodePlace, x: Value) -> Value:
 
 def squeeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
     """Return a tensor without axes of length 1."""
-    given = place.attribute("axes") if axes is None else integers(axes, "axes")
+    given = place.integers("axes", axes)
     ones = [axis for axis, size in enumerate(x.shape) if size == 1]
     gone = ones if given is None else [axis_of(axis, x) for axis in given]
     if not {*gone} <= {*ones}:
@@ -119,7 +119,7 @@ def squeeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
 
 def unsqueeze(place: NodePlace, x: Value, axes: Any = None) -> Value:
     """Return a tensor with further axes of length 1."""
-    given = place.attribute("axes") if axes is None else integers(axes, "axes")
+    given = place.integers("axes", axes)
     new, sizes = {axis_of(axis, [0] * (x.rank + len(given))) for axis in given}, iter(x.shape)
     return view(place, x, [1 if axis in new else next(sizes) for axis in range(x.rank + len(given))])
 
@@ -251,14 +251,14 @@ def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
     return reshaped(place, y, rows_of(symbol)[1:], ".part")
 
 
-def slice_of(place: NodePlace, x: Value, *inputs: Any) -> Value:
+def slice_of(
+    place: NodePlace, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
+) -> Value:
     """Return part of a tensor along axes."""
-    names = "starts", "ends", "axes", "steps"
-    lists: dict[str, Any] = {name: place.attribute(name) for name in names}
-    lists |= {name: integers(given, name) for name, given in zip(names, inputs, strict=False) if given is not None}
-    firsts = lists["starts"]
-    along = [axis_of(axis, x) for axis in lists["axes"] or range(len(firsts))]
-    for axis, start, end, step in zip(along, firsts, lists["ends"], lists["steps"] or [1] * len(firsts), strict=True):
+    firsts, lasts = place.integers("starts", starts), place.integers("ends", ends)
+    along = [axis_of(axis, x) for axis in place.integers("axes", axes) or range(len(firsts))]
+    gaps = place.integers("steps", steps) or [1] * len(firsts)
+    for axis, start, end, step in zip(along, firsts, lasts, gaps, strict=True):
         if axis != x.batch_axis or (start, step) != (0, 1) or end not in (place.made.given_batch, x.shape[axis]):
             x = part(place, x, axis, slice(start, end, step))
     return x
@@ -267,11 +267,10 @@ def slice_of(place: NodePlace, x: Value, *inputs: Any) -> Value:
 def split(place: NodePlace, x: Value, sizes: Any = None) -> list[Value]:
     """Return the parts of a tensor along an axis."""
     axis, count = axis_of(place.attribute("axis", 0), x), len(place.node.output)
-    if sizes is None and (lengths := place.attribute("split")) is None:
+    lengths = place.integers("split", sizes)
+    if lengths is None:
         length = -(-x.shape[axis] // count)
         lengths = [min(length, x.shape[axis] - length * number) for number in range(count)]
-    elif sizes is not None:
-        lengths = integers(sizes, "parts")
     ends = np.cumsum(lengths).tolist()
     return [part(place, x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
 
@@ -336,10 +335,8 @@ def cast(place: NodePlace, x: Operand, like: Any = None) -> Operand:
     if like is None:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(place.attribute("to")))
     else:
-        dtype = (like.array if isinstance(like, Constant) else like).dtype
+        dtype = like.dtype
     if isinstance(x, Constant):  # whose dtype a tensor of the layers says
-        return Constant(x.array.astype(dtype), x.name, x.part)
-    if isinstance(x, Constant):
         return Constant(x.array.astype(dtype), x.name, x.part)
     if dtype == BOOL != x.dtype:
         return combine(place, "NOT_EQUAL", (x, 0.0), BOOL)

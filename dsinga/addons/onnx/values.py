@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
-from dsinga.nn.writing.reshaping import rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 LARGEST = 1 << 26  # numbers that a node may make out of few, as ConstantOfShape and Tile do
@@ -33,6 +32,11 @@ class Constant:
     array: np.ndarray
     name: str = ""
     part: tuple[Constant, tuple[Any, ...]] | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of its numbers."""
+        return self.array.dtype
 
     @property
     def is_param(self) -> bool:
@@ -94,15 +98,6 @@ def feature(x: Operand, rank: int | None = None) -> Symbol:
     if rank is not None and x.rank != rank + 1:
         raise NotImportable(f"of a tensor with {x.rank} axes, not {rank + 1}")
     return x.symbol
-
-
-def like(x: Value, symbol: Symbol, batch_axis: int | None = 0) -> Value:
-    """Return the tensor of a feature, with as many records as ``x`` along ``batch_axis``."""
-    rows = rows_of(symbol)
-    if batch_axis is None:
-        return Value(symbol, rows, None, x.dtype)
-    assert x.batch_axis is not None
-    return Value(symbol, (*rows[:batch_axis], x.shape[x.batch_axis], *rows[batch_axis:]), batch_axis, x.dtype)
 
 
 def integers(x: Any, what: str) -> list[int]:
