@@ -23,7 +23,6 @@ from dsinga.base.durable_files import (
     write_file,
 )
 from dsinga.base.errors import UserError
-from dsinga.nn.model.given_data import as_codes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -138,18 +137,13 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
     ``x`` are records as the model's ``predict`` takes them, numpy arrays. Raises UserError where ONNX Runtime is not
     installed, or cannot run the file.
     """
-    package = onnxruntime_package()
-    names, encoders = model.input_names(), model.text_encoders()
-    expected = model.predict(x)
-    given = x if isinstance(x, Mapping) else dict(zip(names, x if len(names) > 1 else [x], strict=True))
-    records = {name: as_codes(array, name, encoders) for name, array in given.items()}
+    package, expected = onnxruntime_package(), model.predict(x)
+    records = {name: array for name, (array, _) in model._unlabelled(x).items()}
     options = package.SessionOptions()
     options.log_severity_level = 3
     try:
         session = package.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-        dtypes = {
-            value.name: np.int64 if value.type == "tensor(int64)" else np.float32 for value in session.get_inputs()
-        }
+        dtypes = {each.name: np.int64 if "int64" in each.type else np.float32 for each in session.get_inputs()}
         outputs = session.run(None, {name: np.asarray(records[name], dtype) for name, dtype in dtypes.items()})
     except Exception as error:  # of a dozen classes, which the package does not name
         raise UserError(f"ONNX Runtime {package.__version__} cannot run {path}: {first_line(error)}") from None
