@@ -60,11 +60,6 @@ def fitted(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     return w.add("Einsum", *matrices, x, equation="ih,jw,nhwc->nijc" if w.layer.channels_last else "ih,jw,nchw->ncij")
 
 
-def mnist(w: ExportedLayer) -> str:
-    """Write x/norm_a - norm_b."""
-    return w.chain(w.floats(), ("Div", float(w.settings.norm_a)), ("Sub", float(w.settings.norm_b)))
-
-
 def passed_on(w: ExportedLayer) -> str:
     """Return the source of a layer that changes nothing. Raises Refused for one that makes random numbers."""
     if not w.sources:
@@ -85,7 +80,7 @@ def hidden_side(w: ExportedLayer) -> str:
 
 
 RECORDS: Mapping[str, WriteLayer] = {
-    "kMnist": mnist,
+    "kMnist": lambda w: w.chain(w.floats(), ("Div", float(w.settings.norm_a)), ("Sub", float(w.settings.norm_b))),
     "kDummy": passed_on,
     "kRNNDummy": passed_on,
     "kArgSort": largest,
