@@ -136,7 +136,8 @@ def rms_norm(w: ExportedLayer) -> str:
 
 def normalization(w: ExportedLayer) -> str:
     """Write normalisation by given moments, or its inverse."""
-    mean, std = (w.param(k, (*s.shape, *[1] * (w.rank - 1 - len(s.shape)))) for k, s in enumerate(w.layer.params))
+    shapes = ((*spec.shape, *[1] * (w.rank - 1 - len(spec.shape))) for spec in w.layer.params)
+    mean, std = (w.param(role, shape) for role, shape in enumerate(shapes))
     nodes = (("Mul", std), ("Add", mean)) if w.settings.inverse else (("Sub", mean), ("Div", std))
     return w.chain(w.floats(), *nodes)
 

@@ -54,7 +54,7 @@ def pooling(w: ExportedLayer) -> str:
     attributes = window_attributes(layer.window)
     is_kernel = max(attributes["pads"]) < min(layer.window.kernel)  # else ONNX Runtime refuses the padding
     if layer.taps and not (layer.takes_maximum and layer.window.dilation and is_kernel):
-        return tapped(w, x, layer.taps, "ReduceMax" if layer.takes_maximum else "ReduceSum")
+        return reduced_points(w, x, layer.taps, "ReduceMax" if layer.takes_maximum else "ReduceSum")
     if layer.takes_maximum:
         return w.add("MaxPool", x, **attributes)
     counts = w.settings.count_include_pad
@@ -62,7 +62,7 @@ def pooling(w: ExportedLayer) -> str:
     return w.add("Mul", y, layer.factor.astype("float32")) if counts and layer.factor is not None else y
 
 
-def tapped(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
+def reduced_points(w: ExportedLayer, x: str, taps: Sequence[Taps], reduce: str) -> str:
     """Write maxima or weighted sums of the points that each point takes, along one axis of fields after the other."""
     nodes: list[tuple[Any, ...]] = []
     for axis, along in enumerate(taps, 2):
@@ -108,7 +108,7 @@ def resize(w: ExportedLayer) -> str:
     is_by_sizes = all(scale in (0, result / size) for scale, size, result in axes)
     is_cubic_volume = method == "cubic" and len(layer.taps) == 3  # which ONNX Runtime lacks
     if not is_by_sizes or is_cubic_volume or settings.antialias or settings.exclude_outside:
-        return tapped(w, w.floats(), layer.taps, "ReduceSum")
+        return reduced_points(w, w.floats(), layer.taps, "ReduceSum")
     return w.add(
         "Resize", w.floats(), "", "", [*layer.shape[2:]], axes=[*range(2, w.rank)], mode=method,
         coordinate_transformation_mode=snake_case(settings.coordinates.name),

@@ -24,7 +24,7 @@ def record_input(w: ExportedLayer) -> str:
     x, record = w.sources[0], getattr(layer, "record", layer.shape[1:])
     mean, std = getattr(layer, "mean", None), getattr(layer, "std", None)
     if (shape := w.graph.records.get(layer.name)) is not None:
-        x = fitted(w, x, shape)
+        x = fitted_records(w, x, shape)
     if mean is None and std is None and w.sources[0] in w.graph.integers:
         w.ends = lengths_of_codes(w, x) if len(record) == 1 else None
         return w.as_integers(x)
@@ -38,7 +38,7 @@ def record_input(w: ExportedLayer) -> str:
     return x if std is None else w.add("Div", x, np.asarray(std, np.float32))
 
 
-def fitted(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
+def fitted_records(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     """Write what predictions do to records of another shape: sequences are cut, images are cropped or resized.
 
     The last two are linear functions of the rows and of the columns of images, whose matrices are those of images in
@@ -60,20 +60,20 @@ def fitted(w: ExportedLayer, x: str, shape: tuple[int, ...]) -> str:
     return w.add("Einsum", *matrices, x, equation="ih,jw,nhwc->nijc" if w.layer.channels_last else "ih,jw,nchw->ncij")
 
 
-def passed_on(w: ExportedLayer) -> str:
+def unchanged(w: ExportedLayer) -> str:
     """Return the source of a layer that changes nothing. Raises Refused for one that makes random numbers."""
     if not w.sources:
         raise Refused("makes random numbers")
     return w.sources[0]
 
 
-def largest(w: ExportedLayer) -> str:
+def largest_indices(w: ExportedLayer) -> str:
     """Write the indices of the largest numbers of a row."""
     rows = w.add("Flatten", w.floats())
     return w.as_integers(w.parts("TopK", rows, [w.layer.topk], outputs=2, axis=1)[1])
 
 
-def hidden_side(w: ExportedLayer) -> str:
+def hidden_units(w: ExportedLayer) -> str:
     """Write the means of the hidden units of a restricted Boltzmann machine."""
     product = w.add("Gemm", w.floats(), w.param(0), *([w.param(1)] if w.layer.bias else []), transB=1)
     return product if w.layer.gaussian else w.add("Sigmoid", product)
@@ -81,12 +81,12 @@ def hidden_side(w: ExportedLayer) -> str:
 
 RECORDS: Mapping[str, WriteLayer] = {
     "kMnist": lambda w: w.chain(w.floats(), ("Div", float(w.settings.norm_a)), ("Sub", float(w.settings.norm_b))),
-    "kDummy": passed_on,
-    "kRNNDummy": passed_on,
-    "kArgSort": largest,
+    "kDummy": unchanged,
+    "kRNNDummy": unchanged,
+    "kArgSort": largest_indices,
     "kRBMVis": lambda w: w.add("Flatten", w.floats()),
-    "kRBMHid": hidden_side,
-    "kCSVOutput": passed_on,
-    "kRecordOutput": passed_on,
-    "kCharRNNOutput": passed_on,
+    "kRBMHid": hidden_units,
+    "kCSVOutput": unchanged,
+    "kRecordOutput": unchanged,
+    "kCharRNNOutput": unchanged,
 }
