@@ -19,7 +19,7 @@ RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", 
 SPELLED_OUT = {"Swish": 24, "RMSNormalization": 23, "Gelu": 20, "Mish": 18, "LayerNormalization": 17, "HardSwish": 14}
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 MOST_FILLED = 1 << 28  # times that one number may be repeated, as in the whole nets without weights that onnx has
-GROWING = {"Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul"}
+GROWING = {"Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul", "Dense"}
 # Operators whose result has the type of the first input, among those that stand beside CastLike.
 SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
 
@@ -39,14 +39,14 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
         return [rows_of_table(node, *operands)]  # type: ignore[arg-type]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
     given = [x.array for x in operands if x is not None]
-    if node.op_type == "Dense":  # a product and a sum, spelled out
-        x, weight, bias = given
-        return [Constant(x @ weight + bias)]
     version = max(version, SPELLED_OUT.get(node.op_type, 0))
     sizes: list[float] = [array.size for array in given if 0 in array.strides]  # expanded ones, which take no memory
     sizes += [_result_size(node.op_type, given)] if node.op_type in GROWING else []
     if max(sizes, default=0) > LARGEST:
         raise NotImportable(f"that makes more than {LARGEST} numbers")
+    if node.op_type == "Dense":  # a product and a sum, spelled out
+        x, weight, bias = given
+        return [Constant(x @ weight + bias)]
     inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays]
     outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
     graph = helper.make_graph([node], "node", inputs, outputs)
@@ -145,7 +145,7 @@ def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
         return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
     if op_type == "OneHot":
         return arrays[0].size * float(arrays[1].ravel()[0])
-    if op_type == "MatMul":
+    if op_type in ("MatMul", "Dense"):
         return max(arrays[0].size, 1) * float(arrays[1].shape[-1])
     if op_type == "Pad":
         return math.prod(size + float(np.abs(arrays[1]).sum()) for size in arrays[0].shape)

@@ -124,17 +124,17 @@ class NetWalk:
                 )
             sizes = [None] * (1 + len(record))
         if not sizes:
-            raise UserError(f"the input {info.name} has no axis of the batch; export the net with batches of records")
+            raise UserError(f"the input {info.name!r} has no axis of the batch; export the net with batches of records")
         self.made.given_batch = sizes[0] if self.made.given_batch is None else self.made.given_batch
         rows = sizes[1:]
         if given is not None:
             fits = isinstance(record, (list, tuple)) and len(record) == len(rows)
             if not fits or not all(is_whole(n, 1) and size in (None, n) for n, size in zip(record, rows, strict=True)):
-                raise UserError(f"the input {info.name} takes records {tuple(rows)}, not {value_text(given)}")
+                raise UserError(f"the input {info.name!r} takes records {tuple(rows)}, not {value_text(given)}")
             rows = list(record)
         if None in rows or 0 in rows:
             raise UserError(
-                f"the input {info.name} has axes of any size, {tuple(rows)}; give the shape of a record, as in "
+                f"the input {info.name!r} has axes of any size, {tuple(rows)}; give the shape of a record, as in "
                 f"nn.load_onnx(path, {tuple(size or 32 for size in rows)})"
             )
         return tuple(size for size in rows if size), np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))

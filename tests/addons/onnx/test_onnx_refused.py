@@ -56,9 +56,9 @@ NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
         ["N", 3], {"zero": integers(0), "one": integers(1)}, "net computes something else for 1009 records than for",
     ),
     "rows of any length": (
-        [node("Relu", "x", "y")], ["N", "length", 4], {}, r"the input x has axes of any size, .*load_onnx\(path, \(32",
+        [node("Relu", "x", "y")], ["N", "length", 4], {}, r"'x' has axes of any size, .*load_onnx\(path, \(32",
     ),
-    "no axis of the batch": ([node("Relu", "x", "y")], [], {}, "the input x has no axis of the batch"),
+    "no axis of the batch": ([node("Relu", "x", "y")], [], {}, "the input 'x' has no axis of the batch"),
     "an output that is a constant": ([node("Relu", "c", "y")], ["N", 3], {"c": numbers(3)}, "y, which is the same"),
     "shapes that do not fit": ([node("Add", "x c", "y", "a")], ["N", 3], {"c": numbers(4)}, r"a \(Add\)"),
     "a size beyond integers": (
