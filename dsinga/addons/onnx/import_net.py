@@ -25,7 +25,7 @@ from dsinga.nn.writing.symbol import Symbol
 
 _log = logging.getLogger(__name__)
 
-# Two numbers of records that no axis of features is likely to have: a net that is not the same for both depends on it.
+# Two numbers of records that no axis of features is likely to have.
 BATCHES = 1009, 1511
 # What attributes and shapes that do not fit lead an operator's function to, in a file that is damaged.
 UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError
@@ -36,6 +36,9 @@ def import_graph(
     graph: Any, constants: Mapping[str, Constant], version: int, shapes: Sequence[Any], name: str
 ) -> nn.Model:
     """Return the model of a graph.
+
+    A graph may compute with the number of records, as in a Reshape to (N·T, n). So shapes are worked out in numbers,
+    for a certain number of records; the model is made for two of these, and both must be the same.
 
     Args:
         graph: an onnx.GraphProto.
@@ -65,7 +68,7 @@ def import_graph(
 
 
 class NetWalk:
-    """One walk over the nodes of a graph, for a number of records.
+    """One walk over the nodes of a graph, which makes the layers of a model, with shapes of a number of records.
 
     Attributes:
         made: what the layers have in common that are made.

@@ -40,7 +40,7 @@ class Constant:
 
     @property
     def is_param(self) -> bool:
-        """Whether the file names it as the net's params are named, or the param that it is part of."""
+        """Whether it is a param, which trains: the file has a name that no exporter made up for it, or its whole."""
         if self.part is not None:
             return self.part[0].is_param
         return self.array.ndim > 0 and self.array.dtype.kind == "f" and not is_made_up(self.name)
@@ -49,6 +49,10 @@ class Constant:
 @dataclass(frozen=True)
 class Value:
     """A tensor that layers compute.
+
+    Heads of attention, say, are a feature with rows (H, T, n). As (N, H, T, n) in the graph, ``batch_axis`` is 0; as
+    (T, N, H, n), with rows (T, H, n), it is 1; as (N·H, T, n) ``shape`` is (N, H, T, n), ``merged`` (0, 2), and
+    ``seen`` what the graph has.
 
     Attributes:
         symbol: the feature of a layer, whose rows are those of the tensor without the axis of the batch.
