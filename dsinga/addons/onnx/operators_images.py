@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import GREATEST
 from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, feature
@@ -116,7 +115,7 @@ def padded(place: NodePlace, x: Symbol, window: NodeWindow, value: float = 0.0) 
 def folded_norms(nodes: Sequence[Any]) -> int:
     """Return into how many layers an exporter has folded a batch normalisation, as PyTorch's write it."""
     return sum(
-        (node.op_type in ("Conv", "ConvTranspose") and is_made_up(node.input[1]))
+        (node.op_type in ("Conv", "ConvTranspose") and node.input[1].startswith("onnx::"))
         or any("FuseBatchNorm" in beside.value for beside in node.metadata_props)
         for node in nodes
     )
