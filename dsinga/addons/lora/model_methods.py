@@ -35,13 +35,13 @@ from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf
-from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.nn.model.from_job import JobModel
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
+from dsinga.nn.writing.writer import with_kept_statistics
 
 MOST_RANK = 4096
 METADATA = "lora"  # of the file: the rank and alpha of each layer, as JSON
@@ -267,11 +267,7 @@ def _freeze_job(
 
 def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
     """Return a layer of a job that keeps its params and, of a batch normalisation, its statistics."""
-    layer = with_params(layer, built, lambda name, conf: conf.replace(static=True))
-    if not isinstance(built, BatchNorm):
-        return layer
-    settings = {"use_global_stats": True} if layer.bm_conf is None else layer.bm_conf.replace(use_global_stats=True)
-    return layer.replace(bm_conf=settings)
+    return with_kept_statistics(with_params(layer, built, lambda name, conf: conf.replace(static=True)))
 
 
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:

@@ -165,13 +165,7 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
         settings[conf.field] = own
 
     def write(writer: LayerWriter) -> Feature:
-        if writer.settings.get("trainable", True) or "use_global_stats" not in names:
-            return writer.add(type, **settings)
-        given: Any = settings.get(conf.field) or {}  # of a normalisation, which keeps its statistics where it is frozen
-        keeps = {"use_global_stats": True}
-        return writer.add(
-            type, **settings | {conf.field: given | keeps if isinstance(given, dict) else given.replace(**keeps)}
-        )
+        return writer.add(type, **settings)
 
     return LayerBuilder(
         type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(Layer, type, **fields)

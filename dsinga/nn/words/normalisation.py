@@ -48,7 +48,6 @@ def BatchNormalization(
         check_bool(f"synchronized of {writer.name}", synchronized)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
         settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
-        settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
         settings |= {} if synchronized else {"synchronized": False}
         return writer.add("kBM", bm_conf=settings or None)
 

@@ -9,7 +9,7 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType, ParamConf
-from dsinga.job.message import set_fields
+from dsinga.job.message import field_names, set_fields
 from dsinga.layers.interface.contract import MustUnroll
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
@@ -144,6 +144,8 @@ class LayerWriter:
         shared = ("partition_dim", "location", "include", "exclude", "recompute")
         srclayers = [*(feature.layer for feature in features), *further]
         conf = make_conf(name or self.name, type, srclayers, **{key: settings.get(key) for key in shared} | fields)
+        if not settings.get("trainable", True):
+            conf = with_kept_statistics(conf)
         layer = self._make(conf, features)
         if layer is not None:
             given = param if param is not None else settings.get("param") or ()
@@ -327,3 +329,12 @@ def keep_lengths(kind: str, name: str, feature: Feature, sources: Sequence[Featu
     if kind in WINDOWS:
         return feature._replace(lengths=Feature(name, rows[:1]))
     return feature._replace(lengths=lengths if rows[:1] == lengths.shape else None)
+
+
+def with_kept_statistics(conf: LayerConf) -> LayerConf:
+    """Return a layer that does not move its running statistics in training either, if it has any."""
+    own: Any = getattr(layer_class(conf), "Conf", None)
+    if own is None or "use_global_stats" not in field_names(own):
+        return conf
+    given, keeps = getattr(conf, own.field), {"use_global_stats": True}
+    return conf.replace(**{own.field: keeps if given is None else given.replace(**keeps)})
