@@ -31,12 +31,13 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list
 
     if node.op_type in RANDOM:
         raise NotImportable("that draws random numbers")
-    if node.op_type == "ConstantOfShape" and isinstance(operands[0], Constant):
-        return [filled(node, operands[0])]
-    if node.op_type == "Expand" and isinstance(operands[0], Constant) and isinstance(operands[1], Constant):
-        return [expanded(operands[0], operands[1])]
-    if node.op_type == "Gather" and all(operands) and operands[0].is_param and operands[0].part is None:  # type: ignore[union-attr]
-        return [rows_of_table(node, *operands)]  # type: ignore[arg-type]
+    first, second = (*operands[:2], None, None)[:2]
+    if node.op_type == "ConstantOfShape" and first is not None:
+        return [filled(node, first)]
+    if node.op_type == "Expand" and first is not None and second is not None:
+        return [expanded(first, second)]
+    if node.op_type == "Gather" and first is not None and second is not None and first.is_param and first.part is None:
+        return [rows_of_table(node, first, second)]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
     given = [x.array for x in operands if x is not None]
     version = max(version, SPELLED_OUT.get(node.op_type, 0))

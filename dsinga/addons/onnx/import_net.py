@@ -49,7 +49,10 @@ def import_graph(
 
     Raises UserError, naming all nodes that no layer computes, before anything is made.
     """
-    walks = [NetWalk(graph, constants, version, batch) for batch in BATCHES]
+    left, known = fold_constants(graph, constants, version)
+    outputs = [output.name for output in graph.output]
+    nodes = needed(recognised(left, known, outputs), outputs)
+    walks = [NetWalk(graph, nodes, known, MadeLayers(batch, version)) for batch in BATCHES]
     models = [walk.run(shapes, name) for walk in walks]
     first, second = (walk.made.arrays for walk in walks)
     is_same = first.keys() == second.keys() and str(models[0]) == str(models[1])
@@ -75,12 +78,9 @@ class NetWalk:
         faults: what no layer computes, in the order of the graph.
     """
 
-    def __init__(self, graph: Any, constants: Mapping[str, Constant], version: int, batch: int):
-        self.graph, self.made = graph, MadeLayers(batch, version)
-        left, known = fold_constants(graph, constants, version)
-        outputs = [output.name for output in graph.output]
-        self.nodes = needed(recognised(left, known, outputs), outputs)
-        self.tensors: dict[str, Operand | None] = dict(known)
+    def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
+        self.graph, self.nodes, self.made = graph, nodes, made
+        self.tensors: dict[str, Operand | None] = dict(constants)
         self.faults: dict[str, None] = {}
         # The names of modules with params, which the layers of these have, and no others.
         uses = Counter(name for node in self.nodes for name in {*self._params_of(node)})
