@@ -59,6 +59,13 @@ def damage_bytes(random: random_module.Random, path: Path) -> str:
     return f"{damage.__name__} {path.name}" + (" (no change)" if damaged == content else "")
 
 
+def damage_source(random: random_module.Random, folder: Path, share_of_bytes: float) -> str:
+    """Damage the bytes of a file in a folder, or in other cases an entry of the folder; return what was done."""
+    if random.random() < share_of_bytes:
+        return damage_bytes(random, random.choice(files_of(folder)))
+    return damage_entry(random, folder)
+
+
 def damage_entry(random: random_module.Random, folder: Path) -> str:
     """Remove, exchange or empty a file, or replace it by a folder, link or pipe; return what was done."""
     files = files_of(folder)

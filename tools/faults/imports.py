@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.data_sources import SOURCES
-from tools.faults.damage import copy_tree, damage_bytes, damage_entry, files_of
+from tools.faults.damage import copy_tree, damage_source
 from tools.faults.verdicts import run_dsinga, say_damage
 
 
@@ -31,10 +31,6 @@ def run(random: random_module.Random, original: Path, folder: Path) -> int:
     """Damage a copy of the source of an importer, import it and return the status."""
     name = random.choice(sorted(SOURCES))
     copy_tree(original / name, folder)
-    if random.random() < 0.8:
-        told = damage_bytes(random, random.choice(files_of(folder / "source")))
-    else:
-        told = damage_entry(random, folder / "source")
-    say_damage(f"{name}: {told}")
+    say_damage(f"{name}: {damage_source(random, folder / 'source', 0.8)}")
     arguments = json.loads((folder / "arguments.json").read_text())
     return run_dsinga(["data", "import", *arguments])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random as random_module
 from pathlib import Path
 
-from tools.faults.damage import copy_tree, damage_bytes, damage_entry, files_of
+from tools.faults.damage import copy_tree, damage_source
 from tools.faults.verdicts import WRONG, run_dsinga, say_damage
 
 NAMES = ("images", "sequences", "codes")
@@ -30,10 +30,6 @@ def run(random: random_module.Random, original: Path, folder: Path) -> int:
     """Damage a copy of a net, import it and return the status."""
     name = random.choice(NAMES)
     copy_tree(original / name, folder)
-    if random.random() < 0.9:
-        told = damage_bytes(random, random.choice(files_of(folder / "source")))
-    else:
-        told = damage_entry(random, folder / "source")
-    say_damage(f"{name}: {told}")
+    say_damage(f"{name}: {damage_source(random, folder / 'source', 0.9)}")
     status = run_dsinga(["import", "source/net.onnx", "--out", "net"])
     return WRONG if status and (folder / "net").exists() else status
