@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dsinga.addons.planner.planning import compare_with_plan, plan
     from dsinga.addons.probabilities.forecast_scores import ensemble_scores
     from dsinga.addons.search.learning_rate import find_learning_rate
+    from dsinga.addons.search.ranges import SearchRange
     from dsinga.addons.search.result import SearchResult
     from dsinga.addons.search.search import search
     from dsinga.addons.text.generation import generate
@@ -42,9 +43,9 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net",
-    "compare_with_plan", "ensemble_scores", "evaluate", "evaluate_fields", "find_learning_rate", "generate", "load",
-    "loads",
+    "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchRange", "SearchResult", "UserError",
+    "build_net", "compare_with_plan", "ensemble_scores", "evaluate", "evaluate_fields", "find_learning_rate",
+    "generate", "load", "loads",
     "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
     "search", "submit", "train", "translate", "windows",
 ]  # fmt: skip

@@ -56,7 +56,7 @@ def search(
     """Train the job file CONF with many settings, and print them, the best first.
 
     A --set with several values, as in updater.momentum=0.5,0.9, gives these in turn; all combinations are trained, or
-    with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are distributions. Each
+    with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are ranges. Each
     setting has a folder in the workspace, the table is search.csv there.
     """
     from dsinga.addons.search import search as searching

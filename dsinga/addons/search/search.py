@@ -59,9 +59,9 @@ def search(
 
     Args:
         job: a Job, the path of a job file, or a function that returns a Job and takes the names of the space.
-        space: values by name: lists, or distributions (objects with ``rvs`` as those of scipy.stats, functions of a
-            numpy Generator). Names are paths of fields of the job, as in ``--set``, or arguments of the function. A
-            list of dicts is several spaces; with single values it is a list of settings.
+        space: values by name: lists, or a :class:`dsinga.SearchRange` of numbers, a distribution of scipy.stats, or a
+            function of a numpy Generator. Names are paths of fields of the job, as in ``--set``, or arguments of the
+            function. A list of dicts is several spaces; with single values it is a list of settings.
         client: a Dask client; by default as for :func:`dsinga.train`. Where there is no cluster, one is started in this
             process for the search, with a worker of one thread on each core. Called in the event loop of an
             asynchronous client, the function returns an awaitable.

@@ -9,12 +9,13 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dsinga.addons.search.ranges import NAMES, SearchRange, parse_range
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
@@ -31,8 +32,9 @@ Space = Mapping[str, Any]
 def make_settings(space: Space | Sequence[Space], samples: int | None = None, seed: int = 0) -> list[Setting]:
     """Return the settings of a space, or of several spaces one after another.
 
-    A space maps a name to its values: a list, a distribution, or a single value. A distribution is an object with a
-    method ``rvs(random_state=...)``, as those of scipy.stats, or a function of a :class:`numpy.random.Generator`.
+    A space maps a name to its values: a list, a distribution, or a single value. A distribution is a
+    :class:`SearchRange`, another object with a method ``rvs(random_state=...)``, as those of scipy.stats, or a function
+    of a :class:`numpy.random.Generator`.
 
     Args:
         space: the space, or a list of them. A list of dicts with single values is a list of settings.
@@ -150,18 +152,14 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
 
 
-Draw = Callable[[np.random.Generator], Any]
-
-CALL = re.compile(r"(loguniform|uniform|randint)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
-DISTRIBUTIONS = ("uniform", "loguniform", "randint")
 FUNCTION = re.compile(r"([a-zA-Z_]+)\(.*\)")
 OPENING, CLOSING = "([{", ")]}"
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Return the overrides with one value, and the values by path of those with several, or with a distribution.
+    """Return the overrides with one value, and the values by path of those with several, or with a range.
 
-    "path=a,b,c" are three values; a comma within brackets or quotes separates none. Distributions are
+    "path=a,b,c" are three values; a comma within brackets or quotes separates none. Ranges are
     ``uniform(low, high)``, ``loguniform(low, high)`` and ``randint(low, high)``, whose ``high`` is left out.
     """
     single, space = [], dict[str, Any]()
@@ -179,22 +177,22 @@ def parse_space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return single, space
 
 
-def parse_values(text: str) -> list[Any] | Draw:
-    """Return the values of a text, or the distribution that it names."""
-    call = CALL.fullmatch(text.strip())
-    if call is not None:
-        return _distribution(call[1], call[2], call[3])
+def parse_values(text: str) -> list[Any] | SearchRange:
+    """Return the values of a text, or the range that it names."""
+    drawn = parse_range(text)
+    if drawn is not None:
+        return drawn
     function = FUNCTION.fullmatch(text.strip())
     if function is not None:
-        hint = nearest(function[1], DISTRIBUTIONS) if function[1] not in DISTRIBUTIONS else ""
-        raise UserError(f"{text.strip()!r} is no distribution{hint}; give one as in {DISTRIBUTIONS[0]}(1, 10)")
+        hint = nearest(function[1], NAMES) if function[1] not in NAMES else ""
+        raise UserError(f"{text.strip()!r} is no distribution{hint}; give one as in {NAMES[0]}(1, 10)")
     return [_value(part) for part in _split(text)]
 
 
 def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the space in a file: YAML or JSON with a dict of lists, or a list of dicts; CSV with a setting a line.
 
-    A text such as "loguniform(1e-4, 1e-1)" is a distribution. Raises UserError for a file that is none of these.
+    A text such as "loguniform(1e-4, 1e-1)" is a range. Raises UserError for a file that is none of these.
     """
     path = Path(path)
     try:
@@ -240,23 +238,7 @@ def _load_yaml(text: str) -> Any:
 
 
 def _read_values(values: Any) -> Any:
-    call = CALL.fullmatch(values.strip()) if isinstance(values, str) else None
-    return values if call is None else _distribution(call[1], call[2], call[3])
-
-
-def _distribution(name: str, first: str, last: str) -> Draw:
-    text = f"{name}({first}, {last})"
-    try:
-        low, high = float(first), float(last)
-    except ValueError:
-        raise UserError(f"{text} must have two numbers, as in {name}(1, 10)") from None
-    if not (low < high and math.isfinite(high - low)) or (name == "loguniform" and low <= 0):
-        raise UserError(f"{text} must rise{' from above 0' if name == 'loguniform' else ''}, as in {name}(1, 10)")
-    if name == "randint":
-        return lambda random: int(random.integers(int(low), int(high)))
-    if name == "uniform":
-        return lambda random: random.uniform(low, high)
-    return lambda random: math.exp(random.uniform(math.log(low), math.log(high)))
+    return (parse_range(values) or values) if isinstance(values, str) else values
 
 
 def _split(text: str) -> list[str]:

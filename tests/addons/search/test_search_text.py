@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga import SearchResult, UserError
+from dsinga import SearchRange, SearchResult, UserError
 from dsinga.addons.search.result import read_outcome, write_outcome, write_table
 from dsinga.addons.search.space import make_settings, parse_space, parse_values, read_space
 from dsinga.monitor import History
@@ -57,12 +57,10 @@ def test_distributions_have_scipys_names() -> None:
         ("loguniform(1e-4, 1)", scipy.stats.loguniform(1e-4, 1)),
         ("uniform(-1,3)", scipy.stats.uniform(-1, 4)),
     ):
-        draw = parse_values(text)
-        assert callable(draw)
-        assert scipy.stats.kstest([draw(random) for _ in range(500)], distribution.cdf).pvalue > 0.01
-    draw = parse_values("randint(2, 5)")
-    assert callable(draw)
-    assert {draw(random) for _ in range(100)} == {2, 3, 4}
+        drawn = parse_values(text)
+        assert isinstance(drawn, SearchRange)
+        assert scipy.stats.kstest([drawn.rvs(random) for _ in range(500)], distribution.cdf).pvalue > 0.01
+    assert parse_values("randint(2, 5)") == SearchRange(2, 4, step=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Ranges of numbers that a search draws from, with their scale: in Python, and as texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+
+NAMES = ("uniform", "loguniform", "randint")
+CALL = re.compile(r"(loguniform|uniform|randint)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
+
+
+@dataclass(frozen=True)
+class SearchRange:
+    """The numbers from ``low`` to ``high``, both included, that a search draws from.
+
+    ``SearchRange(0, 0.5)`` are all numbers between, ``SearchRange(1e-4, 1e-1, log=True)`` those of a logarithmic scale,
+    as for learning rates, ``SearchRange(16, 128, step=16)`` whole numbers.
+
+    Args:
+        low: the lowest number.
+        high: the highest number.
+        log: whether numbers are evenly distributed on a logarithmic scale, rather than on a linear one.
+        step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. Where ``low`` and
+            ``step`` are whole numbers, so are all. On a logarithmic scale it is 1 or None.
+
+    Raises UserError for bounds that fall, for a logarithm of 0 or less, and for a step that is not above 0.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = [self.low, self.high, *([] if self.step is None else [self.step])]
+        if not all(isinstance(number, (int, float, np.number)) and math.isfinite(number) for number in numbers):
+            raise UserError(f"low, high and step are numbers, unlike those of {self}")
+        if self.low > self.high:
+            raise UserError(f"high must be at least low, unlike that of {self}")
+        if self.log and self.low <= 0:
+            raise UserError(f"low must be above 0 on a logarithmic scale, unlike that of {self}")
+        if self.step is not None and self.step <= 0:
+            raise UserError(f"step must be above 0, unlike that of {self}")
+        if self.log and (self.step not in (None, 1) or self.is_whole != (self.step is not None)):
+            raise UserError(
+                f"on a logarithmic scale low is whole and step is 1, or step is None, unlike those of {self}"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the numbers are whole ones."""
+        return all(isinstance(number, (int, np.integer)) for number in (self.low, self.step))
+
+    def rvs(self, random_state: np.random.Generator) -> float:
+        """Return a number of the range, drawn with a Generator of numpy; a method of scipy's distributions, too."""
+        if self.step is not None and not self.log:
+            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+            value = self.low + int(random_state.integers(count)) * self.step
+            return value if self.is_whole else float(f"{value:.12g}")  # 0.3, not 0.30000000000000004
+        if not self.log:
+            return random_state.uniform(self.low, self.high)
+        room = 0.5 if self.is_whole else 0  # so that the bounds are drawn as often as the numbers between
+        low, high = self.low - room, self.high + room
+        value = math.exp(random_state.uniform(math.log(low), math.log(high)))
+        return min(max(round(value) if self.is_whole else value, self.low), self.high)
+
+
+def parse_range(text: str) -> SearchRange | None:
+    """Return the range of a text such as "loguniform(1e-4, 1e-1)"; None for one that has none of the :data:`NAMES`.
+
+    ``high`` belongs to the ranges ``uniform`` and ``loguniform``, but not to ``randint``, as in scipy.
+    """
+    call = CALL.fullmatch(text.strip())
+    if call is None:
+        return None
+    name, first, last = call.groups()
+    text = f"{name}({first}, {last})"
+    try:
+        low, high = float(first), float(last)
+    except ValueError:
+        raise UserError(f"{text} must have two numbers, as in {name}(1, 10)") from None
+    is_log = name == "loguniform"
+    if not (low < high and math.isfinite(high - low)) or (is_log and low <= 0):
+        raise UserError(f"{text} must rise{' from above 0' if is_log else ''}, as in {name}(1, 10)")
+    return SearchRange(int(low), int(high) - 1, step=1) if name == "randint" else SearchRange(low, high, is_log)
