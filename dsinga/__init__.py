@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dsinga.addons.search.ranges import SearchRange
     from dsinga.addons.search.result import SearchResult
     from dsinga.addons.search.search import search
+    from dsinga.addons.tables.records import table
     from dsinga.addons.text.generation import generate
     from dsinga.addons.text.translation import translate
     from dsinga.api import (
@@ -47,5 +48,5 @@ __all__ = [
     "build_net", "compare_with_plan", "ensemble_scores", "evaluate", "evaluate_fields", "find_learning_rate",
     "generate", "load", "loads",
     "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
-    "search", "submit", "train", "translate", "windows",
+    "search", "submit", "table", "train", "translate", "windows",
 ]  # fmt: skip

@@ -46,8 +46,9 @@ def job_with_data(
 def warn_of_overlaps(job: Job, *phases: Phase) -> None:
     """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
-    windows = [(layer.name, layer.store_conf.windows) for layer in layers if layer.store_conf is not None]
-    for sentence in dict.fromkeys(conf.remark_on_scores(name) for name, conf in windows if conf is not None):
+    stores = [(layer.name, layer.store_conf) for layer in layers if layer.store_conf is not None]
+    windows = [(name, conf) for name, store in stores for conf in store.definition.values()]
+    for sentence in dict.fromkeys(conf.remark_on_scores(name) for name, conf in windows):
         if sentence:
             _log.warning("%s", sentence)
 

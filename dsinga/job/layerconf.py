@@ -10,7 +10,7 @@ from dsinga.base.registry import find, register
 from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
-from dsinga.job.message import Message
+from dsinga.job.message import Message, added_fields
 
 
 class AugmentConf(Component):
@@ -79,6 +79,12 @@ class StoreConf(Settings, Component):
         None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
     )
     augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The message of an add-on that says how records are made of data, such as windows, by its field, or none."""
+        fields = {name: getattr(self, name) for name in added_fields(StoreConf)}
+        return {name: value for name, value in fields.items() if hasattr(value, "open_records")}
 
     @property
     def type_name(self) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordNames, RecordSource, open_like
-from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.conversion import (
     as_labels,
     as_records,
@@ -43,9 +42,9 @@ def bind_records(
     Args:
         job: the job, which is not changed.
         data: a source as :func:`dsinga.data.open_records` takes it, such as an array or a pair (x, y), which the input
-            layer of ``phase`` reads, or a Dataset, where its ``store_conf`` has ``windows``; or a dict of such sources
-            by phase ("train", "val", "test", "deploy"). Where a phase has several input layers, a dict of sources by
-            the layer's name takes the place of one source.
+            layer of ``phase`` reads; or what its ``store_conf`` makes records of, a Dataset for ``windows``, a data
+            frame for ``table``; or a dict of such sources by phase ("train", "val", "test", "deploy"). Where a phase
+            has several input layers, a dict of sources by the layer's name takes the place of one source.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
         trained: the job of the training run, by default ``job``: classes and columns have the codes and the order of
@@ -77,27 +76,28 @@ def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open a source and return its records, which are windows of a Dataset if the layer configures windows.
+    """Open a source and return its records: by the layer's definition of windows or of a table, where it has one.
 
-    Windows of another Dataset are read in the order of those of training.
+    Other records of that kind are read in the order of those of training.
     """
-    conf = _with_windows(net, layer)
-    if conf is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
-        return conf.windows.open_records(layer.name, source, conf.has_label)
+    definition = _definition(net, layer)
+    for conf in definition.values():
+        if conf.takes(source):
+            defined: RecordSource = conf.open_records(layer.name, source, (layer.store_conf or StoreConf()).has_label)
+            return defined
     records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
     if records.has_weights:
         raise layer.error(
             f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"
         )
-    return records if conf is None else records.in_training_order({"windows": conf.windows})
+    return records.in_training_order(definition) if definition else records
 
 
-def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
-    """Return a layer's store_conf with its own windows, or the windows of training; None without windows."""
+def _definition(net: NetConf, layer: LayerConf) -> dict[str, Any]:
+    """Return the definition of a layer's records, its own or that of training; nothing without."""
     trained = [conf.store_conf for conf in input_layers(net, Phase.kTrain) if conf.name == layer.name]
     stores = [layer.store_conf, *trained]
-    windows = [store.windows for store in stores if store is not None and store.windows is not None]
-    return (layer.store_conf or StoreConf()).replace(windows=windows[0]) if windows else None
+    return next((store.definition for store in stores if store is not None and store.definition), {})
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:

@@ -1,4 +1,4 @@
-"""Opens the records of an input layer: bound records, a store, windows of a Dataset, or a user's source."""
+"""Opens the records of an input layer: bound records, a store, windows, a table, or a user's source."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
     assert conf.path is not None
     from dsinga.data import open_store, resolve  # which arrays do not need
 
-    if conf.windows is not None:
-        return conf.windows.open_records(layer.name, resolve(conf.path, roots), conf.has_label)
+    for definition in conf.definition.values():
+        records: RecordSource = definition.open_records(layer.name, resolve(conf.path, roots), conf.has_label)
+        return records
     return open_store(
         conf.path,
         backend=conf.backend,

@@ -20,7 +20,7 @@ from dsinga.base.registry import find, listed
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_number, is_path, order_of
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
-from dsinga.data.sources.arrays import ARRAYS, Kind, Options, is_array
+from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 
 
 class DataSource(ABC):
@@ -129,10 +129,20 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
         location, column, y, name, order = records
         if y is None:
             return RecordSource(location, column, classes=classes or ())
-        label_kind = _kind_of(y) or ARRAYS  # which says why it does not convert
-        labels, classes = label_kind.labels(y, name, column.length, options)
-        labels.order = order or order_of(y)
+        labels, classes = open_labels_of(y, name, column.length, options)
+        labels.order = order or labels.order
     return RecordSource(location, column, labels, classes=classes or ())
+
+
+def open_labels_of(y: Any, name: str, length: int, options: Options) -> Labels:
+    """Return the column of the labels ``y`` of so many records, and the names of their classes, if known.
+
+    Raises UserError where they cannot be read.
+    """
+    kind = _kind_of(y) or ARRAYS  # which says why it does not convert
+    labels, classes = kind.labels(y, name, length, options)
+    labels.order = order_of(y)
+    return labels, classes
 
 
 def _kind_of(value: Any) -> Kind | None:

@@ -172,11 +172,11 @@ class JobModel(Trainable):
             layers = with_sample_weights(layers, weighted)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
-    def trained_windows(self) -> dict[str, Any]:
-        """Return, by input, the settings of the windows (examples cut from a Dataset) that training reads."""
+    def trained_definitions(self) -> dict[str, dict[str, Any]]:
+        """Return, by input, the definition of the records that training reads: windows of a Dataset, or a table."""
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
-        named = {name: store.windows for name, store in stores.items() if store and store.windows}
-        return named | super().trained_windows()
+        named = {name: store.definition for name, store in stores.items() if store and store.definition}
+        return named | super().trained_definitions()
 
     def has_channels_last(self) -> bool:
         """Whether an input has images with their channels last; then labels and outputs that are images have, too."""

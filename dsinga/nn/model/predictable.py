@@ -189,8 +189,8 @@ class Predictable(ModelParams):
         ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
         """
         train = train or PhaseRecords()
-        opened = open_inputs(pairs, self.record_names() or train.names)
-        opened = opened.in_order_of(self.trained_windows() or train.windows)
+        definitions = self.trained_definitions() or train.definitions
+        opened = open_inputs(pairs, self.record_names() or train.names, definitions).in_order_of(definitions)
         if weights is not None:
             add_weights(opened, weights)
         return opened
@@ -239,7 +239,7 @@ class Predictable(ModelParams):
             UserError: for bad input, and for a model without params.
         """
         check_whole_numbers(batch_size=batch_size, members=members)
-        if self.trained_windows() and is_dataset(x):
+        if is_dataset(x) and any("windows" in fields for fields in self.trained_definitions().values()):
             return self.predict_lazily(x, leads=leads, members=members)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
@@ -306,9 +306,10 @@ class Predictable(ModelParams):
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )
 
-    def trained_windows(self) -> dict[str, Any]:
-        """Return, by input, the settings of the windows (examples cut from a Dataset) of training; else nothing."""
-        return self._arguments.phases["train"].windows if self._arguments and "train" in self._arguments.phases else {}
+    def trained_definitions(self) -> dict[str, dict[str, Any]]:
+        """Return, by input, the definition of the records of training: windows of a Dataset, or a table."""
+        phases = self._arguments.phases if self._arguments else {}
+        return phases["train"].definitions if "train" in phases else {}
 
     @checked
     def features(
@@ -342,8 +343,8 @@ class Predictable(ModelParams):
 
     def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return a job that computes the outputs of layers for records, and its data."""
-        opened = open_inputs(pairs, self.record_names())
-        opened.check_order(self.trained_windows())
+        opened = open_inputs(pairs, self.record_names(), self.trained_definitions(), has_labels=False)
+        opened.check_order(self.trained_definitions())
         opened.assume_labels()
         return self._test_job(opened, batch_size)
 

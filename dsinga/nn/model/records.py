@@ -22,7 +22,7 @@ from dsinga.nn.model.given_data import Pair
 from dsinga.nn.model.labels import as_weights
 
 # The settings of an input layer that say how its store is read, besides its path.
-READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label", "windows")
+READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")
 
 
 @dataclass
@@ -32,7 +32,7 @@ class PhaseRecords:
     Attributes:
         sources: opened sources of records, by input; none for numpy arrays that are only described.
         stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
-        windows: the settings of windows of a Dataset, as a ``store_conf`` has them, of inputs that are windows.
+        definitions: the definition of records by its field of a ``store_conf``, of inputs that are windows or tables.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
         names: the names of the classes and columns, in the order of training.
@@ -40,7 +40,7 @@ class PhaseRecords:
 
     sources: dict[str, Any] = field(default_factory=dict)
     stores: dict[str, dict[str, Any]] = field(default_factory=dict)
-    windows: dict[str, Any] = field(default_factory=dict)
+    definitions: dict[str, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     names: dict[str, RecordNames] = field(default_factory=dict)
@@ -49,13 +49,16 @@ class PhaseRecords:
         """Return the records with the windows of Datasets in the order of variables and points of training."""
         sources = dict(self.sources)
         for name in sources.keys() & trained.keys():
-            sources[name] = sources[name].in_training_order({"windows": trained[name]})
+            sources[name] = sources[name].in_training_order(trained[name])
         changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
         if not changed:
             return self
         reopened = open_inputs(changed)
         return replace(
-            self, sources=sources, stores=self.stores | reopened.stores, windows=self.windows | reopened.windows
+            self,
+            sources=sources,
+            stores=self.stores | reopened.stores,
+            definitions=self.definitions | reopened.definitions,
         )
 
     def check_order(self, trained: Mapping[str, Any]) -> None:
@@ -73,12 +76,11 @@ class PhaseRecords:
     def described(self) -> PhaseRecords:
         """Return the stores and shapes of the records, without the opened records and their weights."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords({}, self.stores, self.windows, shapes, self.label_shapes, self.names)
+        return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
-        """Return the fields of the ``store_conf`` of an input that name its records and define its windows."""
-        windows = {"windows": self.windows[name]} if name in self.windows else {}
-        return windows | self.stores.get(name, {})
+        """Return the fields of the ``store_conf`` of an input that name and define its records."""
+        return self.definitions.get(name, {}) | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
         """Drop the mark of inputs without labels, because a net that only predicts needs no labels."""
@@ -99,23 +101,31 @@ class JobArguments:
         return JobArguments(phases, self.batch_size, self.fields)
 
 
-def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = MappingProxyType({})) -> PhaseRecords:
+def open_inputs(
+    pairs: Mapping[str, Pair],
+    trained: Mapping[str, RecordNames] = MappingProxyType({}),
+    definitions: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    has_labels: bool = True,
+) -> PhaseRecords:
     """Open the records of each input, with classes and columns in the order of ``trained`` records.
 
-    Raises UserError for what cannot be read.
+    ``definitions`` are those of the records of training, by which other data frames are read, with labels if
+    ``has_labels``. Raises UserError for what cannot be read.
     """
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
         if y is None and (fields := store_fields(x)):
             records.stores[name] = fields
         names = trained.get(name, RecordNames())
-        source = records.sources[name] = open_like(x if y is None else (x, y), names)
+        given = x if y is None else (x, y)
+        by = next((by for by in definitions.get(name, {}).values() if by.takes(given)), None)
+        source = records.sources[name] = by.open_records(name, given, has_labels) if by else open_like(given, names)
         records.names[name] = names.or_else(RecordNames.of(source))
         if isinstance(source, DrawnRecords) and source.has_weights:
             records.sources[name], records.sources[SAMPLE_WEIGHT] = source.split_weights()
             records.shapes[SAMPLE_WEIGHT] = tuple(records.sources[SAMPLE_WEIGHT].shape)
-        if windows := source.job_settings().get("windows"):  # a model keeps these, to predict other Datasets
-            records.windows[name] = windows
+        if definition := source.job_settings():  # a model keeps it, to predict other Datasets and tables
+            records.definitions[name] = definition
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
@@ -160,7 +170,8 @@ def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) 
         if conf is not None and layer.name in records.stores:
             source, named = records.sources[layer.name], records.stores[layer.name]
             usual = StoreConf(shape=[*source.shape] if conf.shape else [])
-            if all(getattr(conf, name) == getattr(usual, name) for name in READING if name not in named):
+            is_usual = all(getattr(conf, name) == getattr(usual, name) for name in READING if name not in named)
+            if is_usual and conf.definition.keys() <= named.keys():
                 conf = conf.replace(records=source)
         if conf is not None and not shuffle and layer.in_phase(Phase.kTrain):
             conf = conf.replace(shuffle=False)

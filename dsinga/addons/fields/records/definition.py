@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest, register
+from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
@@ -246,6 +247,10 @@ class WindowDefinition(Settings):
                 "one that it follows",
                 "lead_start",
             )
+
+    def takes(self, source: Any) -> bool:
+        """Whether a source of records is a Dataset, from which windows are cut."""
+        return is_a(source, "xarray", "Dataset") or is_data_array(source)
 
     def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
         """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""

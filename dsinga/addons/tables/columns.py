@@ -1,0 +1,185 @@
+"""Turns the columns of a data frame into records of float32, by the definition learnt from the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.addons.tables.definition import TableColumnConf, TableDefinition
+from dsinga.addons.tables.values import as_numbers, as_texts, date_part
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
+from dsinga.data.conversion import nonfinite_error
+
+
+class RecordParts(NamedTuple):
+    """The names of the numbers of a record, in its three parts, and the sizes of the categories.
+
+    Attributes:
+        numbers: scaled numbers; of dates such as "departure.hour".
+        flags: 0 or 1: booleans, and whether a value is missing, such as "age is missing".
+        categories: columns whose value is a code: 0 for a missing or unknown one.
+        sizes: how many codes each category has, with code 0.
+    """
+
+    numbers: tuple[str, ...]
+    flags: tuple[str, ...]
+    categories: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+class Columns:
+    """The columns of a table: turns a data frame into records (rows, width) float32.
+
+    A record has scaled numbers first, then flags, then codes of categories, each in the order of the definition.
+
+    Args:
+        definition: what each column is.
+    """
+
+    def __init__(self, definition: TableDefinition):
+        if not definition.column:
+            raise definition.error(
+                "the table has no columns; give those that dsinga.table learns, or `dsinga data info FOLDER` prints"
+            )
+        self.definition = definition
+        self._numbers = [conf for conf in definition.column if conf.kind in ("number", "date")]
+        self._scalings = [_Scaling(conf, definition.scaling) for conf in self._numbers]
+        self._booleans = [conf for conf in definition.column if conf.kind == "boolean"]
+        self._categories = [conf for conf in definition.column if conf.kind == "category"]
+        flagged = {conf.name: conf for conf in definition.column if conf.kind != "category" and conf.missing}
+        self._flagged = list(flagged)  # a date of several parts is missing once
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns that are read."""
+        return list(dict.fromkeys(conf.name for conf in self.definition.column))
+
+    @property
+    def parts(self) -> RecordParts:
+        """The names of the numbers of a record, by part."""
+        return RecordParts(
+            tuple(f"{conf.name}.{conf.part}" if conf.part else conf.name for conf in self._numbers),
+            (*(conf.name for conf in self._booleans), *(f"{name} is missing" for name in self._flagged)),
+            tuple(conf.name for conf in self._categories),
+            tuple(len(conf.category) + 1 for conf in self._categories),
+        )
+
+    @property
+    def width(self) -> int:
+        """How many numbers a record has."""
+        return sum(map(len, self.parts[:3]))
+
+    def bins(self, count: int) -> list[list[float]]:
+        """Return for each number the edges of at most ``count`` bins between its quantiles, of scaled numbers.
+
+        They are for piecewise-linear embeddings (arXiv 2203.05556): bins of equal shares of the training records, fewer
+        where many of these have one number.
+        """
+        edges = []
+        for conf, scaling in zip(self._numbers, self._scalings, strict=True):
+            places = np.linspace(0, len(conf.quantile) - 1, count + 1)
+            numbers = np.interp(places, np.arange(len(conf.quantile)), conf.quantile)
+            edges.append([float(edge) for edge in np.unique(scaling.apply(numbers).astype(np.float32))])
+        return edges
+
+    def encode(self, table: Any, first: int = 0) -> np.ndarray:
+        """Return the records (rows, width) float32 of an Arrow table.
+
+        ``first`` is the number of its first record, for messages. Raises UserError for a column that is missing or has
+        values of another kind, for infinity, and for a new category where these are refused.
+        """
+        known = set(table.column_names)
+        for name in self.names:
+            if name not in known:
+                raise UserError(
+                    f"the table has no column {name!r}, which the records of training have{nearest(name, known)}"
+                )
+        out = np.empty((table.num_rows, self.width), np.float32)
+        missing = {name: _is_missing(table.column(name)) for name in self._flagged}
+        for place, values in enumerate(self._values(table, missing, first)):
+            out[:, place] = values
+        return out
+
+    def _values(self, table: Any, missing: dict[str, np.ndarray], first: int) -> Iterator[np.ndarray]:
+        """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
+        for conf, scaling in zip(self._numbers, self._scalings, strict=True):
+            column = table.column(conf.name)
+            numbers = date_part(column, conf.name, conf.part) if conf.part else as_numbers(column, conf.name)
+            if (bad := np.isinf(numbers)).any():
+                raise nonfinite_error("the table", "infinity", first + int(np.argmax(bad)), f"column {conf.name!r}")
+            yield scaling.apply(numbers)
+        for conf in self._booleans:
+            yield np.nan_to_num(as_numbers(table.column(conf.name), conf.name), nan=0.0)
+        yield from missing.values()
+        for conf in self._categories:
+            yield self._codes(table.column(conf.name), conf, first)
+
+    def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
+        """Return the code of each category, 0 for a missing or an unknown one."""
+        import pyarrow
+        import pyarrow.compute
+
+        texts = as_texts(column, conf.name)
+        places = pyarrow.compute.index_in(texts, value_set=pyarrow.array(conf.category, texts.type))
+        if self.definition.unknown == "error":
+            new = pyarrow.compute.and_(places.is_null(), texts.is_valid()).to_numpy(zero_copy_only=False)
+            if new.any():
+                row = int(np.argmax(new))
+                text = texts[row].as_py()
+                raise UserError(
+                    f"column {conf.name!r} has the category {text!r} in record {first + row}, which the records of "
+                    f"training lack{nearest(text, conf.category)}"
+                )
+        codes: np.ndarray = places.fill_null(-1).to_numpy(zero_copy_only=False) + 1
+        return codes
+
+
+def _is_missing(column: Any) -> np.ndarray:
+    """Return whether each value of an Arrow column is missing: null, or NaN."""
+    missing: np.ndarray = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return missing
+
+
+class _Scaling:
+    """The scaling of the numbers of one column; a missing one becomes the median."""
+
+    def __init__(self, conf: TableColumnConf, kind: str):
+        self.kind = kind
+        quantiles = np.asarray(conf.quantile, np.float64)
+        self._median = float(np.interp(0.5, np.linspace(0, 1, len(quantiles)), quantiles))
+        if kind == "quantile":
+            self._quantiles, self._normal = _normal_scores(quantiles)
+        elif kind == "robust":
+            self._offset, self._scale = self._median, _robust_scale(quantiles)
+        else:
+            self._offset, self._scale = conf.mean, conf.deviation or 1.0
+
+    def apply(self, numbers: np.ndarray) -> np.ndarray:
+        """Return scaled numbers, float64; NaN counts as the median."""
+        numbers = np.where(np.isnan(numbers), self._median, numbers)
+        if self.kind == "quantile":
+            return np.interp(numbers, self._quantiles, self._normal)
+        scaled = (numbers - self._offset) / self._scale
+        return scaled / np.sqrt(1 + np.square(scaled / 3)) if self.kind == "robust" else scaled
+
+
+def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different quantiles and the quantile of a normal distribution that each becomes.
+
+    A number that is several quantiles gets their mean. The ends are half a step inside, since a normal distribution has
+    no smallest and no largest number.
+    """
+    levels = np.linspace(0, 1, len(quantiles)).clip(margin := 0.5 / len(quantiles), 1 - margin)
+    values, places, counts = np.unique(quantiles, return_inverse=True, return_counts=True)
+    means = np.bincount(places, levels) / counts
+    return values, np.array([NormalDist().inv_cdf(level) for level in means])
+
+
+def _robust_scale(quantiles: np.ndarray) -> float:
+    """Return what numbers are divided by: the distance of the quartiles, or the half range where that is 0."""
+    low, high = np.interp([0.25, 0.75], np.linspace(0, 1, len(quantiles)), quantiles)
+    return float(high - low or (quantiles[-1] - quantiles[0]) / 2 or 1.0)

@@ -1,0 +1,100 @@
+"""The message ``table { }`` of a job's store: what each column of a data frame is, as learnt from the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup, nearest, register
+from dsinga.data.array_kinds import is_dask_frame, is_path
+from dsinga.data.record_source import RecordSource
+from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.limits import Natural
+
+KINDS = ("number", "boolean", "category", "date")
+PARTS = ("day", "year", "month", "monthday", "yearday", "weekday", "hour", "minute", "second")
+SCALINGS = ("quantile", "robust", "standard")
+
+
+class TableColumnConf(Settings):
+    """What one column of a data frame is; of a date, one of its parts."""
+
+    name: str = required("the name of the column")
+    kind: str = setting("number", 'what its values are: "number", "boolean", "category" or "date"')
+    part: str = setting(
+        "", 'of a date: "day" (days since 1970), or the year, month, monthday, yearday, weekday, hour, minute or second'
+    )
+    quantile: list[float] = setting(
+        [], "the quantiles of its numbers in training at equal steps, from the smallest to the largest number"
+    )
+    mean: float = setting(0.0, "the mean of its numbers in training")
+    deviation: float = setting(1.0, "their standard deviation")
+    category: list[str] = setting([], "its categories as texts, in the order of their codes 1, 2, ...")
+    missing: Natural = setting(0, "how many of its values were missing in training; a flag tells of these")
+
+    def faults(self) -> Iterator[Fault | str]:
+        """Yield a message for each fault in the kind, the part of a date and the quantiles."""
+        for field, known in (("kind", KINDS), ("part", PARTS if self.kind == "date" else ("",))):
+            if (value := getattr(self, field)) not in known:
+                hint = nearest(value, known) or f"; it is one of {', '.join(map(repr, known))}"
+                yield Fault(f"column {self.name!r} has the {field} {value!r}{hint}", field)
+        if self.kind in ("number", "date") and len(self.quantile) < 2:
+            yield Fault(f"column {self.name!r} has {len(self.quantile)} quantiles; give at least 2", "quantile")
+        if self.quantile != sorted(self.quantile):
+            yield Fault(f"the quantiles of column {self.name!r} fall somewhere; give them in order", "quantile")
+
+
+@register("message", "StoreConf.table")
+class TableDefinition(Settings):
+    """How the columns of a data frame become records, to be applied by name to any other frame.
+
+    :func:`dsinga.table` learns it from the training data, :class:`.columns.Columns` applies it.
+    """
+
+    column: list[TableColumnConf] = setting([], "the columns, in the order in which they become a record")
+    label: str = setting("", "the column of labels; without it labels are given beside the frame")
+    classes: list[str] = setting([], "the classes 0, 1, ... of labels that are no numbers, as texts")
+    scaling: str = setting(
+        "quantile",
+        'how numbers are scaled: "quantile" (to a normal distribution), "robust" (by median and quartiles, with a '
+        'smooth clip at 3), or "standard" (to mean 0 and deviation 1)',
+    )
+    unknown: str = setting("missing", 'what a new category counts as: "missing", or "error", which refuses it')
+
+    def faults(self) -> Iterator[Fault | str]:
+        """Yield a message for an unknown scaling, and for a column that is named twice."""
+        for field, known in (("scaling", SCALINGS), ("unknown", ("missing", "error"))):
+            if (value := getattr(self, field)) not in known:
+                hint = nearest(value, known) or f"; it is one of {', '.join(map(repr, known))}"
+                yield Fault(f"{field} is {value!r}{hint}", field)
+        names = [(column.name, column.part) for column in self.column]
+        for name, _ in {name for name in names if names.count(name) > 1}:
+            yield Fault(f"the column {name!r} is there twice; leave one out", "column")
+
+    def takes(self, source: Any) -> bool:
+        """Whether a source is a data frame, or the path of one, alone or with labels, or has such records already."""
+        if isinstance(source, RecordSource):
+            return "table" in source.job_settings()
+        frame = source[0] if isinstance(source, tuple) and len(source) == 2 else source
+        return is_path(frame) or is_table(frame)
+
+    def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
+        """Return the records of a source that :meth:`takes` tells of, for an input layer. Raises JobError."""
+        if isinstance(source, RecordSource):
+            return source.in_training_order({"table": self})
+        frame, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+        try:  # by name: the file of the class is not needed to read a job
+            records: RecordSource = lookup("hook", "table_records")(frame, self, y, has_labels=has_labels)
+        except UserError as error:
+            raise self.error(f"layer {layer!r}: {error}") from error
+        return records
+
+    def remark_on_scores(self, layer: str) -> str:
+        """Return "": each record counts once in scores."""
+        return ""
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a data frame: of pandas, Dask, or another library that gives its columns to Arrow."""
+    return is_dask_frame(value) and value.ndim == 2 or hasattr(value, "__arrow_c_stream__") and hasattr(value, "shape")

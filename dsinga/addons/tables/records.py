@@ -1,0 +1,238 @@
+"""Records and labels of a data frame, encoded by its columns, for training, evaluation and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.tables.columns import Columns, RecordParts
+from dsinga.addons.tables.definition import TableDefinition
+from dsinga.addons.tables.frames import Frame, open_frame
+from dsinga.addons.tables.learning import learn
+from dsinga.addons.tables.values import as_numbers, as_texts, kind_of
+from dsinga.base.error_frames import public
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest, nearest_or_listed, register
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.column import Column
+from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import ArrayColumn, check_block
+from dsinga.data.sources.open_records import Options, open_labels_of
+from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
+
+Encode = Callable[[Any, int], np.ndarray]  # returns the rows of an Arrow table; of its first row the number is given
+
+
+@register("hook", "table_records")
+class TableRecords(RecordSource):
+    """The records (width,) float32 of a data frame, and its labels; :func:`dsinga.table` makes them.
+
+    Attributes:
+        frame: the data frame, as parts.
+        definition: what its columns are, as a job keeps it.
+
+    Args:
+        data: a data frame, the path of one, or an opened :class:`.frames.Frame`.
+        definition: what its columns are.
+        y: labels that are not in the frame.
+        has_labels: whether labels are read, where the frame has their column.
+
+    Raises:
+        UserError: the definition does not fit the frame; the message says what would.
+    """
+
+    kind = "table"
+
+    def __init__(
+        self, data: Any, definition: TableDefinition, y: Any = None, *, has_labels: bool = True,
+    ):  # fmt: skip
+        self.frame, self.definition, self._y = open_frame(data), definition, y
+        self._encoder = Columns(definition)
+        if not len(self.frame):
+            raise UserError(f"{self.frame.location} has no records")
+        for name in self._encoder.names:
+            if name not in self.frame.names:
+                raise UserError(
+                    f"{self.frame.location} has no column {name!r}, which the records of training have"
+                    f"{nearest(name, self.frame.names)}"
+                )
+        records = _column(self.frame, self._encoder.names, self._encoder.encode, (self._encoder.width,), "features")
+        labels, classes = None, definition.classes
+        if y is not None:
+            labels, names = open_labels_of(y, "y", len(self.frame), Options(classes=classes or None))
+            classes = [*(names or ())]
+        elif has_labels and definition.label in self.frame.names:
+            labels = _label_column(self.frame, definition)
+        super().__init__(self.frame.location, records, labels, classes=classes)
+
+    @property
+    def parts(self) -> RecordParts:
+        """The names of the numbers of a record, by part: what a net for the table is made for."""
+        return self._encoder.parts
+
+    def bins(self, count: int = 48) -> list[list[float]]:
+        """Return the edges of bins of each number, for piecewise-linear embeddings; see :meth:`.Columns.bins`."""
+        return self._encoder.bins(count)
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return the definition, by which other frames are read in the same way."""
+        return {"table": self.definition}
+
+    def named_fields(self) -> dict[str, Any]:
+        """Return the path and the definition, where both describe the records fully."""
+        return {"path": self.frame.path, **self.job_settings()} if self.frame.path and self._y is None else {}
+
+    def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
+        """Return the records of the frame by the definition of the training data."""
+        training = settings.get("table")
+        if training is None or training == self.definition:
+            return self
+        return TableRecords(self.frame, training, self._y, has_labels=self.has_labels)
+
+
+@public
+def table(
+    data: Any,
+    y: Any = None,
+    *,
+    label: str | None = None,
+    columns: Sequence[str] | TableDefinition | None = None,
+    categories: Sequence[str] = (),
+    scaling: str = "quantile",
+    unknown: str = "missing",
+) -> TableRecords:
+    """Return a data frame as records to train from, (width,) float32; learn what its columns are.
+
+    Numbers are scaled, and a flag says which are missing. Texts and categories become codes, in the order of how often
+    they occur; 0 is a missing or an unknown one. Of dates the parts that differ become numbers. A net that is trained
+    on the records reads other frames by the names of their columns.
+
+    Args:
+        data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.
+        y: labels (n,) or (n, k), where they are no column.
+        label: the column of labels.
+        columns: the names of the columns to learn from, by default all but ``label``; or the ``definition`` of other
+            records, by which this frame is read, too.
+        categories: columns of numbers that are categories, such as codes of places.
+        scaling: how numbers are scaled: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.
+        unknown: what a category counts as that the training data lack: "missing", or "error", which refuses it.
+
+    Raises:
+        UserError: a column is not there, or has no values of a kind that a table has, or infinity.
+    """
+    frame = open_frame(data)
+    if label is not None and label not in frame.names:
+        raise UserError(f"the table has no column {label!r}{nearest_or_listed(label, frame.names, 'it has')}")
+    if isinstance(columns, TableDefinition):
+        return TableRecords(frame, columns, y, has_labels=y is not None or columns.label in frame.names)
+    names = [name for name in frame.names if name != label] if columns is None else list(columns)
+    if label in names:
+        raise UserError(f"columns has {label!r}, the labels, from which nothing is to be learnt; leave it out")
+    definition = learn(frame, names, categories, scaling, unknown)
+    if label is not None:
+        definition = definition.replace(label=label, classes=_classes(frame, label))
+    return TableRecords(frame, definition, y)
+
+
+def _classes(frame: Frame, label: str) -> list[str]:
+    """Return the classes of labels that are texts or categories, sorted; those of numbers are these numbers."""
+    classes: set[str] = set()
+    for part in range(len(frame.lengths)):
+        column = frame.read(part, [label]).column(label)
+        if kind_of(column.type) != "category":
+            return []
+        classes |= {text for text in as_texts(column, label).unique().to_pylist() if text is not None}
+    return sorted(classes)
+
+
+def _label_column(frame: Frame, definition: TableDefinition) -> Column:
+    name = definition.label
+    return _column(frame, [name], partial(_encode_labels, definition), (), name, labels=True)
+
+
+def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.ndarray:
+    """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32."""
+    import pyarrow
+
+    name = definition.label
+    column = table.column(name)
+    missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if missing.any():
+        raise UserError(
+            f"the table has no label in record {first + int(np.argmax(missing))} of column {name!r}; leave records "
+            "without a label out"
+        )
+    if definition.classes:
+        texts = as_texts(column, name)
+        places = pyarrow.compute.index_in(texts, value_set=pyarrow.array(definition.classes, texts.type))
+        if places.null_count:
+            row = int(np.argmax(places.is_null().to_numpy(zero_copy_only=False)))
+            known = nearest_or_listed(texts[row].as_py(), definition.classes, "its classes are")
+            raise UserError(f"column {name!r} has the label {texts[row].as_py()!r} in record {first + row}{known}")
+        codes: np.ndarray = places.to_numpy(zero_copy_only=False).astype(np.int64)
+        return codes
+    if pyarrow.types.is_integer(column.type) or pyarrow.types.is_boolean(column.type):
+        return np.asarray(column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False), np.int64)
+    return as_numbers(column, name).astype(np.float32)
+
+
+def _column(
+    frame: Frame, names: Sequence[str], encode: Encode, shape: tuple[int, ...], name: str, labels: bool = False
+) -> Column:
+    """Return records or labels made of some columns of a frame: at once where it is in memory, else when read."""
+    if frame.in_memory:
+        return ArrayColumn(encode(frame.read(0, names), 0), name, labels)
+    sample = encode(frame.read(0, names).slice(0, 1), 0) if labels else np.empty((0, *shape), np.float32)
+    return PartsColumn(frame, names, encode, sample, name)
+
+
+class PartsColumn(Column):
+    """Records or labels of a frame that is read in parts, encoded when they are read.
+
+    Args:
+        frame: the frame.
+        names: the columns that are read.
+        encode: makes rows of an Arrow table of these.
+        sample: some rows, whose shape and dtype count.
+        name: the name by which messages call the records.
+    """
+
+    def __init__(self, frame: Frame, names: Sequence[str], encode: Encode, sample: np.ndarray, name: str):
+        self.frame, self.names, self.encode = getattr(frame, "only", lambda names: frame)(names), names, encode
+        length, row_bytes = len(frame), sample[:1].nbytes or int(np.prod(sample.shape[1:])) * sample.itemsize
+        block = block_rows(length, row_bytes, max(frame.lengths))
+        super().__init__(name, length, sample.shape[1:], sample.dtype, block)
+        check_block(self, "write it in smaller parts, such as df.repartition(partition_size='64MB')")
+        self._ends = np.cumsum(frame.lengths)
+        self._parts = ChunkCache(SMALL_BYTES // 4)  # a part that two blocks share is read once
+
+    @property
+    def from_files(self) -> bool:  # type: ignore[override]
+        """Whether rows are read from files, which every process that reads must be able to reach."""
+        return self.frame.path is not None
+
+    def connect(self, client: Callable[[], Any]) -> None:
+        """Use the Dask client that ``client`` returns to fetch parts kept by a cluster; called only if needed."""
+        self.frame.connect(client)
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Read the parts that have the rows ``start`` to ``stop``, and return these."""
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
+        rows = [self._parts.get((part,), partial(self._encode, part)) for part in range(first, last + 1)]
+        offset = int(self._ends[first]) - len(rows[0])
+        whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return whole[start - offset : stop - offset]
+
+    def _encode(self, part: int) -> np.ndarray:
+        """Return the rows of a part."""
+        before = int(self._ends[part - 1]) if part else 0
+        table = self.frame.read(part, self.names)
+        if table.num_rows != self.frame.lengths[part]:
+            raise UserError(
+                f"{self.frame.location}: part {part} has {table.num_rows} rows, but had {self.frame.lengths[part]} "
+                "when it was opened; open it again"
+            )
+        return self.encode(table, before)

@@ -1,0 +1,78 @@
+"""Tables: columns are learnt once, and applied by name to frames of any library."""
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from dsinga.job import loads, to_text
+
+pandas = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+
+def flights(rows=600, seed=0):
+    """Return a frame with numbers, categories, booleans, dates and gaps, and a label that follows from them."""
+    random = np.random.default_rng(seed)
+    frame = pandas.DataFrame(
+        {
+            "distance": random.lognormal(size=rows),
+            "stops": random.integers(0, 4, rows),
+            "carrier": random.choice(["AA", "UA", "B6"], rows),
+            "leaves": pandas.date_range("2013-01-01", periods=rows, freq="h"),
+            "is_full": random.random(rows) < 0.3,
+        }
+    )
+    frame.loc[::7, "distance"] = np.nan
+    frame.loc[::11, "carrier"] = None
+    is_late = (frame.distance.fillna(2) + (frame.carrier == "AA")) > 1.5
+    return frame.assign(late=np.where(is_late, "yes", "no"))
+
+
+def in_dask(frame):
+    return pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=3)
+
+
+def in_arrow(frame):
+    return pytest.importorskip("pyarrow").Table.from_pandas(frame, preserve_index=False)
+
+
+def in_polars(frame):
+    return pytest.importorskip("polars").from_pandas(frame)
+
+
+@pytest.mark.parametrize("convert", [in_dask, in_arrow, in_polars])
+def test_all_kinds_of_frames_give_the_same_records(convert):
+    frame = flights()
+    expected, table = dsinga.table(frame, label="late"), dsinga.table(convert(frame), label="late")
+    assert table.definition == expected.definition
+    rows = np.arange(len(frame))
+    for got, known in zip(table.read(rows), expected.read(rows), strict=True):
+        np.testing.assert_array_equal(got, known)
+    assert table.parts.sizes == (4,)
+    assert table.parts.flags == ("is_full", "distance is missing")
+
+
+def test_a_model_reads_other_frames_by_name():
+    frame = flights()
+    table = dsinga.table(frame, label="late")
+    model = nn.Sequential([nn.Input(table.shape), nn.Dense(16, "relu"), nn.Dense(2)])
+    model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(table, validation_data=flights(seed=1), epochs=12, progress=False)
+    assert model.evaluate(flights(seed=1))["accuracy"] > 0.8
+    expected = model.predict(frame)
+    others = frame.drop(columns="late")[["is_full", "leaves", "carrier", "stops", "distance"]]
+    others = others.assign(carrier=others.carrier.astype("category"), stops=others.stops.astype("float32"), new=1)
+    for same in (others, in_dask(others), in_polars(frame)):
+        np.testing.assert_array_equal(model.predict(same), expected)
+    with pytest.raises(dsinga.UserError, match="no column 'distance', .* did you mean 'distances'"):
+        model.predict(frame.rename(columns={"distance": "distances"}))
+
+
+def test_a_job_keeps_the_definition():
+    table = dsinga.table(flights(), label="late")
+    model = nn.Sequential([nn.Input(table.shape), nn.Dense(2)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    job = loads(to_text(model.job(table)))
+    trained = dsinga.train(job.replace(train_steps=5), data=flights(seed=1), progress=False)
+    assert trained.job.neuralnet.layer[0].store_conf.table == table.definition
