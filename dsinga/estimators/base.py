@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeVar, dataclass_transform
@@ -15,28 +15,22 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dsinga.api import train
-from dsinga.api.jobs_with_data import job_with_data, roots
+from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import check_range, check_settings, check_whole
-from dsinga.base.arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
-from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, compute, running_client
+from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import loadable, save
+from dsinga.estimators.training import epoch_rows, train_net, trained_updater
 from dsinga.extensions.extension import RescuedParams
-from dsinga.job import Job, Phase
-from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.local_run import continue_locally
-from dsinga.monitor import NOT_METRICS, History, Row, RunMonitor
-from dsinga.net.layer_classes import SAMPLE_WEIGHT, takes_weights
+from dsinga.job import Job
+from dsinga.monitor import History
+from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
 from dsinga.reading.bind_records import with_batchsize
-from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
-from dsinga.training import create_updater
-from dsinga.training.local_updater import LocalUpdater
+from dsinga.reading.checked_job import CheckedJob
 
 T = TypeVar("T")
 
@@ -253,80 +247,3 @@ class NetEstimator(EstimatorRecords):
         super().__setstate__(state)
         if hasattr(self, "params_"):
             self._local = self._local_net(self.job_)
-
-
-def train_net(
-    job: Job,
-    records: TrainingSet,
-    client: Any,
-    *,
-    rescued: RescuedParams,
-    on_cluster: bool,
-    params: ParamArrays | None,
-    updater: LocalUpdater | None,
-    validation: TrainingSet | None,
-    goes_on: bool,
-    workers: int | None,
-) -> None:
-    """Train a job from ``params``, or from initial values; ``rescued`` has the result, also after an interrupt.
-
-    On a cluster it is that of the client, or for None one that is started in this process for the run. In this process
-    ``updater`` goes on from its last step. ``goes_on`` says that training will go on from the result. ``workers`` is
-    the number of workers on a cluster, by default that of the job, or of the cluster. Raises UserError for bad input,
-    Diverged where a loss is not finite.
-    """
-    data: dict[str, Any] = {"train": _sources(job, records)}
-    job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
-    if validation is not None:
-        if not on_cluster and is_dask_collection(validation.x):
-            validation = TrainingSet(*compute(tuple(validation), None))
-        if records.weights is not None and validation.weights is None:
-            validation = validation._replace(weights=np.ones(len(validation.x)))
-        data["test"] = _sources(job, validation)
-    if on_cluster:
-        train(job, client, data=data, params=params, progress=False, extensions=[rescued], workers=workers)
-        return
-    counts = {"earlier_steps": updater.steps if updater else 0, "goes_on": goes_on}  # for checks; the updater counts
-    # Worker groups of the job's cluster would count as readers of the records.
-    job = job.replace(updater=job.updater.replace(**counts), cluster=None)
-    checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
-    with RunMonitor(job.name, checked.job.train_steps, None, False, False) as monitor:
-        options = RunOptions(roots=roots(job, None), params=params, extensions=[rescued])
-        continue_locally(checked, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
-
-
-def trained_updater(job: Job, rescued: RescuedParams, earlier_steps: int) -> LocalUpdater:
-    """Return the updater with which training goes on from the end of a run, which began after ``earlier_steps``."""
-    assert rescued.net is not None
-    updater = LocalUpdater(create_updater(job.updater), rescued.net.params)
-    updater.resume_learnt(rescued.slots, earlier_steps + rescued.step)
-    return updater
-
-
-def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:
-    """Return a row for each epoch from the rows of a run, which began after so many ``epochs`` and steps."""
-    by_step: dict[int, Row] = {}
-    for row in rows:
-        if row["step"] == 0:  # a test before training
-            continue
-        metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
-        prefix = "" if row["phase"] == "train" else "val_"
-        step = earlier_steps + row["step"]
-        epoch = by_step.setdefault(step, {"epoch": epochs + len(by_step) + 1, "step": step})
-        epoch.update({f"{prefix}{name}": value for name, value in metrics.items()})
-    return list(by_step.values())
-
-
-def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
-    name = input_name(job)
-    main = records.x if records.y is None else (records.x, records.y)
-    return {name: main} if records.weights is None else {name: main, SAMPLE_WEIGHT: records.weights.astype(np.float32)}
-
-
-def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
-    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies.
-
-    ``tests`` says whether there are records to test on.
-    """
-    steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
-    return job.replace(disp_freq=steps, test_freq=steps if tests else 0)
