@@ -17,13 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import check_range, check_settings, check_whole
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import loadable, save
-from dsinga.estimators.training import epoch_rows, train_net, trained_updater
+from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
+from dsinga.estimators.validation import create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.monitor import History
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # the default number of epochs has at least so many: small data are read often
+MOST_EPOCHS = 100  # the default number of epochs where training stops early
+STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
 
 INSTEAD = {  # remedies for names of arguments of the nets of scikit-learn and skorch
@@ -48,11 +52,13 @@ INSTEAD = {  # remedies for names of arguments of the nets of scikit-learn and s
     **dict.fromkeys(
         ("module", "model", "estimator"), "it is net, a model of dsinga.nn; of PyTorch by dsinga.convert.from_torch"
     ),
+    "patience": "it is n_iter_no_change",
+    "min_delta": "it is tol",
+    **dict.fromkeys(("cv", "train_split"), "it is validation_split, a splitter, or validation_fraction, a share"),
     **dict.fromkeys(
-        ("solver", "optimizer", "criterion", "momentum", "callbacks", "early_stopping", "n_iter_no_change", "tol"),
+        ("solver", "optimizer", "criterion", "momentum", "callbacks"),
         "give net= a model of dsinga.nn, which is compiled with optimizer and loss; nn's fit takes callbacks",
     ),
-    "validation_fraction": "give fit validation_data=(X, y)",
     "n_jobs": "it is workers",
     "device": "give a job gpu (docs/gpu.md)",
     "verbose": "leave it out; history_ has what training reports",
@@ -81,10 +87,16 @@ class NetEstimator(EstimatorRecords):
     weight_decay: float = 0.01
     warm_start: bool = False
     random_state: Any = None
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    validation_split: Any = None
+    n_iter_no_change: int = 10
+    tol: float = 1e-7
     workers: int | None = None
 
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
+    _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
 
     # -- what a subclass defines ------------------------------------------------------------------------------
 
@@ -111,40 +123,72 @@ class NetEstimator(EstimatorRecords):
 
     def _fit_on(
         self, client: Any, on_cluster: bool, X: Any, y: Any, *, go_on: bool, validation_data: Any = None,
-        sample_weight: Any = None, classes: Any = None, epochs: int | None = None,
+        sample_weight: Any = None, groups: Any = None, classes: Any = None, epochs: int | None = None,
     ) -> Self:  # fmt: skip
-        """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster."""
+        """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster.
+
+        ``epochs`` are those of a part of the records.
+        """
         go_on = go_on and hasattr(self, "params_")
         records = self._open(X, y, sample_weight, not go_on, classes, client)
         records = self._with_class_weights(records, client, is_part=epochs is not None)
-        size = self._batchsize()
+        size, seed, held_out = self._batchsize(), self.job_.seed if go_on else self._seed(), None
+        stops = self._stops_early(len(records.x), is_part=epochs is not None)
+        if stops and validation_data is None:
+            records, held_out = self._split(records, seed, groups, client)
         if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():
             records = canonical(records)
-        job = self.job_ if go_on else self._make_job(records, client)
-        self.job_ = with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
+        job = self.job_ if go_on else self._make_job(records, seed, client)
+        job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
+        self.job_ = with_batchsize(job, min(size, len(records.x)))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
-        validation = self._open_validation(validation_data, client)
+        validation = (
+            self._open_validation(validation_data, client) if held_out is None else self._prepare(held_out, client)
+        )
         trained_job = self.job_
         if records.weights is not None or (validation is not None and validation.weights is not None):
             trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
         rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
+        stopping = create_stopping(self.job_, self.n_iter_no_change, self.tol) if stops else None
         updater = self._updater if go_on and not on_cluster else None  # those of a cluster begin anew
         earlier_steps = updater.steps if updater else 0
         try:
             train_net(
-                trained_job, records, client, rescued=rescued, on_cluster=on_cluster, updater=updater,
-                params=self.params_ if go_on else None, validation=validation, goes_on=epochs is not None,
-                workers=self.workers,
+                trained_job, records, client, rescued=rescued, stopping=stopping, on_cluster=on_cluster,
+                updater=updater, params=self.params_ if go_on else None, validation=validation,
+                goes_on=epochs is not None, workers=self.workers,
             )  # fmt: skip
         finally:  # an interrupt leaves what was trained until then
             if rescued.params is not None:
                 self.params_ = rescued.params
                 self._updater = None if on_cluster else trained_updater(trained_job, rescued, earlier_steps)
-                self.history_ = History([*history, *epoch_rows(rescued.history, len(history), earlier_steps)])
+                rows = epoch_rows(rescued.history, len(history), earlier_steps)
+                self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
                 self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
         return self
+
+    def _stops_early(self, length: int, is_part: bool) -> bool:
+        """Whether training on so many records, or on a part of the records, ends where validation no longer improves.
+
+        Raises UserError for another ``early_stopping`` than True, False and "auto".
+        """
+        early_stopping = self.early_stopping
+        if isinstance(early_stopping, str) and early_stopping == "auto":
+            return self.net is None and not is_part and length > STOPS_ABOVE
+        if not isinstance(early_stopping, (bool, np.bool_)):
+            raise UserError(f"early_stopping is {early_stopping!r}; give True, False or 'auto'")
+        if early_stopping and is_part:
+            raise UserError("partial_fit trains for one epoch and cannot stop early; use fit, or early_stopping='auto'")
+        return bool(early_stopping)
+
+    def _split(self, records: TrainingSet, seed: int, groups: Any, client: Any) -> tuple[TrainingSet, TrainingSet]:
+        """Return the records to train on, and those for validation."""
+        return split_records(
+            records, self.validation_fraction, seed, by_class=self._has_classes, groups=groups,
+            splitter=self.validation_split, client=client,
+        )  # fmt: skip
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         """Return the records with the weights of their classes, too, where the estimator has any."""
@@ -168,17 +212,21 @@ class NetEstimator(EstimatorRecords):
             self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
         )
 
-    def _make_job(self, records: TrainingSet, client: Any) -> Job:
+    def _seed(self) -> int:
+        """Return the seed of the job that is trained."""
+        if self.net is not None and self.random_state is None:
+            return jobs.open_net(self.net, self._record_shape).seed
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
         """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
-        seed = check_random_state(self.random_state).randint(2**31)
         self._find_scaling(records, client)
         if self.net is None:
             check_range("learning_rate", self.learning_rate, 0)
             check_range("weight_decay", self.weight_decay, 0)
             fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
             return self._default_job(records.x, **fields)
-        job = jobs.open_net(self.net, self._record_shape)
-        return job if self.random_state is None else job.replace(seed=seed)
+        return jobs.open_net(self.net, self._record_shape).replace(seed=seed)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -193,12 +241,12 @@ class NetEstimator(EstimatorRecords):
             return int(self.batchsize)
         return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
 
-    def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int) -> Job:
+    def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int, least: int) -> Job:
         if self.epochs is not None:
             check_whole("epochs", self.epochs, 1)
         epochs = epochs or (None if self.epochs is None else int(self.epochs))
         if epochs is None and self.net is None:
-            epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
+            epochs = max(least, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
         return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
 
     # -- passes over new records ------------------------------------------------------------------------------

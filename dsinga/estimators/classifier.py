@@ -48,14 +48,25 @@ class Classifier(ClassifierMixin, NetEstimator):
             is a small fully connected net, whose records are scaled to mean 0 and deviation 1.
         hidden: the number of units of each hidden layer of the default net; a number for one layer.
         activation: the function after each hidden layer of the default net: "relu", "sigmoid", "tanh" or "stanh".
-        epochs: how often all records are read; by default those of ``net``. For the default net it is 10, or more for
-            few records, so that there are at least 200 steps.
+        epochs: how often all records are read, at most where training stops early; by default those of ``net``. For the
+            default net it is 10, or 100 where training stops early, or more for few records, so that there are at least
+            200 steps.
         batchsize: records of one step; by default those of ``net``, or 200 for the default net.
         learning_rate: of the default net's updater, Adam.
         weight_decay: of the default net's updater.
         warm_start: whether ``fit`` goes on from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
+        early_stopping: whether training ends where the loss of records held out for validation no longer falls, with
+            the params of the epoch where it was least. These records are ``validation_data`` of ``fit``, or some of the
+            records, which are then not trained on. By default the default net does so above 10,000 records, as
+            scikit-learn's HistGradientBoostingClassifier; a ``net`` only with True. ``partial_fit`` never does.
+        validation_fraction: the share of the records that is held out, the same of each class. Of dask arrays each
+            chunk gives its share. With ``groups`` of ``fit`` it is a share of the groups.
+        validation_split: a splitter of scikit-learn in place of ``validation_fraction``, such as TimeSeriesSplit() for
+            records in the order of time, or StratifiedGroupKFold(10); its last split is taken.
+        n_iter_no_change: after how many epochs in a row without improvement training ends.
+        tol: by how much the loss must be below the least one so far to be an improvement.
         workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
             of the params: with it they are those of a cluster of any size, also where this process trains alone.
         class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others; "balanced"
@@ -66,6 +77,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         job_: the job of the net.
         params_: the params of the net, float32 by name.
         history_: a row of metrics for each epoch, drawn by ``history_.plot()``.
+        best_epoch_: the epoch of ``history_`` whose params the net has, where training has stopped early; else None.
         n_iter_: the number of epochs of all calls.
         loss_curve_: the loss of each of these epochs.
         n_features_in_: the number of features of a record.
@@ -73,19 +85,26 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     class_weight: Mapping[Any, float] | str | None = None
 
+    @property
+    def _has_classes(self) -> bool:  # type: ignore[override]
+        return not self._multilabel
+
     @public
     def fit(
-        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
-    ) -> Self:
+        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
+        client: Any = None,
+    ) -> Self:  # fmt: skip
         """Train on records X (n, ...) and classes y (n,), or a matrix y (n, k) of zeros and ones.
 
         ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Ctrl-C ends training after the round in flight, and the
+        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
+        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
         estimator keeps what was trained. Raises ValueError for bad input.
         """
         return self._fit(
-            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
-        )
+            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
+            client=client,
+        )  # fmt: skip
 
     @public
     def partial_fit(

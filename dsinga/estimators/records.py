@@ -201,6 +201,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     job_: Job
     params_: ParamArrays
     history_: History
+    best_epoch_: int | None
     classes_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray

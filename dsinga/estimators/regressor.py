@@ -50,17 +50,20 @@ class Regressor(RegressorMixin, NetEstimator):
 
     @public
     def fit(
-        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
-    ) -> Self:
+        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
+        client: Any = None,
+    ) -> Self:  # fmt: skip
         """Train on records X (n, ...) and targets y (n,) or (n, k).
 
         ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Ctrl-C ends training after the round in flight, and the
+        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
+        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
         estimator keeps what was trained. Raises ValueError for bad input.
         """
         return self._fit(
-            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
-        )
+            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
+            client=client,
+        )  # fmt: skip
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:

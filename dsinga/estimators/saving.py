@@ -30,7 +30,10 @@ from dsinga.monitor import History
 T = TypeVar("T")
 
 FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
-ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape", "_order", "_label_order")
+ATTRIBUTES = (
+    "n_features_in_", "history_", "best_epoch_", "_multilabel", "_record_shape", "_target_shape", "_order",
+    "_label_order",
+)  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
@@ -58,6 +61,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
+    parameters["validation_split"] = None  # an object of scikit-learn
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
@@ -118,7 +122,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     if isinstance(by_class, dict):
         parameters["class_weight"] = dict(by_class["pairs"])
     estimator = _KINDS[described["class"]](**parameters)
-    state = dict(described["attributes"])
+    state = {"best_epoch_": None, **described["attributes"]}
     state["history_"] = History(state["history_"])
     for name in ("_record_shape", "_target_shape"):
         if name in state:

@@ -14,7 +14,7 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
-from dsinga.extensions.extension import RescuedParams
+from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally
@@ -31,6 +31,7 @@ def train_net(
     client: Any,
     *,
     rescued: RescuedParams,
+    stopping: Extension | None,
     on_cluster: bool,
     params: ParamArrays | None,
     updater: LocalUpdater | None,
@@ -40,12 +41,14 @@ def train_net(
 ) -> None:
     """Train a job from ``params``, or from initial values; ``rescued`` has the result, also after an interrupt.
 
+    ``stopping`` ends training early, None for training to the end of its epochs.
     On a cluster it is that of the client, or for None one that is started in this process for the run. In this process
     ``updater`` goes on from its last step. ``goes_on`` says that training will go on from the result. ``workers`` is
     the number of workers on a cluster, by default that of the job, or of the cluster. Raises UserError for bad input,
     Diverged where a loss is not finite.
     """
     data: dict[str, Any] = {"train": _sources(job, records)}
+    extensions = [rescued] if stopping is None else [stopping, rescued]
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     if validation is not None:
         if not on_cluster and is_dask_collection(validation.x):
@@ -54,14 +57,14 @@ def train_net(
             validation = validation._replace(weights=np.ones(len(validation.x)))
         data["test"] = _sources(job, validation)
     if on_cluster:
-        train(job, client, data=data, params=params, progress=False, extensions=[rescued], workers=workers)
+        train(job, client, data=data, params=params, progress=False, extensions=extensions, workers=workers)
         return
     counts = {"earlier_steps": updater.steps if updater else 0, "goes_on": goes_on}  # for checks; the updater counts
     # Worker groups of the job's cluster would count as readers of the records.
     job = job.replace(updater=job.updater.replace(**counts), cluster=None)
     checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
     with RunMonitor(job.name, checked.job.train_steps, None, False, False) as monitor:
-        options = RunOptions(roots=roots(job, None), params=params, extensions=[rescued])
+        options = RunOptions(roots=roots(job, None), params=params, extensions=extensions)
         continue_locally(checked, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
 
 
@@ -85,6 +88,12 @@ def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row
         epoch = by_step.setdefault(step, {"epoch": epochs + len(by_step) + 1, "step": step})
         epoch.update({f"{prefix}{name}": value for name, value in metrics.items()})
     return list(by_step.values())
+
+
+def best_epoch(stopping: Extension | None, rows: Iterable[Row], earlier_steps: int) -> int | None:
+    """Return the epoch of the best params by the rows of a run that stops early; None without, or before the first."""
+    step = earlier_steps + stopping.state_dict()["best_step"] if stopping is not None else None
+    return next((row["epoch"] for row in rows if row["step"] == step), None)
 
 
 def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:

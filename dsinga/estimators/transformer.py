@@ -40,6 +40,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     n_components: int = 8
     hidden: int | Sequence[int] = (32,)
     weight_decay: float = 0.0
+    early_stopping: bool | str = False
     _weighs = False
 
     def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
@@ -83,10 +84,10 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _make_job(self, records: TrainingSet, client: Any) -> Job:
+    def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
         if self.net is not None and self.layer is None:
             raise UserError("name the layer of net whose feature is to be returned, as in layer='code'")
-        return super()._make_job(records, client)
+        return super()._make_job(records, seed, client)
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         if self.method not in ("autoencoder", "rbm"):

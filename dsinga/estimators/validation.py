@@ -1,0 +1,166 @@
+"""Divides records into those to train on and those for validation: at random, by class, by group or by a splitter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import column_or_1d
+
+from dsinga.base.arguments import check_range, check_whole
+from dsinga.base.errors import UserError
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.estimators import jobs
+from dsinga.estimators.records import TrainingSet, compute
+from dsinga.extensions import EarlyStopping
+from dsinga.job import Job
+
+
+class ChunkMask(NamedTuple):
+    """A mask of records as a dask array of bool (n,), and how many records it chooses of each chunk."""
+
+    mask: Any
+    counts: Sequence[int]
+
+
+def split_records(
+    records: TrainingSet,
+    fraction: float,
+    seed: int,
+    *,
+    by_class: bool = False,
+    groups: Any = None,
+    splitter: Any = None,
+    client: Any = None,
+) -> tuple[TrainingSet, TrainingSet]:
+    """Return the records to train on and those for validation, in their order, with their targets and weights.
+
+    Of dask arrays each chunk gives its share at random, whatever its classes, and nothing is computed; with ``groups``
+    or ``splitter`` the groups, or the targets too, are computed.
+
+    Args:
+        records: the records; the targets are codes of classes if ``by_class``.
+        fraction: the share of the records, or of the groups, that is for validation, in (0, 1).
+        seed: decides which ones.
+        by_class: whether each class gives this share of its records, and keeps at least one to train on.
+        groups: the group of each record (n,); the records of a group stay together.
+        splitter: a splitter of scikit-learn, whose last split is taken in place of a share.
+        client: the client of the cluster that computes what is needed of dask arrays.
+
+    Raises:
+        UserError: ``fraction`` or ``splitter`` is none, or no records would be left to train on or for validation.
+    """
+    check_range("validation_fraction", fraction, 0, 1)
+    length, is_lazy = len(records.x), is_dask_collection(records.x)
+    groups = _in_memory(groups, client)
+    if groups is not None and len(groups := column_or_1d(groups)) != length:
+        raise UserError(f"X has {length} records, but groups has {len(groups)}; give both as many")
+    if splitter is not None:
+        masks = _masks_by_splitter(splitter, length, _in_memory(records.y, client), groups)
+    elif groups is not None:
+        masks = _masks_by_group(groups, fraction, seed)
+    elif is_lazy:
+        masks = _masks_by_chunk(records.x.chunks[0], fraction, seed)
+    else:
+        masks = _masks_at_random(length, fraction, seed, records.y if by_class else None)
+    trained, held_out = (
+        TrainingSet(*(None if array is None else _chosen(array, mask, records.x) for array in records))
+        for mask in masks
+    )
+    if not len(trained.x) or not len(held_out.x):
+        raise UserError(
+            f"of {length} records {len(trained.x)} would be to train on and {len(held_out.x)} for validation; give "
+            "more records, another validation_fraction, validation_data, or early_stopping=False"
+        )
+    return trained, held_out
+
+
+def create_stopping(job: Job, n_iter_no_change: Any, tol: Any) -> EarlyStopping:
+    """Return the extension that ends training where the loss of validation no longer falls, and keeps the best params.
+
+    Raises UserError where ``n_iter_no_change`` is no number of epochs, or ``tol`` negative.
+    """
+    check_whole("n_iter_no_change", n_iter_no_change, 1)
+    check_range("tol", tol, 0)
+    metric = "loss" if jobs.losses(job) else "reconstruction_error"
+    return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
+
+
+def _in_memory(array: Any, client: Any) -> Any:
+    return compute(array, client) if is_dask_collection(array) else array
+
+
+def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tuple[Any, Any]:
+    """Return masks of records to train on and for validation, where each class of ``codes`` (n,) gives its share."""
+    rng = np.random.default_rng(seed)
+    order, mask = rng.permutation(length), np.zeros(length, bool)
+    if codes is None:
+        mask[order[: math.ceil(length * fraction)]] = True
+        return ~mask, mask
+    order = order[np.argsort(codes[order], kind="stable")]
+    steps = np.floor(np.arange(length + 1) * fraction + rng.random())  # grows by 1 at each record for validation
+    mask[order[np.diff(steps) > 0]] = True
+    _, firsts = np.unique(codes[order], return_index=True)
+    mask[order[firsts]] = False
+    return ~mask, mask
+
+
+def _masks_by_group(groups: np.ndarray, fraction: float, seed: int) -> tuple[Any, Any]:
+    """Return masks of records to train on and for validation, where a share of the groups is for validation."""
+    names = np.unique(groups)
+    count = math.ceil(len(names) * fraction)
+    mask = np.isin(groups, np.random.default_rng(seed).permutation(names)[:count])
+    return ~mask, mask
+
+
+def _masks_by_splitter(splitter: Any, length: int, y: Any, groups: Any) -> tuple[Any, Any]:
+    """Return masks of records to train on and for validation: the last split, of times the one that trains on most."""
+    if not hasattr(splitter, "split"):
+        raise UserError(
+            f"validation_split is {splitter!r}; give a splitter of scikit-learn, such as TimeSeriesSplit(), or the "
+            "share of records as validation_fraction"
+        )
+    *_, rows = splitter.split(np.zeros((length, 1)), y, groups)
+    masks = np.zeros((2, length), bool)
+    for mask, chosen in zip(masks, rows, strict=True):
+        mask[chosen] = True
+    return masks[0], masks[1]
+
+
+def _masks_by_chunk(sizes: Sequence[int], fraction: float, seed: int) -> tuple[Any, Any]:
+    """Return lazy masks of records to train on and for validation, of which each chunk gives its share."""
+    import dask.array as da
+
+    offset = np.random.default_rng(seed).random()
+    mask = da.map_blocks(_draw, fraction, seed, offset, chunks=(sizes,), dtype=bool, meta=np.empty(0, bool))
+    counts = np.diff(np.floor(np.cumsum([0, *sizes]) * fraction + offset)).astype(int).tolist()
+    return ChunkMask(~mask, np.subtract(sizes, counts).tolist()), ChunkMask(mask, counts)
+
+
+def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> np.ndarray:
+    """Task: return the mask of a chunk's records for validation, drawn from the seed and the place of the chunk."""
+    ((start, stop),) = block_info[None]["array-location"]
+    before, after = np.floor(np.array([start, stop]) * fraction + offset).astype(int)
+    return np.random.default_rng((seed, start)).permutation(stop - start) < after - before
+
+
+def _chosen(array: Any, mask: Any, records: Any) -> Any:
+    """Return the rows of an array that a mask chooses; those of a dask array lie in the chunks of ``records``."""
+    if not is_dask_collection(records):
+        return array[mask]
+    import dask.array as da
+
+    sizes = records.chunks[0]
+    if not isinstance(mask, ChunkMask):
+        counts = [int(part.sum()) for part in np.split(mask, np.cumsum(sizes)[:-1])]
+        mask = ChunkMask(da.from_array(mask, chunks=(sizes,)), counts)
+    axes, array = tuple(range(array.ndim)), array.rechunk({0: sizes})
+    lengths = {0: tuple(mask.counts)}
+    return da.blockwise(_rows, axes, array, axes, mask.mask, (0,), adjust_chunks=lengths, meta=array._meta)
+
+
+def _rows(block: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Task: return the rows of a chunk that a mask chooses."""
+    return block[mask]
