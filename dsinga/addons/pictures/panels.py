@@ -58,12 +58,13 @@ class YAxis(NamedTuple):
 class Line(NamedTuple):
     """A line of a panel: its points in the order in which they are joined, and its colour.
 
-    ``label`` is its text in the legend; by default that is its name with the value of its last point.
+    ``label`` is its text in the legend; by default that is its name with the value of its last point. With None the
+    legend leaves it out.
     """
 
     points: Sequence[Point]
     colour: str
-    label: str = ""
+    label: str | None = ""
 
 
 class Panel(NamedTuple):
@@ -121,7 +122,8 @@ def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
 
 def draw_panel(panel: Panel, left: float, top: float = 0) -> str:
     """Return the SVG of one panel whose left upper corner is at (left, top), in pixels."""
-    names = [line.label or f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
+    named = {name: line for name, line in panel.lines.items() if line.label is not None}
+    names = [line.label or f"{name} {line.points[-1][1]:.4g}".strip() for name, line in named.items()]
     panel = panel._replace(lines={name: _with_logarithms(line, panel) for name, line in panel.lines.items()})
     beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
     margin = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
@@ -135,7 +137,7 @@ def draw_panel(panel: Panel, left: float, top: float = 0) -> str:
         f'<text x="{area.left}" y="{top + 24:g}" font-size="13" font-weight="600" fill="#222">'
         f"{escape(panel.title)}</text>"
     )
-    entries = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
+    entries = list(zip(names, (line.colour for line in named.values()), strict=True))
     return title + _legend(entries, area, top, beside) + _axes(panel, area, x_scale, y_scale) + curves
 
 

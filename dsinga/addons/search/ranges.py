@@ -56,18 +56,32 @@ class SearchRange:
         """Whether the numbers are whole ones."""
         return all(isinstance(number, (int, np.integer)) for number in (self.low, self.step))
 
+    @property
+    def highest(self) -> float:
+        """The highest number that is drawn: that of the last step."""
+        return self.nearest(self.low + self._steps * self.step) if self.step else self.high
+
+    @property
+    def _steps(self) -> int:
+        return math.floor((self.high - self.low) / self.step + 1e-9) if self.step else 0
+
+    def nearest(self, value: float) -> float:
+        """Return the number whose step is nearest to a value; the value itself where there are no steps."""
+        if self.step is None:
+            return value
+        number = self.low + round((value - self.low) / self.step) * self.step
+        return number if self.is_whole else float(f"{number:.12g}")  # 0.3, not 0.30000000000000004
+
     def rvs(self, random_state: np.random.Generator) -> float:
         """Return a number of the range, drawn with a Generator of numpy; a method of scipy's distributions, too."""
         if self.step is not None and not self.log:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            value = self.low + int(random_state.integers(count)) * self.step
-            return value if self.is_whole else float(f"{value:.12g}")  # 0.3, not 0.30000000000000004
+            return self.nearest(self.low + int(random_state.integers(self._steps + 1)) * self.step)
         if not self.log:
             return random_state.uniform(self.low, self.high)
         room = 0.5 if self.is_whole else 0  # so that the bounds are drawn as often as the numbers between
         low, high = self.low - room, self.high + room
         value = math.exp(random_state.uniform(math.log(low), math.log(high)))
-        return min(max(round(value) if self.is_whole else value, self.low), self.high)
+        return min(max(self.nearest(value), self.low), self.high)
 
 
 def parse_range(text: str) -> SearchRange | None:

@@ -13,8 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, overload
 
-from dsinga.addons.pictures.panels import Line, Panel, draw_panels
-from dsinga.addons.search.space import Setting
+from dsinga.addons.search.importance import importance
+from dsinga.addons.search.pictures import draw_search
+from dsinga.addons.search.ranges import SearchRange
+from dsinga.addons.search.space import Setting, cell, describe_setting
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
@@ -29,7 +31,6 @@ OUTCOME = ("state", "score", "steps", "seconds", "remark")
 # The files of a search in its workspace, and of a setting in its folder there.
 TABLE, OUTCOME_FILE = "search.csv", "setting.json"
 FOLDERS = "setting-*"
-BEST_COLOUR, OTHER_COLOUR = "#0072b2", "#bbbbbb"
 
 
 class SearchResult(Sequence[Row]):
@@ -44,7 +45,7 @@ class SearchResult(Sequence[Row]):
     | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
     | "remark" | why the run was stopped, or has failed; "" else |
 
-    So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with curves.
+    So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with pictures.
 
     Attributes:
         monitor: the metric that settings are compared by, as in "val/loss".
@@ -52,6 +53,7 @@ class SearchResult(Sequence[Row]):
         histories: the metrics of each run, by the number of the setting.
         best_result: the result of the best run with its params, None where no run has one.
         workspace: the folder of the search, None without one.
+        ranges: the ranges of numbers in the space, by name; pictures have their bounds and scales.
     """
 
     def __init__(self, monitor: str, higher: bool, workspace: Path | None = None):
@@ -60,6 +62,7 @@ class SearchResult(Sequence[Row]):
         self._settings: dict[int, Setting] = {}
         self.histories: dict[int, History] = {}
         self.best_result: Result | None = None
+        self.ranges: Mapping[str, SearchRange] = {}
 
     def add(self, row: Row, setting: Setting, history: History) -> bool:
         """Add the row of a setting; return whether it is the best one now."""
@@ -140,33 +143,25 @@ class SearchResult(Sequence[Row]):
         return f"<p>{escape(repr(self)[1:-1])}</p>{self.draw()}{table}"
 
     def draw(self) -> str:
-        """Return an SVG element with the curve of the metric for each setting, that of the best one in colour."""
+        """Return an SVG element with three pictures of the search.
+
+        Each setting is a line from axis to axis, one for each name and one for the score, the darker the better; below
+        are the curve of the metric for each setting, and the :meth:`importance` of each name.
+        """
         phase, _, name = self.monitor.partition("/")
         curves = {
             number: [(row["step"], float(row[name])) for row in history.phase(phase) if name in row]
             for number, history in self.histories.items()
         }
-        best = self.best
-        best_curve = curves.pop(best[NUMBER], []) if best else []
-        others = [point for curve in curves.values() if curve for point in (*curve, (curve[-1][0], math.nan))]
-        lines = {}
-        if any(math.isfinite(value) for _, value in others):
-            lines["others"] = Line(others, OTHER_COLOUR, "other settings")
-        if best and any(math.isfinite(value) for _, value in best_curve):
-            lines["best"] = Line(best_curve, BEST_COLOUR, f"setting {best[NUMBER]}")
-        return draw_panels([Panel(self.monitor, lines)] if lines else [], f"{self.monitor} by step")
+        return draw_search(self.sorted(), self._names, self.monitor, self.ranges, curves)
 
+    def importance(self) -> dict[str, float]:
+        """Return how much of the variance of the settings' ranks each name explains by itself, the highest first."""
+        return importance(self.sorted(), self._names)
 
-def describe_setting(setting: Mapping[str, Any]) -> str:
-    """Return a setting as text: "updater.momentum=0.9, seed=1"."""
-    return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
-
-
-def cell(value: Any) -> str:
-    """Return a value of a row as text, without secrets."""
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else redact(str(value))
+    @property
+    def _names(self) -> list[str]:
+        return self.columns[1 : -len(OUTCOME)]
 
 
 def _is_number(score: float | None) -> bool:

@@ -15,7 +15,7 @@ from distributed import Client
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
 from dsinga.addons.search.search_progress import show_search
-from dsinga.addons.search.space import Setting, Space, make_settings
+from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
@@ -93,6 +93,7 @@ def search(
     first, monitor = _first_valid(jobs, source, training_options, monitor)
     best = BestValue(monitor, mode)
     result = SearchResult(best.monitor, best.higher, _folder_of(workspace, first, resume))
+    result.ranges = ranges_of(space)
     plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
     return _run(functools.partial(_execute, plan, source, result, first, only is not None, progress), source.in_loop)
 

@@ -18,6 +18,7 @@ import numpy as np
 from dsinga.addons.search.ranges import NAMES, SearchRange, parse_range
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import METADATA_BYTES, open_regular, read_regular_text
 
@@ -50,7 +51,7 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     if not spaces:
         raise UserError("a search needs at least one setting; give a dict of lists, as in {'seed': [0, 1]}")
     for part in spaces:
-        _check(part, samples)
+        check_space(part, samples)
     if not any(spaces):
         raise UserError("a search needs values to try; name a field of the job with some, as in {'seed': [0, 1]}")
     count = sum(map(_count, spaces)) if samples is None else samples
@@ -61,14 +62,15 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
         return [_combination(part, number) for part in spaces for number in range(_count(part))]
     random = np.random.default_rng(seed)
     ends = list(itertools.accumulate(map(_count, spaces)))
-    has_distributions = any(_is_distribution(values) for part in spaces for values in part.values())
+    has_distributions = any(is_distribution(values) for part in spaces for values in part.values())
     if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # among so many combinations none is drawn twice
         return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
     numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
     return [_combination_of(spaces, ends, int(number)) for number in numbers]
 
 
-def _check(space: Any, samples: int | None) -> None:
+def check_space(space: Any, samples: int | None) -> None:
+    """Raise UserError for what is no space, or has nothing to try for a name."""
     if not isinstance(space, Mapping):
         raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {reprlib.repr(space)}")
     if samples is not None and samples < 1:
@@ -76,12 +78,12 @@ def _check(space: Any, samples: int | None) -> None:
     for name, values in space.items():
         if not isinstance(name, str):
             raise UserError(f"the names of what a search tries are strings, not {name!r}")
-        if _is_distribution(values):
+        if is_distribution(values):
             if samples is None:
                 raise UserError(
                     f"{name!r} has a distribution; say how many settings are drawn, as in {option('samples', '20')}"
                 )
-        elif not len(_values(values)):
+        elif not len(choices_of(values)):
             raise UserError(f"{name!r} has no values to try; give at least one")
         else:
             _check_size(name, values)
@@ -102,11 +104,18 @@ def _check_size(name: str, values: Any) -> None:
             pending += [(item, depth + 1) for item in items]
 
 
-def _is_distribution(values: Any) -> bool:
+def ranges_of(space: Space | Sequence[Space]) -> dict[str, SearchRange]:
+    """Return the ranges of a space, or of several, by name."""
+    spaces = [space] if isinstance(space, Mapping) else space
+    return {name: value for part in spaces for name, value in part.items() if isinstance(value, SearchRange)}
+
+
+def is_distribution(values: Any) -> bool:
+    """Return whether values are drawn, rather than listed."""
     return hasattr(values, "rvs") or callable(values)
 
 
-def _values(values: Any) -> Sequence[Any]:
+def choices_of(values: Any) -> Sequence[Any]:
     """Return the values of a list, a range or an array; anything else is one value."""
     if isinstance(values, np.ndarray):
         return list(values)
@@ -114,16 +123,16 @@ def _values(values: Any) -> Sequence[Any]:
 
 
 def _count(space: Space) -> int:
-    return math.prod(len(_values(values)) for values in space.values())
+    return math.prod(len(choices_of(values)) for values in space.values())
 
 
 def _combination(space: Space, number: int) -> Setting:
     """Return one of all combinations of values, by its number."""
     setting = {}
     for name in reversed(list(space)):
-        choices = _values(space[name])
+        choices = choices_of(space[name])
         number, place = divmod(number, len(choices))
-        setting[name] = _plain(choices[place])
+        setting[name] = plain(choices[place])
     return {name: setting[name] for name in space}
 
 
@@ -141,15 +150,27 @@ def _draw(space: Space, random: np.random.Generator) -> Setting:
         elif callable(values):
             value = values(random)
         else:
-            choices = _values(values)
+            choices = choices_of(values)
             value = choices[int(random.integers(len(choices)))]
-        setting[name] = _plain(value)
+        setting[name] = plain(value)
     return setting
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a number of numpy as one of Python, which messages and files can show."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
+
+
+def describe_setting(setting: Mapping[str, Any]) -> str:
+    """Return a setting as text: "updater.momentum=0.9, seed=1"."""
+    return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
+
+
+def cell(value: Any) -> str:
+    """Return a value of a row as text, without secrets."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else redact(str(value))
 
 
 FUNCTION = re.compile(r"([a-zA-Z_]+)\(.*\)")

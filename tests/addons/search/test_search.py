@@ -312,4 +312,4 @@ def test_the_table_is_one_of_pandas_and_of_notebooks() -> None:
     assert "<td>0.75</td>" in html
     assert "&lt;why&gt;" in html
     assert html.count("<tr>") == 6
-    assert 'aria-label="val/accuracy by step"' in html
+    assert 'aria-label="val/accuracy of 5 settings"' in html

@@ -1,0 +1,101 @@
+"""Pictures of a search, and the importance of its names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from dsinga import SearchRange, SearchResult
+from dsinga.addons.search.importance import importance
+from dsinga.addons.search.space import Setting
+from dsinga.monitor import History
+
+RANGES = {"job.rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 128, step=16)}
+
+
+def searched(count: int, higher: bool = False) -> SearchResult:
+    """Return the result of a made search: the rate decides, one of eight settings fails, and one is stopped."""
+    random, result = np.random.default_rng(0), SearchResult("val/loss", higher)
+    result.ranges = RANGES
+    for number in range(count):
+        setting: Setting = {name: range_.rvs(random) for name, range_ in RANGES.items()}
+        setting |= {"kind": ["relu", "<tanh>"][number % 2], "hidden": [(8,), (16, 16)][random.integers(2)]}
+        score = abs(math.log10(setting["job.rate"]) + 2) + 0.1 * random.normal()
+        state = {6: "stopped", 7: "failed"}.get(number % 8, "finished")
+        outcome = {"state": state, "score": None if state == "failed" else -score if higher else score, "steps": 40}
+        rows = [{"step": step, "phase": "val", "loss": score + 1 / step} for step in (10, 20, 30, 40)]
+        row = {"number": number, **setting, **outcome, "seconds": 1.0, "remark": ""}
+        result.add(row, setting, History(rows[:2] if state == "stopped" else rows))
+    return result
+
+
+def drawn(result: SearchResult) -> tuple[ElementTree.Element, list[str]]:
+    """Return the picture of a result, and all texts in it."""
+    picture = ElementTree.fromstring(result.draw())
+    return picture, [element.text or "" for element in picture.iter() if element.tag.endswith("text")]
+
+
+def test_a_search_is_drawn_with_the_scales_of_its_ranges() -> None:
+    picture, texts = drawn(searched(40))
+    axes = [name for name in texts if name in ("rate", "units", "kind", "hidden", "val/loss")]
+    assert axes[:5] == ["rate", "units", "kind", "hidden", "val/loss"]
+    assert [text for text in texts if text in ("0.0001", "0.001", "0.01", "0.1", "1")][:5] == [
+        "0.0001", "0.001", "0.01", "0.1", "1",
+    ]  # fmt: skip
+    assert {"<tanh>", "relu", "(8,)", "(16, 16)", "failed", "stopped", "40 settings"} <= set(texts)
+    titles = [element.text or "" for element in picture.iter() if element.tag.endswith("title")]
+    assert len([title for title in titles if title.endswith(": failed ")]) == 5
+    assert titles[-6].startswith(f"{searched(40).best['number']} (job.rate=")  # type: ignore[index]
+
+
+def test_higher_scores_may_be_better() -> None:
+    result = searched(24, higher=True)
+    _, texts = drawn(result)
+    assert f"setting {result.best['number']}" in texts  # type: ignore[index]
+
+
+def test_of_very_many_settings_some_are_drawn() -> None:
+    picture, texts = drawn(searched(1000))
+    assert "200 of 1,000 settings" in texts
+    assert len(ElementTree.tostring(picture)) < 500_000
+
+
+@pytest.mark.parametrize("scores", [[], [None], [math.nan, None], [1.0], [1.0, 1.0], [1e-3, 1e9, math.inf]])
+def test_any_scores_are_drawn(scores: list[float | None]) -> None:
+    result = SearchResult("train/loss", higher=False)
+    for number, score in enumerate(scores):
+        setting = {"seed": number} if number else {"rate": 0.1, "flag": None}
+        row = {"number": number, **setting, "state": "finished" if score else "failed", "score": score, "steps": 1}
+        result.add({**row, "seconds": 0.0, "remark": ""}, setting, History())
+    drawn(result)
+
+
+def test_importance_is_the_share_of_the_variance_of_ranks() -> None:
+    """Beside a formula by hand: of the ranks 0..5 in groups (0, 1, 2) and (3, 4, 5) all but 4 of 17.5 is between."""
+    rows: list[dict[str, Any]] = [
+        {"score": float(place), "steps": 1, "a": place // 3, "b": place % 2, "c": "x"} for place in range(6)
+    ]
+    shares = importance(rows, ["c", "b", "a"])
+    assert list(shares) == ["a", "c", "b"]
+    assert shares["a"] == pytest.approx(1 - (4 / 17.5) * 5 / 4)
+    assert shares["b"] == shares["c"] == 0
+
+
+def test_the_name_that_decides_is_the_most_important_one() -> None:
+    shares = searched(64).importance()
+    assert max(shares, key=lambda name: shares[name]) == "job.rate"
+    assert shares["job.rate"] > 0.4
+    assert sum(shares.values()) - shares["job.rate"] < 0.2
+
+
+def test_names_without_effect_have_no_importance_on_average() -> None:
+    random = np.random.default_rng(0)
+    shares = []
+    for _ in range(100):
+        rows = [{"score": score, "steps": 1, "x": random.uniform()} for score in range(20)]
+        shares.append(importance(rows, ["x"])["x"])
+    assert np.mean(shares) < 0.1
