@@ -129,6 +129,7 @@ def write_losses(
             if number < len(outputs):
                 labels = Feature(inputs[0].builder.name or "", None)
                 write_metrics(net, metrics[number], feature(outputs[number]), feature(loss).layer, labels)
+            examples = examples_of_symbol(loss, row_shape(feature(loss.sources[0])) or (), label_shapes) | examples
             continue
         output = feature(outputs[number])
         builder = loss_builder(loss, output, weight, "loss" if len(weights) == 1 else f"{output.layer}_loss")
@@ -140,6 +141,24 @@ def write_losses(
         compared = targets(net, builder, source, feature(inputs[0]), label_shapes)
         written = net.write(builder, [output, compared])
         write_metrics(net, metrics[number], output, written.layer, source)
+    return examples
+
+
+def examples_of_symbol(
+    loss: Symbol, compared: tuple[int, ...], label_shapes: Mapping[str, tuple[int, ...] | None]
+) -> dict[str, np.ndarray]:
+    """Return examples of labels (1, ...), by input, of a loss that is a symbol and compares rows of a shape.
+
+    An input gives labels where the loss, or a kLabel before it, takes those of this input.
+    """
+    examples = {}
+    for symbol in ancestors([loss]):
+        source = (layer_type(symbol.builder.kind) or Layer).labels.source
+        given = None if source is None or source >= len(symbol.sources) else symbol.sources[source]
+        if given is not None and given.builder.kind == INPUT:
+            name = given.builder.name or ""
+            cls = layer_type(loss.builder.kind) or Layer
+            examples[name] = cls.label_example(loss.builder.settings, compared, label_shapes.get(name))
     return examples
 
 
