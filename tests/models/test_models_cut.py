@@ -63,6 +63,7 @@ FIELDS = (
     {"data": RNG.normal(size=(ROWS, 64)).astype(np.float32)},
 )
 IMAGES = {"data": RNG.integers(256, size=(ROWS, 3, 8, 8)).astype(np.uint8)}, {"data": RNG.integers(4, size=ROWS)}
+TABLE = {"data": np.concatenate([RNG.normal(size=(ROWS, 3)), RNG.integers(0, 4, (ROWS, 2))], axis=1).astype(np.float32)}
 REVIEWS = {"data": codes(30, 9)}, {"data": RNG.integers(2, size=ROWS)}
 # A job is made by the tests of it, not by every process that collects them.
 CASES: dict[str, tuple[Callable[[], Job], tuple[Batch, Batch]]] = {
@@ -75,6 +76,10 @@ CASES: dict[str, tuple[Callable[[], Job], tuple[Batch, Batch]]] = {
     "field_resnet": (lambda: trainable(models.field_resnet((4, 8, 8), width=8, blocks=1, dropout=0.2)), FIELDS),
     "deepesd": (lambda: trainable(models.deepesd((4, 8, 8), 64, filters=(8, 6, 4))), FIELDS),
     "convlstm": (lambda: trainable(models.convlstm((4, 8, 8), 2, out_steps=1, filters=(6, 4))), FIELDS),
+    "tabm": (
+        lambda: models.tabm(3, 0, [4, 12], 4, members=4, depth=2, width=8).job(train_steps=1, batch_size=ROWS),
+        (TABLE, {"data": RNG.integers(4, size=ROWS)}),
+    ),
     "lstm": (lambda: models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),
     "cosine": (lambda: models.recommender(12, 20, 30, similarity="cosine", width=8, batchsize=ROWS), rated()),
     "product": (lambda: models.recommender(12, 20, 30, similarity="product", width=8, batchsize=ROWS), rated()),

@@ -621,4 +621,32 @@ case("kRNNDummy", "codes", {"rnn_dummy_conf": {"shape": [BATCH], "integer": True
 case("kRNNDummy", "again", {}, ROWS)
 case("kCharRNNOutput", "", {"char_rnn_conf": {}}, (BATCH, 1))
 
+
+class CategoryCase(LayerCase):
+    """A case of codes of categories, 0 to 4 each, which get no gradient."""
+
+    def needs(self) -> list[bool]:
+        return [False]
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.integers(0, 4, self.shapes[index]).astype(np.float64)
+
+
+MEMBERS = (BATCH, 3, 4)  # of an ensemble
+case("kBatchEnsemble", "", {"batchensemble_conf": {"num_output": 2, "members": 3}}, ROWS)
+case("kBatchEnsemble", "own", {"batchensemble_conf": {"num_output": 2, "members": 3}}, MEMBERS)
+case("kMemberDense", "", {"memberdense_conf": {"num_output": 2}}, MEMBERS)
+for name in ("NUMBERS", "CLASSES", "ANSWERS"):
+    case("kMemberMean", name, {"membermean_conf": {"of": name}}, MEMBERS)
+case("kMemberSoftmaxLoss", "", {"softmaxloss_conf": {"scale": 3}}, (BATCH, 4), (BATCH,), MEMBERS, classes=4)
+smoothed = {"softmaxloss_conf": {"label_smoothing": 0.2}}
+case("kMemberSoftmaxLoss", "weighted", smoothed, (BATCH, 4), (BATCH,), MEMBERS, (BATCH,), classes=4)
+case("kMemberSigmoidLoss", "", {}, (BATCH, 4), (BATCH, 4), MEMBERS, probabilities=1)
+case("kMemberSigmoidLoss", "weighted", {}, (BATCH, 4), (BATCH, 4), MEMBERS, (BATCH, 4), probabilities=1)
+case("kMemberEuclideanLoss", "", {}, (BATCH, 4), (BATCH, 4), MEMBERS)
+case("kMemberEuclideanLoss", "weighted", {"euclideanloss_conf": {"scale": 2}}, *[(BATCH, 4)] * 2, MEMBERS, (BATCH,))
+categories = {"categories_conf": {"size": [4, 9, 5, 7], "one_hot": 5, "width": 3}}
+CASES.append(CategoryCase("kCategories", [(BATCH, 4)], categories))
+CASES.append(CategoryCase("kCategories", [(BATCH, 2)], {"categories_conf": {"size": [4, 5]}}, "few"))
+
 CASES = [case for case in CASES if case.kind in TYPES]

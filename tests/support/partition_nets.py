@@ -290,7 +290,27 @@ layer { name: "scores" type: kInnerProduct srclayers: "sum" innerproduct_conf { 
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
 """
 
+# Four nets that are trained as one, which dimension 1 cuts by members; a loss of each kind.
+MEMBERS = """
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "first" type: kBatchEnsemble srclayers: "rows" batchensemble_conf { num_output: 6 members: 4 } }
+layer { name: "relu" type: kReLU srclayers: "first" }
+layer { name: "drop" type: kDropout srclayers: "relu" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "second" type: kBatchEnsemble srclayers: "drop" batchensemble_conf { num_output: 5 members: 4 } }
+layer { name: "heads" type: kMemberDense srclayers: "second" memberdense_conf { num_output: 10 } }
+layer { name: "scores" type: kMemberMean srclayers: "heads" membermean_conf { of: CLASSES } }
+layer { name: "loss" type: kMemberSoftmaxLoss srclayers: ["scores", "rows", "heads", "share"] }
+layer { name: "share" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "other" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 10 } }
+layer { name: "target" type: kSigmoid srclayers: "other" }
+layer { name: "answers" type: kMemberMean srclayers: "heads" membermean_conf { of: ANSWERS } }
+layer { name: "cross" type: kMemberSigmoidLoss srclayers: ["answers", "target", "heads"] }
+layer { name: "numbers" type: kMemberMean srclayers: "heads" }
+layer { name: "squares" type: kMemberEuclideanLoss srclayers: ["numbers", "target", "heads"] }
+"""
+
 NETS = {
+    "members": MEMBERS,
     "targets": TARGETS,
     "volumes": VOLUMES,
     "fields": FIELDS,
@@ -308,7 +328,8 @@ NETS = {
 # (tests/core/net); kVTraceLoss takes a step more of one source than of others
 # (tests/rl/test_rl_vtrace.py); kContrastiveLoss takes two classes
 # (tests/core/training/test_training_partition.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
-# nets of several leads (tests/addons/fields/layers/test_net_leads.py).
+# nets of several leads (tests/addons/fields/layers/test_net_leads.py), kCategories to records of tables
+# (tests/addons/tables/test_tables_nets.py).
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
     "kContrastiveLoss",
     "kCachedAttention",
@@ -316,6 +337,7 @@ ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabe
     "kIndex",
     "kFunction",
     "kFunctionLoss",
+    "kCategories",
     "kLeadRecord",
     "kReliability",
     "kUserLayer",

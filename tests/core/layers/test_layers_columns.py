@@ -31,7 +31,7 @@ NEVER_CUT = {
     "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
     "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability",
-    "kLeadRecord",
+    "kLeadRecord", "kMemberMean", "kMemberSoftmaxLoss", "kMemberSigmoidLoss", "kMemberEuclideanLoss", "kCategories",
 }  # fmt: skip
 
 

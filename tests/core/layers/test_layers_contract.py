@@ -35,6 +35,7 @@ FETCHES = {
     "kReliability": 2,
     "kSegmentationScore": 2,
     "kGatheredMetrics": 2,
+    "kCategories": 2,  # rows of the table and their gradients, as kEmbedding
     "kCTCLoss": 2,
     "kArgSort": 2,
     "kAccuracy": 2,

@@ -1,0 +1,228 @@
+"""Layers of k nets that are trained as one, the members of an ensemble, and the mean of what they predict.
+
+The feature of such a layer is (B, k, n): what each of the k members computes of each row. Wen, Tran and Ba,
+BatchEnsemble (2020); Gorishniy, Kotelnikov and Babenko, TabM (2024). Dimension 1 of these features are the members, so
+that a layer that is cut by features is cut by members, each of which needs no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
+from dsinga.ops import Ops
+from dsinga.ops.numpy.elementwise import FLT_MIN
+
+OF_MEMBERS = "what each member computes of each row, (batch, members, numbers)"
+
+
+@register("layer", kBatchEnsemble=900)
+class BatchEnsemble(Layer):
+    """Dense layers of ``members`` nets that share one weight, y_m = s_m·(W (r_m·x_m)) + b_m: to (B, k, num_output).
+
+    The source is (B, n), given to all members, or (B, k, n). Params: weight (num_output, n), and for each member
+    factors r (k, n) of its source and s (k, num_output) of its products, and a bias (k, num_output). Members differ by
+    what r begins with (the initialiser kMemberScales); s begins with 1.
+    """
+
+    class Conf(Settings):
+        """Settings of kBatchEnsemble."""
+
+        num_output: Count = required("the number of outputs of each member for each row")
+        members: Count = setting(32, "the number of members")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, width="members")
+    bf16 = Bfloat16.kProducts
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        outputs, members = self.settings.num_output, self.settings.members
+        takes = "rows (batch, numbers), which are given to all members, or (batch, members, numbers)"
+        rows, *own, inputs = self.expect_axes((2, 3), takes)
+        if own not in ([], [members]):
+            text = f"has {members} members, but {self.source_name(0)} gives those of {own[0]}; give both as many"
+            raise self.fail(text, field="members")
+        if not own:
+            self.cut = Cut(Connection.kOneToAll, width="members")
+        self.shape = (rows, members, outputs)
+        self.params = (
+            ParamSpec("weight", (outputs, inputs), None),
+            ParamSpec("r", (members, inputs), initial=1.0),
+            ParamSpec("s", (members, outputs), initial=1.0),
+            ParamSpec("bias", (members, outputs)),
+        )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        _, r, s, bias = params
+        weight = ctx.ops.as_factor(params[0])
+        scaled = (self._of_members(sources[0]) * r).reshape(-1, r.shape[1])
+        products = ctx.ops.inner_product(scaled, weight, None).reshape(-1, *s.shape)
+        y = products * s
+        y += bias
+        return Output(y, saved=(scaled, products, weight) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        (_, r, s, _), (scaled, products, weight) = params, output.saved
+        xp, x = ctx.ops.xp, self._of_members(sources[0])
+        for_products = (grad * s).reshape(-1, s.shape[1])
+        for_scaled, for_weight, _ = ctx.ops.inner_product_grad(scaled, weight, for_products, False, True, False)
+        assert for_scaled is not None
+        for_scaled = for_scaled.reshape(-1, *r.shape)
+        for_r = (for_scaled * x).sum(axis=0)
+        for_s = (grad * products).sum(axis=0)
+        for_source = None
+        if needs[0]:
+            is_own = sources[0].ndim == 3
+            for_source = for_scaled * r if is_own else xp.einsum("bmn,mn->bn", for_scaled, r)
+        return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
+
+    def _of_members(self, x: Array) -> Array:
+        """Return a source as (B, k, n), or (B, 1, n) where all members take the same."""
+        return x if x.ndim == 3 else x[:, None]
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [self._scaled_bytes(rows), float_bytes(rows, self.shape)]
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape)] * 2 + [self._scaled_bytes(rows)] * 2
+
+    def _scaled_bytes(self, rows: int) -> int:
+        return float_bytes(rows, (rows, self.shape[1], self.source_shapes[0][-1]))
+
+
+@register("layer", kMemberDense=901)
+class MemberDense(Layer):
+    """A dense layer for each member, with params of its own: (B, k, n) to (B, k, num_output).
+
+    Params: weight (k, num_output, n) and bias (k, num_output). As the last layer it is the members' heads.
+    """
+
+    class Conf(Settings):
+        """Settings of kMemberDense."""
+
+        num_output: Count = required("the number of outputs of each member for each row")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
+    bf16 = Bfloat16.kProducts
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        rows, members, inputs = self.expect_axes((3,), OF_MEMBERS)
+        outputs = self.settings.num_output
+        self.shape = (rows, members, outputs)
+        self.params = (ParamSpec("weight", (members, outputs, inputs)), ParamSpec("bias", (members, outputs)))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        weight, bias = params
+        y = ctx.ops.empty((len(sources[0]), *bias.shape), bias.dtype)
+        ctx.ops.batched_product(_by_member(sources[0]), _transposed(weight[None]), _by_member(y))
+        y += bias
+        return Output(y)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        weight, dy, x = params[0], _by_member(grad), _by_member(sources[0])
+        for_weight = ctx.ops.empty(weight.shape, weight.dtype)
+        ctx.ops.batched_product(_transposed(dy), x, for_weight[None])
+        for_source = None
+        if needs[0]:
+            for_source = ctx.ops.empty(sources[0].shape, weight.dtype)
+            ctx.ops.batched_product(dy, weight[None], _by_member(for_source))
+        return (for_source,), (for_weight, grad.sum(axis=0))
+
+
+def _by_member(x: Array) -> Array:
+    """Return (B, k, n) as a stack of matrices (1, k, B, n), a view."""
+    return x.transpose(1, 0, 2)[None]
+
+
+def _transposed(matrices: Array) -> Array:
+    """Return a stack of matrices (1, k, n, m) as (1, k, m, n), a view."""
+    return matrices.transpose(0, 1, 3, 2)
+
+
+class Predicted(Enum):
+    """What the outputs of members are."""
+
+    NUMBERS = 0
+    CLASSES = 1
+    ANSWERS = 2
+
+
+@register("layer", kMemberMean=902)
+class MemberMean(Layer):
+    """The mean of what the members predict: (B, k, n) to (B, n).
+
+    ``of`` NUMBERS it is their mean. Of scores of CLASSES it is the logarithm of the mean of the members' probabilities,
+    so that its softmax is this mean; of scores of yes-or-no ANSWERS the score whose sigmoid is the mean probability.
+    So the layers after it take it as the scores of one net.
+    """
+
+    class Conf(Settings):
+        """Settings of kMemberMean."""
+
+        of: Predicted = setting(
+            Predicted.NUMBERS, "what the members give: NUMBERS, the scores of CLASSES, or the scores of ANSWERS"
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="takes the mean over members of all outputs of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        rows, self.members, outputs = self.expect_axes((3,), OF_MEMBERS)
+        self.shape = (rows, outputs)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, xp = sources[0], ctx.ops.xp
+        if self.settings.of is Predicted.NUMBERS:
+            return Output(x.sum(axis=1) / x.dtype.type(self.members))
+        parts = [self._probabilities(x, ctx.ops)]
+        if self.settings.of is Predicted.ANSWERS:
+            parts.append(self._probabilities(-x, ctx.ops))
+        means = [xp.maximum(part.sum(axis=1) / x.dtype.type(self.members), FLT_MIN) for part in parts]
+        y = xp.log(means[0])
+        if len(means) > 1:
+            y -= xp.log(means[1])
+        return Output(y, saved=(parts, means) if ctx.training else None)
+
+    def _probabilities(self, x: Array, ops: Ops) -> Array:
+        """Return the probabilities that each member gives, (B, k, n)."""
+        if self.settings.of is Predicted.ANSWERS:
+            return ops.sigmoid(x)
+        return ops.softmax(x.reshape(-1, x.shape[2])).reshape(x.shape)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        share = grad[:, None] / sources[0].dtype.type(self.members)
+        if self.settings.of is Predicted.NUMBERS:
+            return (share.repeat(self.members, axis=1),), ()
+        parts, means = output.saved
+        slopes = share * sum(1 / mean for mean in means)[:, None]
+        if self.settings.of is Predicted.ANSWERS:
+            return (slopes * parts[0] * parts[1],), ()
+        weighted = parts[0] * slopes
+        return (weighted - parts[0] * weighted.sum(axis=2, keepdims=True),), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        of_answers = self.settings.of is Predicted.ANSWERS
+        return [float_bytes(rows, self.source_shapes[0])] * (1 + of_answers)

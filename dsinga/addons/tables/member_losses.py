@@ -1,0 +1,135 @@
+"""Losses of ensembles: in training the mean of the members' losses, in other phases the loss of what they predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.layers.interface.context import Context, RecordInfo, Rows
+from dsinga.layers.interface.declarations import Cut
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.losses.binary_loss import SigmoidCrossEntropyLoss
+from dsinga.layers.losses.class_loss import SoftmaxLoss
+from dsinga.layers.losses.difference_loss import EuclideanLoss
+
+MEMBERS = 2  # the source with what each member predicts
+
+
+class MemberLoss(Layer):
+    """Base of losses of ensembles, each made of the loss of one net, ``loss``, whose settings it has.
+
+    Sources: the mean of the members (B, n), as a kMemberMean gives it, which gets the gradient 0; labels, or targets;
+    and what each member predicts, (B, k, n). A fourth source may give a weight for each row. In training the metric
+    "loss" is the mean of the losses of the members, which learn alone; in other phases it is the loss of the mean, and
+    so are the other metrics in each phase. The feature is that of the loss of the mean.
+    """
+
+    loss: ClassVar[type[Layer]]
+    source_count = 3
+    optional_sources = 1
+    is_loss = True
+    cut = Cut(gathered_because="reports the loss of whole rows")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        takes = "the members' outputs (batch, members, numbers) as its third source"
+        rows, self.members, outputs = self.expect_axes((3,), takes, source=MEMBERS)
+        mean = self.source_shapes[0]
+        self.expect_alike(mean == (rows, outputs), "give first the kMemberMean of the third", MEMBERS)
+        shapes = [shape for source, shape in enumerate(self.source_shapes) if source != MEMBERS]
+        self.of_mean = self.loss(conf, shapes)
+        self.of_members = self.loss(conf, [(shape[0] * self.members, *shape[1:]) for shape in shapes])
+        self.shape = self.of_mean.shape
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        return cls.loss.label_example(settings, shape, known)
+
+    def check_labels(self, sources: Sequence[Layer]) -> None:
+        self.of_mean.check_labels([source for index, source in enumerate(sources) if index != MEMBERS])
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:
+        self.of_mean.check_sources([*sources[:MEMBERS], *sources[MEMBERS + 1 :]], ctx)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        mean, labels, _, *weights = sources
+        whole = self.of_mean.compute_feature([], [mean, labels, *weights], ctx)
+        if not ctx.training:
+            return whole
+        members = self.of_members.compute_feature([], self._by_member(sources), self._context(ctx))
+        total, rows = members.metrics["loss"]
+        metrics = {**whole.metrics, "loss": (total / self.members, rows / self.members)}
+        return whole._replace(saved=members, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        of_members = [needs[MEMBERS], needs[1], *needs[MEMBERS + 1 :]]
+        (for_members, *others), _ = self.of_members.compute_gradient(
+            [], self._by_member(sources), output.saved, None, of_members, self._context(ctx)
+        )
+        for_labels, *for_weights = (None if array is None else self._summed(array) for array in others)
+        for_mean = ctx.ops.xp.zeros_like(sources[0]) if needs[0] else None
+        if for_members is not None:
+            for_members = for_members.reshape(sources[MEMBERS].shape)
+        return [for_mean, for_labels, for_members, *for_weights], ()
+
+    def _by_member(self, sources: Arrays) -> list[Any]:
+        """Return the sources of the loss of B·k rows: a row of outputs for each member, labels and weights k times."""
+        _, labels, outputs, *weights = sources
+        repeated = (each.repeat(self.members, axis=0) for each in (labels, *weights))
+        return [outputs.reshape(-1, outputs.shape[2]), *repeated]
+
+    def _summed(self, gradient: Array) -> Array:
+        """Return a gradient (B·k, ...) of labels or weights that all members take, (B, ...)."""
+        return gradient.reshape(-1, self.members, *gradient.shape[1:]).sum(axis=1)
+
+    def _context(self, ctx: Context) -> Context:
+        """Return the context of the loss of B·k rows."""
+        return replace(ctx, rows=Rows(*(count * self.members for count in ctx.rows)))
+
+
+@register("layer", kMemberSoftmaxLoss=903)
+class MemberSoftmaxLoss(MemberLoss):
+    """The kSoftmaxLoss of an ensemble, of labels of classes: in training the mean of the losses of the members.
+
+    Sources: scores of the mean (B, K), labels, scores of each member (B, k, K), and perhaps weights of rows. Settings
+    are those of kSoftmaxLoss. In other phases than training "loss" is that of the mean; "accuracy" is in each phase.
+    """
+
+    Conf = SoftmaxLoss.Conf
+    loss = SoftmaxLoss
+    labels = SoftmaxLoss.labels
+    marks_wrong_labels = True
+    metric_names = SoftmaxLoss.metric_names
+
+
+@register("layer", kMemberSigmoidLoss=904)
+class MemberSigmoidLoss(MemberLoss):
+    """The kSigmoidCrossEntropyLoss of an ensemble, of yes-or-no answers: in training the mean of the members' losses.
+
+    Sources: scores of the mean (B, n), answers (B, n), scores of each member (B, k, n), and perhaps weights of rows.
+    Settings are those of kSigmoidCrossEntropyLoss. In other phases "loss" is that of the mean.
+    """
+
+    Conf = SigmoidCrossEntropyLoss.Conf
+    loss = SigmoidCrossEntropyLoss
+    metric_names = SigmoidCrossEntropyLoss.metric_names
+
+
+@register("layer", kMemberEuclideanLoss=905)
+class MemberEuclideanLoss(MemberLoss):
+    """The kEuclideanLoss of an ensemble, the squared error of numbers: in training the mean of the members' losses.
+
+    Sources: the mean of the members (B, n), targets (B, n), numbers of each member (B, k, n), and perhaps weights of
+    rows. Settings are those of kEuclideanLoss. In other phases "loss" is that of the mean.
+    """
+
+    Conf = EuclideanLoss.Conf
+    loss = EuclideanLoss
+    metric_names = EuclideanLoss.metric_names
