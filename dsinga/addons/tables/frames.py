@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.base.locations import absolute
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
@@ -97,7 +99,8 @@ def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
     if isinstance(value, Frame):
         return value
     if is_path(value):
-        opened: Frame = lookup("hook", "parquet_frame")(resolve(value, roots))
+        path = absolute(value) if "*" in os.fspath(value) else resolve(value, roots)
+        opened: Frame = lookup("hook", "parquet_frame")(path)
         return opened
     if is_dask_frame(value) and value.ndim == 2:
         return DaskFrame(value)

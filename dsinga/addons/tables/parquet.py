@@ -1,0 +1,170 @@
+"""A folder of parquet as a data frame whose parts are row groups, which each process reads by itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.addons.tables.frames import Frame
+from dsinga.addons.tables.parquet_files import ParquetFile, open_file, open_files, read_end, unreadable
+from dsinga.base.errors import UserError
+from dsinga.base.locations import is_url
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import register
+
+PART_BYTES = 32 << 20  # of a part in memory, at eight bytes for each value
+MOST_CUTS = 64  # of a row group
+BUFFER_BYTES = 1 << 20  # of a column that is read in cuts
+OPEN_GROUPS = 2  # row groups that were read in part and may be read on
+
+logger = logging.getLogger(__name__)
+
+
+class _Rows(NamedTuple):
+    """The rows ``start`` to ``stop`` of a row group; all of them unless ``is_cut``."""
+
+    file: int
+    group: int
+    start: int
+    stop: int
+    is_cut: bool
+
+
+@register("hook", "parquet_frame")
+class ParquetFrame(Frame):
+    """The rows of all files of parquet in a folder, of one file, or of files that fit a pattern; also at a URL.
+
+    A part is a row group; small ones are joined, and large ones are cut. Names of folders such as ``year=2024`` give
+    columns. A pickle has the paths, and each process reads the columns that it needs.
+
+    Args:
+        location: absolute path, URL, or such a pattern with "*".
+
+    Raises:
+        UserError: there are no files, one cannot be read, or has other columns than the first one.
+    """
+
+    def __init__(self, location: str):
+        self.path, self.location = location, redact(location)
+        self._files, self.names = open_files(location)
+        self._parts = _cut_or_join(self._files, max(1, PART_BYTES // (8 * len(self.names))), self.location)
+        self.lengths = [sum(rows.stop - rows.start for rows in part) for part in self._parts]
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_begun")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        # Of row groups that are read in cuts, the place of the next row, and the rows from there on.
+        self._begun: OrderedDict[tuple[Any, ...], tuple[int, Iterator[Any]]] = OrderedDict()
+
+    def read(self, part: int, names: Sequence[str]) -> Any:
+        """Return some columns of a part as an Arrow table.
+
+        Raises UserError where a file cannot be read, or is not the one that it was when the frame was opened.
+        """
+        import pyarrow
+
+        tables = [self._read(rows, names).select(list(names)) for rows in self._parts[part]]
+        return tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables, promote_options="permissive")
+
+    def _read(self, rows: _Rows, names: Sequence[str]) -> Any:
+        """Return the columns of some rows, those of the names of folders last."""
+        import pyarrow
+
+        file = self._files[rows.file]
+        stored = [name for name in names if name not in file.values]
+        try:
+            if rows.is_cut:
+                table = self._read_cut(rows, stored)
+            else:
+                table = _opened(file).read_row_group(rows.group, stored, use_threads=False)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise unreadable(file.path, error) from redacted_cause(error, file.path)
+        for name in set(names).intersection(file.values):
+            column = pyarrow.repeat(pyarrow.scalar(file.values[name]), rows.stop - rows.start)
+            table = table.append_column(name, column) if table.num_columns else pyarrow.table({name: column})
+        return table
+
+    def _read_cut(self, rows: _Rows, names: Sequence[str]) -> Any:
+        """Return some rows of a row group. Those before are decoded, too, unless the last call ended there."""
+        import pyarrow
+
+        key = (rows.file, rows.group, *names)
+        with self._lock:
+            place, batches = self._begun.pop(key, (rows.stop, iter(())))
+        if place > rows.start:
+            opened = _opened(self._files[rows.file], BUFFER_BYTES)
+            place, batches = 0, opened.iter_batches(rows.stop - rows.start, [rows.group], names, use_threads=False)
+        found = []
+        while place < rows.stop:
+            batch = next(batches)
+            if place + batch.num_rows > rows.start:
+                found.append(batch.slice(max(0, rows.start - place), rows.stop - max(place, rows.start)))
+            place += batch.num_rows
+        with self._lock:
+            if place == rows.stop:
+                self._begun[key] = place, batches
+            while len(self._begun) > OPEN_GROUPS:
+                self._begun.popitem(last=False)
+        return pyarrow.Table.from_batches(found)
+
+
+def _opened(file: ParquetFile, buffer_size: int = 0) -> Any:
+    """Return a file as pyarrow reads it, texts as codes. Raises UserError where it is not the one that it was."""
+    import pyarrow.parquet
+    from pyarrow import types
+
+    end = read_end(file.path)
+    if (end.size, end.footer) != (file.size, file.footer):
+        raise UserError(f"{redact(file.path)} has been changed since it was opened; open the table again")
+    schema = end.opened.schema_arrow
+    texts = [name for name, its_type in zip(schema.names, schema.types, strict=True) if types.is_string(its_type)]
+    source = open_file(file.path) if is_url(file.path) else file.path
+    return pyarrow.parquet.ParquetFile(
+        source, metadata=end.opened.metadata, read_dictionary=texts, buffer_size=buffer_size
+    )
+
+
+def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:
+    """Return the parts of files, of at most so many rows each: row groups, small ones joined, and large ones cut."""
+    _check_groups(max((length for file in files for length in file.lengths), default=0), most_rows, location)
+    parts: list[list[_Rows]] = []
+    room = 0  # for rows of the last part
+    for number, file in enumerate(files):
+        for group, length in enumerate(file.lengths):
+            count = -(-length // most_rows)
+            if count > 1:
+                step, room = -(-length // count), 0
+                starts = range(0, length, step)
+                parts += [[_Rows(number, group, start, min(start + step, length), True)] for start in starts]
+            elif length:
+                if length > room:
+                    parts.append([])
+                    room = most_rows
+                parts[-1].append(_Rows(number, group, 0, length, False))
+                room -= length
+    return parts
+
+
+def _check_groups(largest: int, most_rows: int, location: str) -> None:
+    """Raise UserError for row groups that are too large to be read in cuts, and log a warning for those that are."""
+    if largest > MOST_CUTS * most_rows:
+        raise UserError(
+            f"{location} has row groups of up to {largest:,} rows, too many to decode for a part of them; write it "
+            f"with at most {most_rows:,} rows in each, as df.to_parquet(path, row_group_size={most_rows}) does"
+        )
+    if largest > most_rows:
+        logger.warning(
+            "%s has row groups of up to %s rows, of which up to %s are read at a time; the rows before these are "
+            "decoded, too: files of row groups with at most that many are read faster",
+            location, f"{largest:,}", f"{most_rows:,}",
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Finds the files of parquet in a folder, and reads what the end of each says: its columns and row groups."""
+
+from __future__ import annotations
+
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
+
+from dsinga.addons.tables.values import WORDS, kind_of
+from dsinga.base.errors import UserError
+from dsinga.base.locations import file_system, is_url
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import nearest_or_listed
+from dsinga.base.regular_files import open_regular
+from dsinga.data.stores.checked_files import retry
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+MISSING = "__HIVE_DEFAULT_PARTITION__"  # the value in the name of a folder of rows that have none
+TAIL_BYTES, MOST_TAIL_BYTES = 64 << 10, 1 << 30
+READERS = 8  # threads that read the ends of files
+
+Values = dict[str, Any]  # of the names of folders
+Kinds = dict[str, str | None]  # of the values of columns, by name
+
+
+class ParquetFile(NamedTuple):
+    """A file of parquet as it was when its folder was opened.
+
+    Attributes:
+        path: the local path or URL.
+        size: bytes of the file.
+        footer: CRC-32 of its end, which says where each column begins, so that another file has another one.
+        lengths: the rows of each row group.
+        values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
+    """
+
+    path: str
+    size: int
+    footer: int
+    lengths: tuple[int, ...]
+    values: Values
+
+
+class FileEnd(NamedTuple):
+    """The size of a file, the CRC-32 of its footer, and the footer as pyarrow has opened it."""
+
+    size: int
+    footer: int
+    opened: Any
+
+
+def open_files(location: str) -> tuple[list[ParquetFile], list[str]]:
+    """Return the files of parquet at a path, URL or pattern, and the names of their columns as the first one has them.
+
+    Types may differ where values are of one kind, such as integers in one file and floats in another one.
+    Raises UserError, which names the file, for one that cannot be read, lacks a column, or has other values in one.
+    """
+    found = _with_numbers(find_files(location))
+    with ThreadPoolExecutor(READERS) as threads:
+        ends = list(threads.map(read_end, [path for path, _ in found]))
+    files: list[ParquetFile] = []
+    kinds: Kinds = {}
+    for (path, values), end in zip(found, ends, strict=True):
+        own = _kinds(path, end.opened.schema_arrow, values)
+        if files:
+            _check_alike(files[0].path, kinds, path, own)
+        kinds |= {name: kind for name, kind in own.items() if not kinds.get(name)}
+        metadata = end.opened.metadata
+        lengths = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+        files.append(ParquetFile(path, end.size, end.footer, lengths, values))
+    return files, list(kinds)
+
+
+def find_files(location: str) -> list[tuple[str, Values]]:
+    """Return the path or URL of each file of parquet at a path, URL or pattern, and the values of its folders as texts.
+
+    Files in folders count, but none whose name, or folder's name, begins with "_" or ".". Raises UserError where there
+    are none.
+    """
+    filesystem, path = file_system(location)
+    base = path.partition("*")[0].rpartition("/")[0] if "*" in path else path
+    try:
+        if "*" in path:
+            found = retry(lambda: filesystem.glob(path), location)
+        else:
+            found = [path] if retry(lambda: filesystem.isfile(path), location) else filesystem.find(path)
+    except Exception as error:  # refusals of a server; each package has classes of its own
+        raise unreadable(location, error) from redacted_cause(error, location)
+    files = []
+    for name in sorted(found):
+        parts = name.removeprefix(base).strip("/").split("/")
+        if name == path or (name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)):
+            pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
+            values = {key: None if value == MISSING else unquote(value) for key, value in pairs}
+            files.append((filesystem.unstrip_protocol(name) if is_url(location) else name, values))
+    if not files:
+        raise UserError(
+            f"{redact(location)} has no files of parquet, whose names end in {', '.join(SUFFIXES)}; give their folder"
+        )
+    return files
+
+
+def read_end(path: str) -> FileEnd:
+    """Return what the end of a file says. Raises UserError where the file is none of parquet, or not complete."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with closing(open_file(path)) as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            tail = file.read(TAIL_BYTES)
+            needed = int.from_bytes(tail[-8:-4], "little") + 8
+            if tail[-4:] != b"PAR1" or needed > min(size, MOST_TAIL_BYTES):
+                raise UserError(f"{redact(path)} is no complete file of parquet; write it again, or take it away")
+            if needed > len(tail):
+                file.seek(size - needed)
+                tail = file.read(needed)
+        return FileEnd(size, zlib.crc32(tail[-needed:]), pyarrow.parquet.ParquetFile(pyarrow.BufferReader(tail)))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise unreadable(path, error) from redacted_cause(error, path)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a local file, which must be a regular one, or a URL, to read bytes."""
+    if not is_url(path):
+        return open_regular(path)
+    filesystem, name = file_system(path)
+    file: BinaryIO = retry(lambda: filesystem.open(name, "rb"), path)
+    return file
+
+
+def unreadable(path: str, error: Exception) -> UserError:
+    """Return the error for a path or URL that cannot be read."""
+    fault = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return UserError(redact(f"{path} cannot be read: {fault}; see whether every worker can reach it", path))
+
+
+def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
+    """Return files with the values of their folders as numbers, where all values of a name are whole numbers."""
+    texts = {pair for _, values in files for pair in values.items() if pair[1] is not None}
+    others = {name for name, text in texts if not (text.removeprefix("-").isdecimal() and len(text) < 19)}
+    return [
+        (path, {name: text if text is None or name in others else int(text) for name, text in values.items()})
+        for path, values in files
+    ]
+
+
+def _kinds(path: str, schema: Any, values: Values) -> Kinds:
+    """Return the kinds of values of the columns of a file."""
+    names = schema.names
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{redact(path)} has several columns named {name!r}; give each its own name")
+    kinds = dict(zip(names, map(kind_of, schema.types), strict=True))
+    of_values = {type(None): "", int: "number", str: "category"}
+    return kinds | {name: of_values[type(value)] for name, value in values.items()}
+
+
+def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
+    """Raise UserError where a file has other columns than those that the first one has, or other kinds of values."""
+    first, path = redact(first), redact(path)
+    for here, names, there, others in ((path, own, first, known), (first, known, path, own)):
+        for name in others:
+            if name not in names:
+                hint = nearest_or_listed(name, list(names), "its columns are")
+                raise UserError(f"{here} has no column {name!r}, which {there} has{hint}")
+    for name, kind in own.items():
+        if kind != "" and known[name] not in ("", kind):
+            has, had = (WORDS.get(str(each), "values of another type") for each in (kind, known[name]))
+            raise UserError(f"{path} has {has} in column {name!r}, but {first} has {had}; write all with one type")

@@ -1,0 +1,171 @@
+"""Tables that are folders of parquet: their parts are row groups, which each process reads by itself."""
+
+import logging
+import os
+import pickle
+
+import fsspec
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.addons.tables import parquet
+from dsinga.addons.tables.parquet import ParquetFrame
+from dsinga.testing import SourceContract
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def rows_of(start, stop):
+    """Return rows of a table with numbers, texts, dates, gaps and a label."""
+    numbers = np.arange(start, stop)
+    columns = {
+        "size": pa.array(numbers / 7, mask=numbers % 5 == 0),
+        "count": numbers % 90,
+        "name": pa.array(np.array(["a", "bb", "c"])[numbers % 3], mask=numbers % 11 == 0),
+        "when": numbers.astype("M8[h]").astype("M8[us]"),
+        "late": numbers % 2,
+    }
+    return pa.table(columns)
+
+
+def write(folder, *lengths, group_rows=40):
+    """Write files of so many rows; return all rows."""
+    ends = np.cumsum([0, *lengths])
+    for number, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+        pq.write_table(rows_of(start, stop), folder / f"{number}.parquet", row_group_size=group_rows)
+    return rows_of(0, ends[-1])
+
+
+def read(frame, names=None):
+    """Return all rows of a frame."""
+    tables = [frame.read(part, names or frame.names) for part in range(len(frame.lengths))]
+    assert [table.num_rows for table in tables] == list(frame.lengths)
+    return pa.concat_tables(tables, promote_options="permissive").to_pylist()
+
+
+class TestFolder(SourceContract):
+    """The records of a folder keep the contract of sources."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        write(tmp_path, 100, 30)
+        self.path = tmp_path
+
+    def create(self):
+        return dsinga.table(self.path, label="late")
+
+
+def test_a_folder_gives_the_records_of_the_frame(tmp_path):
+    whole = dsinga.table(write(tmp_path, 100, 30, 75), label="late")
+    table = dsinga.table(tmp_path, label="late")
+    assert table.definition == whole.definition
+    rows = np.random.default_rng(0).permutation(205)
+    for got, expected in zip(table.read(rows), whole.read(rows), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert len(pickle.dumps(ParquetFrame(str(tmp_path)))) < 2000
+    for path in (tmp_path / "1.parquet", str(tmp_path / "1*.parquet")):
+        assert len(dsinga.table(path, label="late")) == 30
+
+
+@pytest.mark.parametrize("part_rows", [3, 40, 60, 1000])
+def test_parts_are_row_groups_joined_or_cut(tmp_path, monkeypatch, caplog, part_rows):
+    expected = write(tmp_path, 100, 30).to_pylist()
+    monkeypatch.setattr(parquet, "PART_BYTES", 5 * 8 * part_rows)
+    with caplog.at_level(logging.WARNING):
+        frame = ParquetFrame(str(tmp_path))
+    assert max(frame.lengths) <= part_rows
+    assert ("40 rows, of which up to 3 are read" in caplog.text) == (part_rows == 3)
+    assert len(frame.lengths) == {3: 14 * 2 + 7 + 10, 40: 4, 60: 3, 1000: 1}[part_rows]
+    assert read(frame) == expected
+    backwards = [frame.read(part, ["count"]) for part in reversed(range(len(frame.lengths)))]
+    assert pa.concat_tables(reversed(backwards))["count"].to_pylist() == [row["count"] for row in expected]
+    monkeypatch.setattr(parquet, "MOST_CUTS", 2)
+    if part_rows == 3:
+        with pytest.raises(dsinga.UserError, match="row groups of up to 40 rows, .* at most 3 rows in each"):
+            ParquetFrame(str(tmp_path))
+
+
+def test_names_of_folders_are_columns(tmp_path):
+    for year, place in ((2023, "B 1"), (2024, None)):
+        folder = tmp_path / f"year={year}" / f"place={'__HIVE_DEFAULT_PARTITION__' if place is None else 'B%201'}"
+        folder.mkdir(parents=True)
+        write(folder, 10)
+    (tmp_path / "_temporary").mkdir()
+    write(tmp_path / "_temporary", 10)
+    frame = ParquetFrame(str(tmp_path))
+    rows = read(frame, ["year", "count", "place"])
+    assert rows == [{"year": y, "count": n, "place": p} for y, p in ((2023, "B 1"), (2024, None)) for n in range(10)]
+    assert {row["place"] for row in read(frame, ["place"])} == {"B 1", None}
+    assert "place" in dsinga.table(tmp_path, label="late").parts.categories
+
+
+def test_a_url_is_read():
+    filesystem = fsspec.filesystem("memory")
+    with filesystem.open("/tables/x/0.parquet", "wb") as file:
+        pq.write_table(rows_of(0, 50), file, row_group_size=20)
+    frame = ParquetFrame("memory://tables/x")
+    assert read(frame) == rows_of(0, 50).to_pylist()
+    filesystem.rm("/tables", recursive=True)
+    with pytest.raises(dsinga.UserError, match=r"tables/x/0.parquet cannot be read"):
+        frame.read(0, ["count"])
+
+
+def without(name):
+    return rows_of(0, 9).drop_columns([name])
+
+
+def with_texts(name):
+    table = rows_of(0, 9)
+    return table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (without("count"), r"1.parquet has no column 'count', which .*0.parquet has"),
+        (without("count").append_column("counts", [range(9)]), "no column 'count', .* did you mean 'counts'"),
+        (rows_of(0, 9).append_column("new", [range(9)]), r"0.parquet has no column 'new', which .*1.parquet has"),
+        (with_texts("count"), r"1.parquet has texts in column 'count', but .*0.parquet has numbers"),
+        (pa.table([[1], [2]], names=["a", "a"]), r"1.parquet has several columns named 'a'"),
+        (b"PAR1", r"1.parquet is no complete file of parquet"),
+        (b"x" * 100, r"1.parquet is no complete file of parquet"),
+        (b"x" * 100 + b"\x30\0\0\0PAR1", r"1.parquet cannot be read"),
+    ],
+)
+def test_a_file_unlike_the_others_is_named(tmp_path, table, message):
+    write(tmp_path, 20)
+    if isinstance(table, bytes):
+        (tmp_path / "1.parquet").write_bytes(table)
+    else:
+        pq.write_table(table, tmp_path / "1.parquet")
+    with pytest.raises(dsinga.UserError, match=message):
+        ParquetFrame(str(tmp_path))
+
+
+def test_types_of_one_kind_may_differ(tmp_path):
+    write(tmp_path, 20)
+    table = rows_of(20, 30)
+    pq.write_table(table.set_column(1, "count", table["count"].cast(pa.float32())), tmp_path / "1.parquet")
+    empty = rows_of(30, 30).set_column(0, "size", pa.nulls(0))
+    pq.write_table(empty, tmp_path / "2.parquet")
+    frame = ParquetFrame(str(tmp_path))
+    assert [row["count"] for row in read(frame)] == list(range(30))
+
+
+def test_a_changed_file_is_refused(tmp_path):
+    write(tmp_path, 20)
+    frame = pickle.loads(pickle.dumps(ParquetFrame(str(tmp_path))))
+    pq.write_table(rows_of(1, 21), tmp_path / "0.parquet", row_group_size=40)
+    with pytest.raises(dsinga.UserError, match=r"0.parquet has been changed since it was opened"):
+        frame.read(0, ["late"])
+
+
+def test_a_folder_without_parquet_and_a_pipe_are_refused(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(dsinga.UserError, match=r"has no files of parquet, whose names end in .parquet"):
+        dsinga.table(tmp_path)
+    os.mkfifo(tmp_path / "x.parquet")
+    with pytest.raises(dsinga.UserError, match=r"x.parquet cannot be read: it is a pipe"):
+        dsinga.table(tmp_path)
