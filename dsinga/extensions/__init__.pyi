@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
 from dsinga.addons.lora.unfreezing import Unfreeze
-from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
+from dsinga.addons.search.metric_values import MetricValues
 from dsinga.addons.trackers.csv_files import CSV, CSVLogger
 from dsinga.addons.trackers.mlflow import MLflow
 from dsinga.addons.trackers.tensorboard import TensorBoard
@@ -52,7 +52,7 @@ __all__ = [
     "CSV", "AtEnd", "BackupAndRestore", "BestValue", "CSVLogger", "Callback", "Checkpointing", "Display",
     "EarlyStopping", "Either", "Evaluation", "EverySeconds", "EverySteps", "Extension", "ExtensionLike",
     "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
-    "LoopPosition", "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "OnMetric",
+    "LoopPosition", "LoopView", "MLflow", "MetricValues", "ModelCheckpoint", "OnMetric",
     "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopBeyond", "StopOnTime", "TensorBoard", "TerminateOnNaN",
     "Trigger", "Unfreeze", "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions",
     "is_keras_callback",

@@ -36,7 +36,7 @@ def test_ready_nets_take_or_refuse_arguments_of_every_type(name):
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("samples", "5"), ("seed", None), ("monitor", 3), ("mode", None), ("only", 3), ("only", ["a"]), ("resume", "yes"),
-     ("median_stopping", 2), ("workspace", 3), ("progress", [3])],
+     ("halving", "3"), ("workspace", 3), ("progress", [3])],
 )  # fmt: skip
 def test_a_search_names_an_argument_of_a_wrong_type(argument, value):
     with pytest.raises(UserError, match=f"^search: {argument} is .*, not "):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from dsinga.addons.search.importance import importance
+from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.pictures import draw_search
 from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.space import Setting, cell, describe_setting
@@ -27,7 +28,10 @@ from dsinga.monitor import History, Row, read_metrics
 
 # The columns of a row besides those of the setting: those before and those after them.
 NUMBER = "number"
-OUTCOME = ("state", "score", "steps", "seconds", "remark")
+# The states of rows that may have a score, the best first.
+STATES = ("finished", "stopped", "cut")
+ENDED = STATES[:2]  # those of runs that resuming leaves as they are
+OUTCOME = ("rung", "state", "score", "steps", "seconds", "remark")
 # The files of a search in its workspace, and of a setting in its folder there.
 TABLE, OUTCOME_FILE = "search.csv", "setting.json"
 FOLDERS = "setting-*"
@@ -40,7 +44,8 @@ class SearchResult(Sequence[Row]):
 
     | | |
     | --- | --- |
-    | "state" | "finished", "stopped" (by the median rule), "cut" (by kStopOnTime; ``resume`` goes on), "failed" |
+    | "rung" | in a search with halving the rung that the run has reached, from 1 |
+    | "state" | "finished", "stopped" (by halving), "cut" (by kStopOnTime; ``resume`` goes on), "failed" |
     | "score" | the last value of the metric, of the best params where the run keeps those; None if there is none |
     | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
     | "remark" | why the run was stopped, or has failed; "" else |
@@ -74,18 +79,18 @@ class SearchResult(Sequence[Row]):
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns: "number", those of the settings, "state", "score", "steps", "seconds", "remark"."""
-        names = dict.fromkeys(name for setting in self._settings.values() for name in setting)
-        return [NUMBER, *names, *OUTCOME]
+        """The names of all columns: "number", those of the settings, "state", "score", "steps", "seconds", "remark".
+
+        With halving there is "rung" before "state".
+        """
+        has_rungs = any("rung" in row for row in self)
+        return [NUMBER, *self._names, *(OUTCOME if has_rungs else OUTCOME[1:])]
 
     @property
     def best(self) -> Row | None:
         """The row of the best setting: of those that finished, else stopped, else cut; None without any."""
-        for state in ("finished", "stopped", "cut"):
-            rows = [row for row in self._rows.values() if row["state"] == state and _is_number(row["score"])]
-            if rows:
-                return min(rows, key=self._rank)  # the first of equal rows
-        return None
+        rows = [row for row in self._rows.values() if row["state"] in STATES and _is_number(row["score"])]
+        return min(rows, key=self._rank, default=None)  # the first of equal rows
 
     @property
     def best_setting(self) -> Setting | None:
@@ -93,7 +98,11 @@ class SearchResult(Sequence[Row]):
         return None if self.best is None else self._settings[self.best[NUMBER]]
 
     def sorted(self, by: str = "score", reverse: bool = False) -> list[Row]:
-        """Return the rows, the best score first, or by another column, rising; rows without a value come last."""
+        """Return the rows, the best first, or by another column, rising; rows without a value come last.
+
+        Those that finished are better than those that were stopped, of which the later ones are better, and than those
+        that were cut.
+        """
         if by not in self.columns:
             columns = ", ".join(self.columns)
             raise UserError(f"the result has no column {by!r}{nearest(by, self.columns)} (columns: {columns})")
@@ -106,8 +115,8 @@ class SearchResult(Sequence[Row]):
         rest = [row for row in self if not any(row is known_row for known_row in known)]
         return [*sorted(known, key=rank, reverse=reverse), *rest]
 
-    def _rank(self, row: Mapping[str, Any]) -> float:
-        return -row["score"] if self.higher else row["score"]
+    def _rank(self, row: Mapping[str, Any]) -> tuple[int, int, float]:
+        return STATES.index(row["state"]), -row.get("rung", 0), -row["score"] if self.higher else row["score"]
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -161,7 +170,7 @@ class SearchResult(Sequence[Row]):
 
     @property
     def _names(self) -> list[str]:
-        return self.columns[1 : -len(OUTCOME)]
+        return list(dict.fromkeys(name for setting in self._settings.values() for name in setting))
 
 
 def _is_number(score: float | None) -> bool:
@@ -185,21 +194,28 @@ def keep_earlier_search(workspace: Path) -> Path | None:
     return folder
 
 
-def write_outcome(folder: Path, setting: Setting, row: Row) -> None:
-    """Write the outcome of a run to its folder."""
+def write_outcome(
+    folder: Path, setting: Setting, row: Row, rungs: Sequence[Rung] = (), earlier: Sequence[Row] = ()
+) -> None:
+    """Write the outcome of a run to its folder, with the rungs of the search and the rows of those before."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / OUTCOME_FILE, json.dumps({"setting": _plain(setting), "row": _plain(row)}, indent=1) + "\n")
+    content: dict[str, Any] = {"setting": _plain(setting), "row": _plain(row)}
+    if rungs:
+        content |= {"rungs": rungs, "earlier": [_plain(each) for each in earlier]}
+    replace_file(folder / OUTCOME_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
-    """Return the row and the history of a run that has finished or was stopped, None where the folder has none.
+def read_outcome(folder: Path, setting: Setting, rungs: Sequence[Rung] = ()) -> tuple[list[Row], History] | None:
+    """Return the rows of a run, one for each rung that it has ended, and its history; None where the folder has none.
 
-    Raises UserError where the folder is of another setting.
+    Raises UserError where the folder is of another setting, or of a search with other rungs.
     """
     path = folder / OUTCOME_FILE
     try:
         content = read_json(path)
         kept_setting, row = content["setting"], content["row"]
+        rows = [*content.get("earlier", ()), *([row] if row["state"] in ENDED else ())]
+        kept_rungs = [tuple(rung) for rung in content.get("rungs", ())]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -209,10 +225,17 @@ def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
             f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
             "the same settings, or give another workspace"
         )
-    if row["state"] not in ("finished", "stopped"):
-        return None
+    if kept_rungs != [*rungs]:
+        raise UserError(
+            f"{folder} is of a search with {_describe_rungs(kept_rungs)}, not {_describe_rungs(rungs)}; go on with the "
+            "same halving and steps, or give another workspace"
+        )
     metrics = folder / "metrics.jsonl"
-    return row, read_metrics(metrics) if metrics.exists() else History()
+    return (rows, read_metrics(metrics) if metrics.exists() else History()) if rows else None
+
+
+def _describe_rungs(rungs: Sequence[tuple[int, int]]) -> str:
+    return f"rungs at steps {', '.join(str(steps) for steps, _ in rungs)}" if rungs else "no rungs"
 
 
 def write_table(workspace: Path, result: SearchResult) -> None:

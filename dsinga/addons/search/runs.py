@@ -15,8 +15,16 @@ from typing import Any
 
 from distributed import Client
 
-from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
-from dsinga.addons.search.result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
+from dsinga.addons.search.halving import Halving
+from dsinga.addons.search.metric_values import MetricValues, Rung
+from dsinga.addons.search.result import (
+    ENDED,
+    SearchResult,
+    describe_setting,
+    read_outcome,
+    setting_folder,
+    write_outcome,
+)
 from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
 from dsinga.api.engines import TrainingOptions
@@ -43,9 +51,10 @@ READY_RUNS = 4
 
 @dataclass
 class SearchRun:
-    """One run of a search: its number and setting, the extension that keeps its metric, and when training began."""
+    """One run of a search, or of a rung of it: the setting, what keeps its metric, and when training began."""
 
     number: int
+    rung: int
     setting: Setting
     values: MetricValues
     run: Run | None = None
@@ -71,16 +80,27 @@ class SearchPlan:
         jobs: the job of each setting that is to be trained, by its number, or what was wrong with it.
         options: the arguments of each run, with the workspace of the search.
         mode: "min", "max" or "auto": which values of the metric are better.
-        median_stopping: whether runs are ended by the median rule.
+        rungs: where runs are compared, the last one being the whole run; none for a search without halving.
+        halving: one of so many settings goes on from one rung to the next.
+        asynchronous: whether they go on before all settings of the rung have ended it.
         resume: whether runs that have ended in the workspace are left out.
+        folder: where the runs have their folders, None for nowhere.
     """
 
     settings: Sequence[Setting]
     jobs: Mapping[int, Job | Exception]
     options: TrainingOptions
     mode: str
-    median_stopping: bool
+    rungs: Sequence[Rung]
+    halving: int
+    asynchronous: bool
     resume: bool
+    folder: Path | None
+
+    @property
+    def count(self) -> int:
+        """The number of settings."""
+        return len(self.settings)
 
 
 class SearchRuns:
@@ -96,8 +116,10 @@ class SearchRuns:
     ):
         self._plan, self._client, self._result, self._progress = plan, client, result, progress
         self._cancelled = cancelled
-        self._rule = MedianRule() if plan.median_stopping else None
-        self._waiting = deque(plan.jobs)
+        self._halving = Halving(max(1, len(plan.rungs)), plan.halving, result.higher, plan.asynchronous)
+        self._waiting = deque((number, 0) for number in plan.jobs)  # with the rung that is next
+        self._rows: dict[int, list[Row]] = {}  # of each setting one for each rung that it has ended
+        self._done, self._rung, self._was_cut = 0, 0, False  # the last rung that a run has begun
         self._active: dict[int, SearchRun] = {}
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
         self._threads, self._counted_at = 0, -COUNT_SECONDS
@@ -114,7 +136,7 @@ class SearchRuns:
             cancellation.ends_in_order = True
             try:
                 if self._plan.resume:
-                    self._take_earlier_outcomes()
+                    self._read_earlier_outcomes()
                 self._await_room()
                 while self._waiting or self._active:
                     if self._cancelled.is_set():
@@ -122,19 +144,20 @@ class SearchRuns:
                     self._start_runs()
                     self._show()
                     self._wait()
+                    self._go_on()
             except BaseException as error:
                 self._cancel()
                 if isinstance(error, KeyboardInterrupt):
                     raise type(error)(self._resume_hint()) from None
                 raise
-        if len(self._failures) == len(self._result):
+        if all(row["state"] == "failed" for row in self._result):
             first, count = self._failures[0], len(self._failures)
             failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
             raise RunError(f"{failed}: {_text(first)}") from first
 
     def _await_room(self) -> None:
         """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
-        options, jobs = self._plan.options, [self._plan.jobs[number] for number in self._waiting]
+        options, jobs = self._plan.options, [self._plan.jobs[number] for number, _ in self._waiting]
         smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)
         if smallest is None:
             return
@@ -147,20 +170,28 @@ class SearchRuns:
     def _start_runs(self) -> None:
         """Start as many runs as there is room for, and a few to be ready when a thread becomes free."""
         while self._waiting:
-            number, setting = self._waiting[0], self._plan.settings[self._waiting[0]]
-            job = self._plan.jobs[number]
-            if isinstance(job, Exception):
+            number, rung = self._waiting[0]
+            job, row = self._plan.jobs[number], self._known_row(number, rung)
+            if row is not None or isinstance(job, Exception):
                 self._waiting.popleft()
-                self._fail(SearchRun(number, setting, self._watch()), job, 0)
+                if row is not None:
+                    self._take(row, rung)
+                elif isinstance(job, Exception):
+                    self._fail(SearchRun(number, rung, self._plan.settings[number], self._watch(rung)), job, 0)
                 continue
             workers = self._plan.options.workers or wanted_workers(job)
             slots = max(1, self._count_threads() // workers)
             if len(self._active) >= slots + min(slots, READY_RUNS):
                 return
-            self._waiting.popleft()
             # Runs that are there together share the cores evenly: kernels of one would slow those of the others down.
-            together = min(slots, len(self._plan.jobs))
-            self._start(number, job, workers, max(1, self._threads // (together * workers)))
+            together = min(slots, len(self._waiting) + len(self._active))
+            self._waiting.popleft()
+            self._start(number, rung, job, workers, max(1, self._threads // (together * workers)))
+
+    def _go_on(self) -> None:
+        """Let the settings that are good enough wait for their next rung, before those that have not begun."""
+        if not self._was_cut:  # else those that were cut are still to be compared, in another program
+            self._waiting.extendleft(reversed(self._halving.going_on(bool(self._waiting or self._active))))
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
@@ -170,8 +201,9 @@ class SearchRuns:
             self._threads, self._counted_at = sum(info["nthreads"] for info in usable.values()), time.monotonic()
         return self._threads
 
-    def _start(self, number: int, job: Job, workers: int, max_threads: int) -> None:
-        entry = self._active[number] = SearchRun(number, self._plan.settings[number], self._watch())
+    def _start(self, number: int, rung: int, job: Job, workers: int, max_threads: int) -> None:
+        self._rung = rung
+        entry = self._active[number] = SearchRun(number, rung, self._plan.settings[number], self._watch(rung))
         folder = self._folder(number)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
@@ -181,7 +213,7 @@ class SearchRuns:
             # Alone, a job that does not say how many workers it has would take them all.
             workers=self._plan.options.workers if job.cluster else workers,
             workspace=folder,
-            resume="auto" if self._plan.resume else False,
+            resume="auto" if self._plan.resume or rung else False,
             extensions=[*map(_copied, self._plan.options.extensions), entry.values],
         )
         entry.run = Run(
@@ -189,14 +221,13 @@ class SearchRuns:
         )
         entry.run.add_done_callback(lambda _: self._ended.put(entry))
 
-    def _watch(self) -> MetricValues:
-        """Return the extension of one run that keeps its metric."""
-        monitor, mode = self._result.monitor, self._plan.mode
-        return MetricValues(monitor, mode) if self._rule is None else MedianStopping(self._rule, monitor, mode)
+    def _watch(self, rung: int) -> MetricValues:
+        """Return the extension of one run that keeps its metric, and ends it at its rung."""
+        rungs = self._plan.rungs
+        return MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
 
     def _folder(self, number: int) -> Path | None:
-        workspace = self._result.workspace
-        return None if workspace is None else setting_folder(workspace, number, len(self._plan.settings))
+        return None if self._plan.folder is None else setting_folder(self._plan.folder, number, self._plan.count)
 
     def _wait(self) -> None:
         """Wait a moment for the end of a run, and add its row."""
@@ -217,12 +248,14 @@ class SearchRuns:
             raise error
 
     def _finish(self, entry: SearchRun, result: Result) -> None:
-        values, reason = entry.values, isinstance(entry.values, MedianStopping) and entry.values.reason
+        values = entry.values
         keeps_best = _keeps_best(result.job, self._plan.options)
         score = values.best.value if keeps_best else values.values[-1][1] if values.values else None
-        state = "stopped" if reason else "cut" if result.is_cut else "finished"
-        if self._add(entry, state, score, result.step, result.stopped, result.history):
-            self._result.best_result = result
+        state = "stopped" if values.has_paused else "cut" if result.is_cut else "finished"
+        remark = "" if values.has_paused else result.stopped
+        if self._add(entry, state, score, result.step, remark, result.history):
+            # The params of a run that may go on are in its checkpoint.
+            self._result.best_result = None if values.has_paused else result
 
     def _fail(self, entry: SearchRun, error: Exception, steps: int) -> None:
         self._failures.append(error)
@@ -233,43 +266,72 @@ class SearchRuns:
         self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History
     ) -> bool:
         """Add a row, keep it in its folder, and show it; return whether it is the best one now."""
-        seconds = round(time.perf_counter() - entry.begun, 3) if entry.is_training else 0.0
+        number, rungs = entry.number, self._plan.rungs
+        earlier = self._rows.get(number, [])[: entry.rung]
+        seconds = time.perf_counter() - entry.begun if entry.is_training else 0.0
+        seconds = round(seconds + (earlier[-1]["seconds"] if earlier else 0.0), 3)
+        place = {"rung": entry.rung + 1} if rungs else {}
         outcome = {"state": state, "score": score, "steps": steps, "seconds": seconds, "remark": redact(remark)}
-        row: Row = {"number": entry.number, **entry.setting, **outcome}
-        is_best = self._result.add(row, entry.setting, history)
-        folder = self._folder(entry.number)
+        row: Row = {"number": number, **entry.setting, **place, **outcome}
+        if state in ENDED:
+            self._rows[number] = [*earlier, row]
+        is_best = self._count(row, entry.rung, history)
+        folder = self._folder(number)
         if folder is not None:
-            write_outcome(folder, entry.setting, row)
+            write_outcome(folder, entry.setting, row, rungs, earlier)
         self._show()
-        number = "" if score is None else f", {self._result.monitor} {score:.4g}"
-        self._progress.remark(f"{entry.name}: {state}{number}{f': {remark}' if remark else ''}")
+        where = f"rung {entry.rung + 1} of {len(rungs)}" if state == "stopped" else state
+        value = "" if score is None else f", {self._result.monitor} {score:.4g}"
+        self._progress.remark(f"{entry.name}: {where}{value}{f': {remark}' if remark else ''}")
         return is_best
+
+    def _count(self, row: Row, rung: int, history: History) -> bool:
+        """Add a row to the result, and its score to those of its rung; return whether it is the best one now."""
+        number = row["number"]
+        self._done += 1
+        if row["state"] == "cut":
+            self._was_cut = True
+        else:
+            self._halving.add(number, rung, row["score"])
+        return self._result.add(row, self._plan.settings[number], history)
 
     def _show(self) -> None:
         training = sum(entry.is_training for entry in self._active.values())
         best = self._result.best
         text = f"best {best['number']}: {best['score']:.4g}" if best else ""
-        self._progress.update(len(self._result), training, text)
+        done, rungs = self._done, self._plan.rungs
+        if self._plan.asynchronous:
+            done = len(self._halving.scores[0])
+        elif rungs:
+            text = f"rung {self._rung + 1} of {len(rungs)}{f'; {text}' if text else ''}"
+        self._progress.update(done, training, text)
         waiting = [entry.run.progress.get("waiting") for entry in self._active.values() if entry.run is not None]
         if not training and waiting and waiting[0] and waiting[0] != self._shown_wait:  # other programs' runs go first
             self._shown_wait = waiting[0]
             self._progress.remark(self._shown_wait)
 
-    def _take_earlier_outcomes(self) -> None:
-        """Add the rows of runs that have ended in the workspace; the median rule compares others with them, too."""
-        for number in list(self._waiting):
-            folder, setting = self._folder(number), self._plan.settings[number]
-            outcome = None if folder is None else read_outcome(folder, setting)
-            if outcome is None:
-                continue
-            row, history = outcome
-            self._result.add(row, setting, history)
-            self._waiting.remove(number)
-            if self._rule is not None and row["state"] == "finished":
-                phase, _, name = self._result.monitor.partition("/")
-                self._rule.add(
-                    [(metrics["step"], metrics[name]) for metrics in history.phase(phase) if name in metrics]
-                )
+    def _read_earlier_outcomes(self) -> None:
+        """Read the rows of runs that have ended rungs in the workspace; they are taken in place of training."""
+        for number in self._plan.jobs:
+            folder = self._folder(number)
+            outcome = folder and read_outcome(folder, self._plan.settings[number], self._plan.rungs)
+            if outcome:
+                self._rows[number], self._result.histories[number] = outcome
+        if self._plan.asynchronous:  # settings that have gone on have, whatever is compared first now
+            known = [(number, rung) for number, rows in self._rows.items() for rung in range(len(rows))]
+            self._waiting = deque([*known, *(step for step in self._waiting if step[0] not in self._rows)])
+
+    def _known_row(self, number: int, rung: int) -> Row | None:
+        """Return the row with which a setting ends a rung, where it is known without training."""
+        rows = self._rows.get(number, [])
+        if rows and rung >= len(rows) and rows[-1]["state"] == "finished":  # as after EarlyStopping
+            return rows[-1]
+        return rows[rung] if rung < len(rows) else None
+
+    def _take(self, row: Row, rung: int) -> None:
+        """Add a row that is known without training."""
+        if self._count(row, rung, self._result.histories[row["number"]]):
+            self._result.best_result = None  # read in the end
 
     def _cancel(self) -> None:
         """Cancel the runs, and wait until they have ended."""
@@ -280,7 +342,7 @@ class SearchRuns:
             run.exception()
 
     def _resume_hint(self) -> str:
-        done = f"{len(self._result)} of {len(self._plan.settings)} settings have ended"
+        done = f"{len(self._result)} of {self._plan.count} settings have ended{' a rung' if self._plan.rungs else ''}"
         if self._result.workspace is None:
             return f"{done}; a search with a workspace can go on"
         return f"{done}; go on with {how_to_resume()}"

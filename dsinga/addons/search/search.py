@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from dask.system import CPU_COUNT
 from distributed import Client
 
+from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, recorded_steps
+from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
 from dsinga.addons.search.search_progress import show_search
@@ -30,6 +35,7 @@ from dsinga.cluster.clients import ClusterSource, find_cluster
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields
+from dsinga.reading.checked_job import CheckedJob
 
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
@@ -44,7 +50,9 @@ def search(
     mode: str = "auto",
     samples: int | None = None,
     seed: int = 0,
-    median_stopping: bool = False,
+    halving: int | None = None,
+    first_rung: int | None = None,
+    asynchronous: bool = False,
     workspace: str | os.PathLike[str] | None = None,
     resume: bool = False,
     only: Sequence[int] | None = None,
@@ -70,7 +78,12 @@ def search(
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
         samples: how many settings are drawn from the space; None for all combinations.
         seed: determines what is drawn.
-        median_stopping: end runs by the median stopping rule, :class:`dsinga.extensions.MedianRule`.
+        halving: a factor, as 3: successive halving. All settings train to a first rung, the best third of them to a
+            second one with 3 times the steps, and so on; the others are "stopped". Runs go on bit for bit.
+        first_rung: the steps of the first rung; by default there are three rungs, at a ninth, a third and all of the
+            steps for a factor of 3, and each at the next step at which the metric is known.
+        asynchronous: let a setting go on as soon as it is among the best third so far, instead of waiting for all of
+            its rung: no thread is idle, but which ones go on depends on which end first.
         workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if it names
             one.
         resume: leave out settings whose runs have ended in the workspace, and go on with those that were cut.
@@ -87,15 +100,23 @@ def search(
             does not have, and for a fault that the jobs of all settings have.
         RunError: where all runs fail.
     """
+    check_halving(halving, first_rung, asynchronous, only is not None)
     source, settings = find_cluster(client), make_settings(space, samples, seed)
     training_options = TrainingOptions.of("search", {**options, "progress": False})
     jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
     first, monitor = _first_valid(jobs, source, training_options, monitor)
     best = BestValue(monitor, mode)
-    result = SearchResult(best.monitor, best.higher, _folder_of(workspace, first, resume))
+    result = SearchResult(best.monitor, best.higher, _folder_of(workspace, first.job, resume))
     result.ranges = ranges_of(space)
-    plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
-    return _run(functools.partial(_execute, plan, source, result, first, only is not None, progress), source.in_loop)
+    rungs: Sequence[Rung] = ()
+    if halving is not None:
+        recorded = recorded_steps(first, training_options.extensions, best.monitor)
+        rungs = make_rungs(first.job.train_steps, halving, first_rung, recorded)
+    plan = SearchPlan(
+        settings, jobs, training_options, mode, rungs, halving or 1, asynchronous, resume, result.workspace
+    )
+    execute = functools.partial(_execute, plan, source, result, first.job, only is not None, progress)
+    return _run(execute, source.in_loop)
 
 
 def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: bool) -> Path | None:
@@ -130,10 +151,14 @@ def _execute(
     earlier = None
     if result.workspace is not None and not (plan.resume or is_part):
         earlier = keep_earlier_search(result.workspace)
-    with (
-        source.open(workers=max(CPU_COUNT, wanted_workers(first)), patience=patience_of(first)) as client,
-        show_search(len(plan.jobs), first.name, quiet=not progress) as display,
-    ):
+    runs = count_runs(len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving)
+    with contextlib.ExitStack() as stack:
+        if plan.rungs and plan.folder is None:  # runs go on from checkpoints
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsinga-search-"))
+            plan = replace(plan, folder=Path(folder))
+        workers = max(CPU_COUNT, wanted_workers(first))
+        client = stack.enter_context(source.open(workers=workers, patience=patience_of(first)))
+        display = stack.enter_context(show_search(runs, first.name, quiet=not progress))
         if earlier is not None:
             display.remark(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
         try:
@@ -141,8 +166,10 @@ def _execute(
         finally:
             if result.workspace is not None and len(result) and not is_part:
                 write_table(result.workspace, result)
-    if result.best is not None and result.best_result is None:
-        result.best_result = _read_result(plan, result)
+        if result.best is not None and result.best_result is None:
+            result.best_result = _read_result(plan, result)
+    if result.workspace is None and result.best_result is not None:
+        result.best_result.workspace = None
     return result
 
 
@@ -182,7 +209,7 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 
 def _first_valid(
     jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions, monitor: str | None
-) -> tuple[Job, str]:
+) -> tuple[CheckedJob, str]:
     """Return the first job that is ready to be trained, and the metric to compare by, of those that it reports.
 
     Raises the first error where none is ready.
@@ -203,7 +230,7 @@ def _first_valid(
         phase = next((name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases), "train")
         monitor = monitor or f"{phase}/{'episode_return' if is_agent else 'loss'}"
         check_metric(monitor, ready, nets, options.extensions, names)
-        return ready, monitor
+        return checked, monitor
     raise errors[0]
 
 
@@ -215,11 +242,11 @@ def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
-    """Return the result of the best run, which an earlier search has left in the workspace; None without its params."""
+    """Return the result of the best run, which has left its params in its folder; None without them."""
     assert result.best is not None
-    assert result.workspace is not None
+    assert plan.folder is not None
     number = result.best[NUMBER]
-    folder, job = setting_folder(result.workspace, number, len(plan.settings)), plan.jobs[number]
+    folder, job = setting_folder(plan.folder, number, plan.count), plan.jobs[number]
     best = folder / "best.safetensors"
     path = best if best.exists() else latest(folder / "checkpoint")
     if path is None or isinstance(job, Exception):

@@ -42,6 +42,18 @@ def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder
     assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()
 
 
+def test_search_halves_the_settings(dsinga: Dsinga) -> None:
+    command = ["search", "job.conf", "--workers", "1", "--set", "test_freq=5", "--set", "seed=1,2,3"]
+    searched = dsinga(*command, "--halving", "2", "--first-rung", "5")
+    assert searched.returncode == 0, searched.stderr
+    assert "rung" in searched.stdout.splitlines()[1]
+    states = [line.split()[2:4] for line in searched.stdout.splitlines()[3:6]]
+    assert states == [["3", "finished"], ["2", "stopped"], ["1", "stopped"]]
+    assert "6/6; rung 3 of 3; best" in searched.stderr
+    refused = dsinga(*command, "--asynchronous")
+    assert "asynchronous has no effect without a factor" in refused.stderr
+
+
 def test_a_search_fails_where_all_settings_do(dsinga: Dsinga) -> None:
     command = ("search", "job.conf", "--workers", "1", "--set")
     searched = dsinga(*command, "updater.learning_rate.base_lr=0.1,-1")

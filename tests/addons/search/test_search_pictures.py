@@ -88,7 +88,7 @@ def test_importance_is_the_share_of_the_variance_of_ranks() -> None:
 def test_the_name_that_decides_is_the_most_important_one() -> None:
     shares = searched(64).importance()
     assert max(shares, key=lambda name: shares[name]) == "job.rate"
-    assert shares["job.rate"] > 0.4
+    assert shares["job.rate"] > 0.3
     assert sum(shares.values()) - shares["job.rate"] < 0.2
 
 

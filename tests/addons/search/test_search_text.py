@@ -143,6 +143,6 @@ def test_no_secret_is_in_the_files_and_the_table_of_a_search(tmp_path: Path) -> 
     assert all("https://***@host/x.zarr" in text and "a-secret" not in text for text in texts)
     assert result.best_setting == setting
     found = read_outcome(tmp_path / "0", setting)
-    assert found[0]["score"] == 1.0
+    assert found[0][0]["score"] == 1.0
     with pytest.raises(UserError, match="is of the setting"):
         read_outcome(tmp_path / "0", {**setting, "rate": 0.2})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dsinga.addons.search.learning_rate import RateSweep
+from dsinga.addons.search.metric_values import Rung
 from dsinga.extensions import (
     CSV,
     AtEnd,
@@ -20,8 +21,6 @@ from dsinga.extensions import (
     EverySteps,
     Extension,
     KeepBest,
-    MedianRule,
-    MedianStopping,
     MetricValues,
     MLflow,
     ReduceOnPlateau,
@@ -40,7 +39,7 @@ CREATE: dict[str, Callable[[Path], Extension]] = {
     "EarlyStopping": lambda folder: EarlyStopping("val/loss", patience=3),
     "EarlyStopping of training": lambda folder: EarlyStopping("train/accuracy", patience=6, min_delta=0.05),
     "MetricValues": lambda folder: MetricValues("val/loss"),
-    "MedianStopping": lambda folder: MedianStopping(median_rule(), "val/loss"),
+    "MetricValues of a rung": lambda folder: MetricValues("val/loss", rung=Rung(55, 200)),
     "KeepBest": lambda folder: KeepBest("val/loss"),
     "ReduceOnPlateau": lambda folder: ReduceOnPlateau("val/loss", 0.5, patience=2, cooldown=2, min_factor=0.2),
     "StopBeyond": lambda folder: StopBeyond("train/loss", below=0.1),
@@ -51,14 +50,6 @@ CREATE: dict[str, Callable[[Path], Extension]] = {
     "function": lambda folder: create_extensions(Job(train_steps=1), [lambda step, metrics: None])[-1],
     "a user's own": lambda folder: Counting(),
 }
-
-
-def median_rule() -> MedianRule:
-    """Return a rule that ends the run: one that is complete would be among those the next one is compared with."""
-    rule = MedianRule()
-    for number in range(5):
-        rule.add([(step, 1.3 + number / 100) for step in range(55, 200, 5)])
-    return rule
 
 
 class TestExtension(ExtensionContract):
@@ -81,12 +72,6 @@ class TestRateSweep(ExtensionContract):
 
     def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:
         return {"loss": 1.05 ** abs(step - 60)}
-
-
-def test_the_rule_of_the_contract_ends_the_run() -> None:
-    loop = ExtensionContract().simulate(MedianStopping(median_rule(), "val/loss"))
-    assert loop.step == 60
-    assert "worse than the median 1.32 of 5 complete runs" in loop.stopped
 
 
 class Counting(Extension):

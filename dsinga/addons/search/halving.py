@@ -1,0 +1,149 @@
+"""Successive halving: at which steps runs of a search are compared, and which of them go on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+from dsinga.addons.search.metric_values import Rung
+from dsinga.base.advice import option
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
+from dsinga.extensions import create_extensions
+from dsinga.reading.checked_job import CheckedJob
+
+
+def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[int], int]) -> list[Rung]:
+    """Return the rungs of a job of ``total`` steps, rising; the last one is the whole run.
+
+    Args:
+        total: the steps of a whole run.
+        factor: each rung has so many times the steps of the one before.
+        first: the steps of the first rung; by default there are three rungs, as far as the metric is known in time.
+        recorded: returns the first step, from a given one on, at which the metric is known.
+
+    Raises UserError where the metric is known at the end only.
+    """
+    if first is None:
+        targets = [-(-total // factor**2), -(-total // factor)]
+    else:
+        targets = [first]
+        while targets[-1] * factor < total:
+            targets.append(targets[-1] * factor)
+    steps = [total]
+    for target in reversed(targets):
+        if (step := recorded(target)) < steps[-1]:
+            steps.append(step)
+    if len(steps) == 1:
+        raise UserError(
+            f"halving compares runs before their end, at step {targets[-1]} of {total}, but the metric is not known "
+            "before that; validate, test or display more often (validate_freq, test_freq, disp_freq)"
+        )
+    return [Rung(step, total) for step in reversed(steps)]
+
+
+def recorded_steps(checked: CheckedJob, given: Any, monitor: str) -> Callable[[int], int]:
+    """Return a function of a step of a job: at which step, from that one on, the metric ``monitor`` is known next.
+
+    ``given`` are the extensions that the job does not name.
+    """
+    job, epochs = checked.job, checked.epochs if checked.job.epochs else None
+    phase = monitor.partition("/")[0]
+    extensions = create_extensions(job, copy.deepcopy(given), epochs)
+    triggers = [extension.trigger for extension in extensions if extension.phase == phase]
+
+    def recorded(step: int) -> int:
+        steps = (trigger.next_step(step - 1) for trigger in triggers)
+        return min((at for at in steps if at is not None), default=job.train_steps)
+
+    return recorded
+
+
+def check_halving(halving: int | None, first_rung: int | None, asynchronous: bool, is_part: bool) -> None:
+    """Raise UserError for a factor that halves nothing, and for what has no meaning with it, or without it."""
+    if halving is None:
+        if first_rung is not None or asynchronous:
+            name = "asynchronous" if first_rung is None else "first_rung"
+            raise UserError(f"{name} has no effect without a factor; give it with {option('halving', '3')}")
+        return
+    check_whole("halving", halving, 2)
+    check_whole("first_rung", 1 if first_rung is None else first_rung, 1)
+    if is_part:
+        raise UserError("halving compares all settings, so one program trains them; leave out only, or halving")
+
+
+def count_runs(settings: int, rungs: int, factor: int) -> int:
+    """Return how many runs a synchronous search of so many settings has: those of each rung are counted apart."""
+    counts = [settings]
+    while len(counts) < rungs:
+        counts.append(-(-counts[-1] // factor))
+    return sum(counts)
+
+
+class Halving:
+    """Decides which settings of a search go on from one rung to the next.
+
+    Synchronous: when all settings of a rung have ended it, the best of them go on, one of ``factor``, rounded up
+    (Jamieson and Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting goes on as soon as it is among the best
+    of those that have ended its rung so far, one of ``factor``, rounded down (Li et al., 2018, arXiv 1810.05934). Of
+    equal ones that with the lower number is better. One that has failed, or whose score is NaN, never goes on.
+
+    Attributes:
+        scores: for each rung the score of each setting that has ended it, by number; None of one that has failed.
+    """
+
+    def __init__(self, rungs: int, factor: int, higher: bool, asynchronous: bool):
+        self._factor, self._higher, self._asynchronous = factor, higher, asynchronous
+        self.scores: list[dict[int, float | None]] = [{} for _ in range(rungs)]
+        self._going_on: set[tuple[int, int]] = set()
+        self._has_news = False
+
+    def add(self, number: int, rung: int, score: float | None) -> None:
+        """Take the score with which a setting has ended a rung, None where it has failed."""
+        self.scores[rung][number] = score
+        self._has_news = True
+
+    def going_on(self, busy: bool) -> list[tuple[int, int]]:
+        """Return the settings that go on now, the best first, each with its next rung; each is returned once.
+
+        ``busy`` says that some are still to end their rungs.
+        """
+        if not self._has_news or (busy and not self._asynchronous):
+            return []
+        self._has_news = False
+        found = self._next_of_any_rung(busy) if self._asynchronous else self._next_of_whole_rungs()
+        self._going_on.update(found)
+        return found
+
+    def _next_of_whole_rungs(self) -> list[tuple[int, int]]:
+        among: Collection[int] = self.scores[0]
+        for rung in range(len(self.scores) - 1):
+            among = self._best(rung, among, -(-len(among) // self._factor))
+            if missing := self._not_yet(among, rung + 1):
+                return missing
+        return []
+
+    def _next_of_any_rung(self, busy: bool) -> list[tuple[int, int]]:
+        rungs, found = range(len(self.scores) - 2, -1, -1), list[tuple[int, int]]()
+        for rung in rungs:
+            among = self.scores[rung]
+            found += self._not_yet(self._best(rung, among, len(among) // self._factor), rung + 1)
+        if found or busy or self.scores[-1]:
+            return found
+        for rung in rungs:  # too few for the factor: the best of them trains to the end
+            if best := self._best(rung, self.scores[rung], 1):
+                return self._not_yet(best, rung + 1)
+        return []
+
+    def _not_yet(self, numbers: Collection[int], rung: int) -> list[tuple[int, int]]:
+        steps = [(number, rung) for number in numbers if number not in self.scores[rung]]
+        return [step for step in steps if step not in self._going_on]
+
+    def _best(self, rung: int, among: Collection[int], count: int) -> list[int]:
+        """Return the best settings of a rung, at most ``count``, the best one first."""
+        scores = [(self.scores[rung][number], number) for number in among]
+        known = [(score, number) for score, number in scores if score is not None and not math.isnan(score)]
+        known.sort(key=lambda entry: (-entry[0] if self._higher else entry[0], entry[1]))
+        return [number for _, number in known[:count]]

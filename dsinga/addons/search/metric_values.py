@@ -1,0 +1,82 @@
+"""An extension (callback) of the runs of a search: keeps the values of a metric, and ends a run at its rung."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dsinga.extensions.best_value import BestValue
+from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.triggers import OnMetric
+
+
+class Rung(NamedTuple):
+    """A part of a run, at whose end runs are compared: the first ``steps`` of ``total`` steps.
+
+    Runs with another total are compared after the same share of it.
+    """
+
+    steps: int
+    total: int
+
+    def is_done(self, step: int, train_steps: int) -> bool:
+        """Return whether ``step`` of a run of ``train_steps`` is the end of this rung, or beyond it."""
+        return step * self.total >= self.steps * train_steps
+
+
+class MetricValues(Extension):
+    """Keeps the values of a metric, with the steps at which it was recorded.
+
+    Args:
+        monitor: the metric, by phase and name: "val/loss".
+        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
+        rung: where the run is to end for now, with a checkpoint: at the first value at the end of this rung.
+
+    Attributes:
+        values: (step, value) for each row that has the metric.
+        best: the best value so far.
+        has_paused: whether the run has ended for now, at its rung.
+    """
+
+    def __init__(self, monitor: str, mode: str = "auto", rung: Rung | None = None):
+        self.best = BestValue(monitor, mode)
+        self.values: list[tuple[int, float]] = []
+        self.trigger = OnMetric(monitor, self.best)
+        self.pauses = rung is not None  # a run ends at the very step of the value; else it only looks at rows
+        self.has_paused = False
+        self._rung = rung
+
+    def start(self, loop: LoopView) -> None:
+        """End a resumed run at once if its rung is done already."""
+        self._pause_at_rung(loop)
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Keep the metric of a row that has it."""
+        phase, _, name = self.best.monitor.partition("/")
+        if row["phase"] == phase and name in row:
+            self._add(row["step"], float(row[name]))
+
+    def _add(self, step: int, value: float) -> None:
+        self.values.append((step, value))
+        self.best.update(value)
+
+    def run(self, loop: LoopView) -> None:
+        """End the run for now if its rung is done; the row has been seen."""
+        self._pause_at_rung(loop)
+
+    def _pause_at_rung(self, loop: LoopView) -> None:
+        if self._rung is None or not self.values or loop.stopped or loop.step >= loop.train_steps:
+            return
+        if self._rung.is_done(self.values[-1][0], loop.train_steps):
+            self.has_paused = True
+            loop.stop("its rung of the search is done", resumable=True)
+
+    def state_dict(self) -> State:
+        """Return the values so far."""
+        return {"values": [[step, value] for step, value in self.values]}
+
+    def load_state(self, state: State) -> None:
+        """Restore the values of the run that is resumed."""
+        self.values, self.best.value = [], None
+        for step, value in state.get("values", []):
+            self._add(int(step), float(value))
