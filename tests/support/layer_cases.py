@@ -416,7 +416,7 @@ for kind, variant, settings in FORMS:
     forecast(kind, f"masked {variant}", {**settings, **MASKED_POINTS}, (BATCH, 4, 4, 3), (BATCH, 3, 4, 3), (BATCH,))
 for kind, variant, settings in FORMS[:3]:
     forecast(kind, variant, settings, (BATCH, 6), (BATCH, 3))
-    forecast(kind, f"steps {variant}", settings, (BATCH, 4, 6), (BATCH, 4, 3), (BATCH, 1))
+    forecast(kind, f"steps {variant}", settings, (BATCH, 4, 6), (BATCH, 4, 3), (BATCH, 4))
 forecast("kDistributionLoss", "poisson", {"distribution": "poisson"}, (BATCH, 6), (BATCH, 6))
 for name, values in (
     ("normal", {"distribution": "normal"}),

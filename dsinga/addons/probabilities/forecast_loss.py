@@ -73,7 +73,7 @@ class ForecastLoss(PairLoss):
     """
 
     settings: Any
-    predicts_several = True
+    predicts_several = weighs_steps = True
     source_kind = SourceKind.kVectors
     cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
 
@@ -113,36 +113,42 @@ class ForecastLoss(PairLoss):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weights = weights_of(sources, WEIGHTS, ctx.ops)
-        losses = self._row_losses(sources, ctx.ops)
+        losses = self._losses(sources, ctx.ops, 1 if weights is None else weights.ndim)
         loss = (losses if weights is None else losses * weights).sum() * self.settings.scale
         if not ctx.training and isinstance(loss, float) and not math.isfinite(loss):
             self.check_sources(sources, ctx)  # training does so itself
         rows = len(sources[0])
         return Output(to_matrix(sources[0], ctx.ops), metrics={"loss": (loss, self.counted_rows(rows))})
 
-    def _row_losses(self, sources: Arrays, ops: Ops) -> Array:
-        """Return the loss of each row, (B,) float64, before weights of rows and ``scale``."""
+    def _losses(self, sources: Arrays, ops: Ops, axes: int) -> Array:
+        """Return the loss of each row, (B,) float64, or of each channel, (B, C), before weights of these and scale.
+
+        ``axes`` is how many the result has.
+        """
         y, of_points = self.targets.values_and_weights(sources[1], ops)
         losses = self.form.losses(self.targets.predictions(sources[0], ops), y, ops)
         if of_points is not None:
             losses = ops.xp.where(of_points != 0, losses * of_points, losses.dtype.type(0))
-        return losses.sum(axis=(1, 2), dtype=np.float64)
+        return losses.sum(axis=(1, 2)[axes - 1 :], dtype=np.float64)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
+        weights = weights_of(sources, WEIGHTS, ops)
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
             y, of_points = self.targets.values_and_weights(sources[1], ops)
             slopes = self.form.slopes(self.targets.predictions(sources[0], ops), y, ops) * factor
             if of_points is not None:  # where a number of weight 0 has no finite slope
                 slopes = ops.xp.where(of_points[:, :, None] != 0, slopes * of_points[:, :, None], slopes.dtype.type(0))
-            if (weights := weights_of(sources, WEIGHTS, ops)) is not None:
-                slopes *= weights[:, None, None, None].astype(slopes.dtype, copy=False)
+            if weights is not None:
+                of_rows = weights[(..., *[None] * (slopes.ndim - weights.ndim))]
+                slopes *= of_rows.astype(slopes.dtype, copy=False)
             grads[0] = from_matrix(self.targets.matrix(slopes), sources[0], ops)
-        if any(needs[WEIGHTS:]):
-            grads[WEIGHTS] = gradient_of_weights(self._row_losses(sources, ops), factor, sources[WEIGHTS])
+        if weights is not None and any(needs[WEIGHTS:]):
+            losses = self._losses(sources, ops, weights.ndim)
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
         return grads, ()
 
 
@@ -152,7 +158,8 @@ class QuantileLoss(ForecastLoss):
 
     Koenker and Bassett, Regression Quantiles (1978). The first source has K numbers for each number of the target, the
     second source: (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K quantiles of one next to each other. A third
-    source may give a weight for each row. The target gets no gradient; the feature is the prediction.
+    source may give a weight for each row, or for each number or step of its target. The target gets no gradient; the
+    feature is the prediction.
     """
 
     class Conf(Settings):
@@ -185,7 +192,8 @@ class DistributionLoss(ForecastLoss):
     (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K parameters of one next to each other, as a
     kDistributionParams gives them: loc and scale (the deviation) of normal, of laplace, and of the logarithm of
     lognormal, rate of poisson, mean and shape of negative_binomial. CRPS is that of Gneiting and Raftery (2007), for
-    the first three. A third source may give a weight for each row. The target gets no gradient; the feature is x.
+    the first three. A third source may give a weight for each row, or for each number or step of its target. The target
+    gets no gradient; the feature is x.
     """
 
     class Conf(Settings):
@@ -213,8 +221,8 @@ class EnsembleLoss(ForecastLoss):
     (B, C·K, *space), the members of one next to each other. With ``fairness`` 1 it is the fair CRPS, c =
     1 / (2·K·(K - 1)), on average that of the distribution from which members are drawn (Ferro, Fair Scores for Ensemble
     Forecasts, 2014): for members that differ by random numbers. Others would drift apart by it; f of it and 1 - f of
-    the first is the almost fair CRPS (Lang et al., AIFS-CRPS, 2024). A third source may give a weight for each row. The
-    target gets no gradient; the feature is x.
+    the first is the almost fair CRPS (Lang et al., AIFS-CRPS, 2024). A third source may give a weight for each row,
+    or for each number or step of its target. The target gets no gradient; the feature is x.
     """
 
     class Conf(Settings):

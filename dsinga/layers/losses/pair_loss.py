@@ -101,8 +101,8 @@ class PairLoss(Layer):
     """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
 
     A subclass that ``predicts_several`` has several numbers for each of the target, of which its sizes follow
-    (:meth:`forecast_form`). One that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T), and for
-    rows (B, n) (B, n).
+    (:meth:`forecast_form`). One that ``weighs_steps`` takes, for targets (B, T, ...) of sequences, also weights (B, T),
+    and for targets (B, n) weights (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
@@ -117,7 +117,8 @@ class PairLoss(Layer):
         super().__init__(conf, source_shapes, info)
         self.check_sizes()
         first = self.source_shapes[0]
-        check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) in (2, 3) else ())
+        steps = self.source_shapes[1] if self.predicts_several else first
+        check_weights(self, WEIGHTS, steps[1:2] if self.weighs_steps and len(steps) in (2, 3) else ())
         self.shape = (first[0], math.prod(first[1:]))
 
     @classmethod
