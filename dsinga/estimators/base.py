@@ -136,7 +136,7 @@ class NetEstimator(EstimatorRecords):
         stops = self._stops_early(len(records.x), is_part=epochs is not None)
         if stops and validation_data is None:
             records, held_out = self._split(records, seed, groups, client)
-        if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():
+        if len(records.x) <= size and not is_dask_collection(X) and self._merges_records(records.weights):
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, seed, client)
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
@@ -206,11 +206,11 @@ class NetEstimator(EstimatorRecords):
             return losses
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
-    def _merges_records(self) -> bool:
-        """Whether equal records may become one with the sum of their weights."""
-        return self._weighs and (
-            self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
-        )
+    def _merges_records(self, weights: Any) -> bool:
+        """Whether equal records may become one with the sum of their weights: unless these are those of targets."""
+        if not self._weighs or np.ndim(weights) > 1:
+            return False
+        return self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
 
     def _seed(self) -> int:
         """Return the seed of the job that is trained."""

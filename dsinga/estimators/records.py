@@ -51,7 +51,10 @@ class Scaling(NamedTuple):
 
 
 class TrainingSet(NamedTuple):
-    """Records (n, ...), their targets (n, ...) or None, and their weights (n,) float64 or None for equal ones."""
+    """Records (n, ...), their targets (n, ...) or None, and their weights float64 or None for equal ones.
+
+    Weights are (n,), or (n, k) where each of k targets has its own.
+    """
 
     x: Any
     y: Any = None
@@ -67,15 +70,16 @@ def standard_scaling(x: np.ndarray, weights: np.ndarray | None = None) -> Scalin
 
 def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Return the mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
-    total, count = np.zeros(x.shape[1:]), 0.0
+    total, count = np.zeros(x.shape[1:]), np.zeros(())
     for rows in row_blocks(x):
         block = of(np.asarray(x[rows], np.float64))
         if weights is None:
             total += block.sum(axis=0)
-            count += len(block)
+            count = count + len(block)
         else:
-            total += np.tensordot(weights[rows], block, axes=(0, 0))
-            count += weights[rows].sum()
+            by_column = weights.ndim > 1
+            total += (weights[rows] * block).sum(axis=0) if by_column else np.tensordot(weights[rows], block, (0, 0))
+            count = count + weights[rows].sum(axis=0)
     return total / count
 
 
@@ -112,7 +116,7 @@ def canonical(records: TrainingSet) -> TrainingSet:
 
 def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
     """Return weights divided by their mean, None where all are equal."""
-    if weights is None or np.all(weights == weights[0]):
+    if weights is None or np.all(weights == weights.flat[0]):
         return None
     return weights / weights.mean()
 
@@ -305,7 +309,10 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         """Determine how the records of the default net are scaled."""
-        self._scaling = None if self.net is not None else find_scaling(records.x, records.weights, client)
+        weights = (
+            records.weights if records.weights is None or records.weights.ndim == 1 else records.weights.max(axis=1)
+        )
+        self._scaling = None if self.net is not None else find_scaling(records.x, weights, client)
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
         """Return records, targets and weights as the net takes them."""

@@ -13,11 +13,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import in_order, is_dask_collection
+from dsinga.data.array_kinds import in_order, is_dask_collection, is_frame
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
+from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, compute, find_scaling
 from dsinga.job import Job
@@ -53,7 +54,7 @@ class Regressor(RegressorMixin, NetEstimator):
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
         client: Any = None,
     ) -> Self:  # fmt: skip
-        """Train on records X (n, ...) and targets y (n,) or (n, k).
+        """Train on records X (n, ...) and targets y (n,) or (n, k), of which some may be NaN: their loss is left out.
 
         ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
         the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
@@ -144,14 +145,22 @@ class Regressor(RegressorMixin, NetEstimator):
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         check_no_dates(y, "y")
         X, y = with_nan(X, "X"), with_nan(y, "y")
+        y, missing = fill_missing(y)
         x, y = validate_data(
             self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=self.net is not None
         )
+        if missing is not None:
+            y = np.where(missing, np.nan, y)
         if first:
             self._record_shape, self._target_shape = x.shape[1:], y.shape[1:]
         if y.shape[1:] != self._target_shape:
             raise ValueError(f"y has the shape {y.shape}, but had {('n', *self._target_shape)} in the first call")
         return x, y
+
+    def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
+        if first:
+            self._target_names = list(y.columns) if is_frame(y) else None
+        return weigh_known_targets(super()._open(X, y, sample_weight, first, classes, client), client)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
         if first:
@@ -165,15 +174,20 @@ class Regressor(RegressorMixin, NetEstimator):
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
         y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
+            if fill_missing(y)[1] is not None:
+                raise UserError(NOT_SCORED)
             return super().score(X, y, sample_weight)
         with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):
             targets, outputs = predicted(self, X, y)
             targets = targets.astype(float)
             mean = compute(average(targets, sample_weight), None)
             errors = compute([average((targets - of) ** 2, sample_weight) for of in (outputs, mean)], None)
+        if np.isnan(errors[0]).any():
+            raise UserError(NOT_SCORED)
         return float(np.mean(1 - errors[0] / errors[1]))
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
+        check_known_targets(records.weights, self._target_names, client)
         super()._find_scaling(records, client)
         self._target_scaling = None
         if self.net is None and not jobs.predicts_counts(self.loss):

@@ -1,0 +1,68 @@
+"""Targets of a Regressor of which some are missing: weights of 0 leave their loss out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils.validation import check_array
+
+from dsinga.base.errors import UserError
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.estimators.records import TrainingSet, compute
+
+FILL = 1.0  # in place of missing targets: a number that every distribution has
+
+
+NOT_SCORED = "y has NaN, and a score needs every target; leave such records out, or score each column where it is known"
+
+
+def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
+    """Return targets (n, k) in memory with a number in place of NaN, and where NaN was, a mask (n, k).
+
+    Other targets are returned as they are, with None: those without NaN, and those of one column.
+    """
+    if issparse(y) or len(getattr(y, "shape", np.shape(y))) != 2:
+        return y, None
+    numbers = check_array(y, dtype="numeric", ensure_all_finite="allow-nan", input_name="y")
+    if numbers.dtype.kind != "f" or numbers.shape[1] == 1 or not (mask := np.isnan(numbers)).any():
+        return y, None
+    return np.where(mask, FILL, numbers), mask
+
+
+def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
+    """Return records whose missing targets, NaN among (n, k), are numbers with the weight 0: weights are then (n, k).
+
+    Other records are returned as they are. Of dask arrays the targets are read once.
+    """
+    y, weights = records.y, records.weights
+    if y.ndim != 2 or y.shape[1] == 1 or y.dtype.kind != "f":
+        return records
+    known = ~np.isnan(y)
+    all_known, any_known = _computed((known.all(), known.any()), client)
+    if all_known:
+        return records
+    if not any_known:
+        raise UserError("y has no number, only NaN; give records of which some targets are known")
+    weights = known.astype(np.float64) if weights is None else known * weights[:, None]
+    return records._replace(y=np.where(known, y, FILL), weights=weights)
+
+
+def check_known_targets(weights: Any, names: Sequence[Any] | None, client: Any) -> None:
+    """Raise UserError for a column of which all targets have the weight 0; ``names`` are those of the columns."""
+    if weights is None or weights.ndim == 1:
+        return
+    (known,) = _computed(((weights > 0).any(axis=0),), client)
+    for column, is_known in enumerate(known):
+        if not is_known:
+            name = column if names is None else repr(names[column])
+            raise UserError(
+                f"column {name} of y has no number among the {len(weights)} records to train on, only NaN; leave the "
+                "column out, or give records that have it"
+            )
+
+
+def _computed(arrays: tuple[Any, ...], client: Any) -> tuple[Any, ...]:
+    return compute(arrays, client) if is_dask_collection(arrays[0]) else arrays
