@@ -24,6 +24,7 @@ from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import loadable, save
+from dsinga.estimators.tables import with_definition
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
 from dsinga.estimators.validation import create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
@@ -225,8 +226,8 @@ class NetEstimator(EstimatorRecords):
             check_range("learning_rate", self.learning_rate, 0)
             check_range("weight_decay", self.weight_decay, 0)
             fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
-            return self._default_job(records.x, **fields)
-        return jobs.open_net(self.net, self._record_shape).replace(seed=seed)
+            return with_definition(self._default_job(records.x, **fields), self.columns_)
+        return with_definition(jobs.open_net(self.net, self._record_shape).replace(seed=seed), self.columns_)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -273,9 +274,14 @@ class NetEstimator(EstimatorRecords):
         save(self, path)
 
     def for_blocks(self) -> Self:
-        """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster."""
+        """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster.
+
+        The blocks of a table are its encoded records.
+        """
         state = {name: value for name, value in self.__getstate__().items() if name not in NOT_FOR_BLOCKS}
         block = type(self).__new__(type(self))
+        if self.columns_ is not None:
+            state |= {"columns_": None, "n_features_in_": self._record_shape[0]}
         block.__setstate__(state | {"is_eager": True, "history_": History(), "_updater": None, "_threads": 1})
         return block
 

@@ -9,11 +9,10 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 
 from dsinga.base.error_frames import public
 from dsinga.data.array_kinds import in_order, is_dask_collection
-from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
@@ -80,7 +79,8 @@ class Classifier(ClassifierMixin, NetEstimator):
         best_epoch_: the epoch of ``history_`` whose params the net has, where training has stopped early; else None.
         n_iter_: the number of epochs of all calls.
         loss_curve_: the loss of each of these epochs.
-        n_features_in_: the number of features of a record.
+        n_features_in_: the number of features of a record, or of columns of a data frame.
+        columns_: what the columns of a data frame are; None for arrays, and for frames of numbers without gaps.
     """
 
     class_weight: Mapping[Any, float] | str | None = None
@@ -94,7 +94,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
         client: Any = None,
     ) -> Self:  # fmt: skip
-        """Train on records X (n, ...) and classes y (n,), or a matrix y (n, k) of zeros and ones.
+        """Train on records X (n, ...), or a data frame, and classes y (n,), or a matrix y (n, k) of zeros and ones.
 
         ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
         the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
@@ -164,8 +164,7 @@ class Classifier(ClassifierMixin, NetEstimator):
             return float(compute(average(right, sample_weight), None))
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        X, y = with_nan(X, "X"), with_nan(y, "y")
-        x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, allow_nd=self.net is not None)
+        x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
         check_classification_targets(y)
         kind = type_of_target(y)
         if kind == "multiclass-multioutput":
@@ -223,7 +222,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         return jobs.classifier_job(
-            self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, **fields
+            self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, self.columns_, **fields
         )
 
     def __sklearn_tags__(self) -> Any:

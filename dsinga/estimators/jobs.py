@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dsinga import nn
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
+from dsinga.estimators.tables import parts_of
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.net import filter_layers
@@ -25,16 +26,25 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.nn.writing.writer import make_conf
 from dsinga.reading.bind_records import input_layer
 
+if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
+    from dsinga.addons.tables.definition import TableDefinition
+
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
 DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
 
-def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, **fields: Any) -> Job:
-    """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels."""
-    data = nn.Input(1)
-    out = _fully_connected(data, hidden, activation, outputs)
+def classifier_job(
+    hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, columns: TableDefinition | None,
+    **fields: Any,
+) -> Job:  # fmt: skip
+    """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels.
+
+    Records are numbers or, with ``columns``, those of a table.
+    """
+    data, x = _records(columns)
+    out = _fully_connected(x, hidden, activation, outputs)
     if not multilabel:
         return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
     label = nn.Layer("kLabel", name="label")(data)
@@ -42,12 +52,14 @@ def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multila
 
 
 def regressor_job(
-    hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str], **fields: Any
-) -> Job:
+    hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str],
+    columns: TableDefinition | None, **fields: Any,
+) -> Job:  # fmt: skip
     """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
     builder, count, distribution = loss
-    data = nn.Input(1)
-    out, label = _fully_connected(data, hidden, activation, targets * count), nn.Layer("kLabel", name="label")(data)
+    data, x = _records(columns)
+    out = _fully_connected(x, hidden, activation, targets * count)
+    label = nn.Layer("kLabel", name="label")(data)
     if distribution:
         out = nn.DistributionParams(distribution, name="params")(out)
     return _job(builder(out, label), **fields)
@@ -103,6 +115,18 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
         make_conf("code", "kRBMHid", ["visible"], rbm_conf=size, param=hidden),
     ]
     return _job(layers, train_one_batch=nn.CD(), **fields)
+
+
+def _records(columns: TableDefinition | None) -> tuple[Symbol, Symbol]:
+    """Return the input layer of records, and what the layers above take: of a table without codes of categories."""
+    if columns is None:
+        data = nn.Input(1)
+        return data, data
+    from dsinga.models.tables import table_inputs  # which arrays do not need
+
+    parts = parts_of(columns)
+    data = nn.Input(sum(map(len, parts[:3])))
+    return data, table_inputs(data, len(parts.numbers), len(parts.flags), parts.sizes)
 
 
 def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int) -> Symbol:

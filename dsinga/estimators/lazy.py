@@ -164,7 +164,7 @@ def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
     if len(records.array) != len(targets):
         raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")
     estimator.check_shape(records.array.shape[1:], records.names)
-    return targets, open_collection(estimator.predict(records.array)).array
+    return targets, map_records(estimator, "predict", records.array, "output")
 
 
 def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:

@@ -6,25 +6,43 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_n_features,
+    _check_sample_weight,
+    _check_y,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
 from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.arrays import ParamArrays
-from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import in_order, is_a, is_dask_collection, is_dask_frame, is_frame, order_of
+from dsinga.data.array_kinds import in_order, is_dask_collection, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.tables import (
+    check_no_gaps,
+    check_numbers,
+    column_names,
+    encode,
+    is_table,
+    learn_columns,
+    needs_columns,
+)
 from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.nn import LocalNet
 from dsinga.training.local_updater import LocalUpdater
+
+if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
+    from dsinga.addons.tables.definition import TableDefinition
 
 BLOCK_BYTES = 1 << 23
 CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
@@ -183,23 +201,13 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
         raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
 
 
-def check_no_dates(data: Any, name: str) -> None:
-    """Raise UserError for dates, durations or periods in a data frame or a series of pandas or Dask."""
-    if not is_a(data, "pandas", "DataFrame", "Series") and not is_dask_frame(data):
-        return
-    for column, dtype in (data.to_frame() if data.ndim == 1 else data).dtypes.items():
-        if dtype.kind in "mM" or str(dtype).startswith("period"):
-            raise UserError(
-                f"column {str(column)!r} of {name} has dtype {dtype}, not numbers; make numbers of it, such as the "
-                "hour or the day of the year, or leave the column out"
-            )
-
-
 class EstimatorRecords(BaseEstimator, ABC):
     """Base of the estimators that opens, checks and scales their records.
 
     Its attributes are what ``fit`` has trained, and of its records the shape, the names of columns, and the scaling.
     """
+
+    columns_: TableDefinition | None = None
 
     net: Any
     job_: Job
@@ -234,16 +242,55 @@ class EstimatorRecords(BaseEstimator, ABC):
     def as_trained(self, X: Any) -> Any:
         """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks.
 
-        Those of scipy.sparse become dense.
+        Those of scipy.sparse become dense. Of a table, whose columns ``fit`` has learnt, the encoded records.
         """
-        check_no_dates(X, "X")
         X = X.toarray() if issparse(X) else X
-        return in_chunks(in_order(X, getattr(self, "_order", ())))
+        if self.columns_ is not None and is_table(X):
+            return encode(self.columns_, X, ())
+        check_numbers(X, "X")
+        check_no_gaps(X)
+        X = in_chunks(in_order(X, getattr(self, "_order", ())))
+        return X if self.columns_ is None else encode(self.columns_, self._validate_cells(X), self._column_names())
+
+    def _learn_columns(self, X: Any, client: Any) -> None:
+        """Learn what the columns of a data frame are, unless it has numbers alone, which are records as they are."""
+        self.columns_ = None
+        if is_table(X) and needs_columns(X, client):
+            names = column_names(X)
+            self.columns_ = learn_columns(X, names, client)
+            self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)
+
+    def _column_names(self) -> list[str]:
+        """Return the names of the columns of a table: those of the frame, or x0, x1, ... as scikit-learn has them."""
+        return [*getattr(self, "feature_names_in_", (f"x{number}" for number in range(self.n_features_in_)))]
+
+    def _validate_cells(self, X: Any, first: bool = False) -> Any:
+        """Return an array (n, columns) of numbers of a table, with gaps, or such a dask array."""
+        if is_dask_collection(X):
+            array = open_collection(X, lengths=first).array
+            _check_n_features(self, array, reset=first)
+            return array
+        return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
+
+    def _validate_both(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[np.ndarray, Any]:
+        """Return records and targets as arrays, after scikit-learn's checks; the records of a table are checked."""
+        X, y = with_nan(X, "X"), with_nan(y, "y")
+        if self.columns_ is not None:
+            if y is None:
+                raise ValueError(f"requires y to be passed, but the target y of {type(self).__name__} is None")
+            options.pop("allow_nd", None)
+            y = _check_y(y, estimator=self, **options)
+            check_consistent_length(X, y)
+            return X, y
+        x, y = validate_data(self, X, y, reset=first, dtype="numeric", **options)
+        return x, y
 
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:
-        x = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
+        if self.columns_ is None:
+            X = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
         if first:
-            self._record_shape = x.shape[1:]
+            self._record_shape = X.shape[1:]
+        x: np.ndarray = X
         return x
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
@@ -251,6 +298,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         if first:
             self._order = () if is_frame(X) else order_of(X)  # scikit-learn checks the columns of frames
             self._label_order = order_of(y)
+            self._learn_columns(X, client)
         X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
@@ -270,10 +318,11 @@ class EstimatorRecords(BaseEstimator, ABC):
             raise ValueError("X has no records")
         if x.dtype.kind not in "biuf":
             raise ValueError(f"X has the dtype {x.dtype}; give numbers")
-        _check_n_features(self, x, reset=first)
+        if self.columns_ is None:
+            _check_n_features(self, x, reset=first)
         if first:
             self._record_shape = x.shape[1:]
-            if collection.names is not None:
+            if collection.names is not None and self.columns_ is None:
                 self.feature_names_in_ = np.array(collection.names, object)
         self.check_shape(x.shape[1:], collection.names)
         if y is not None:
@@ -303,7 +352,7 @@ class EstimatorRecords(BaseEstimator, ABC):
             raise ValueError(f"X has {shape[0]} features, but {cls} is expecting {expected} features as input")
         if shape != self._record_shape:
             raise ValueError(f"X has records of shape {shape}, but {cls} was fitted to shape {self._record_shape}")
-        trained = getattr(self, "feature_names_in_", None)
+        trained = getattr(self, "feature_names_in_", None) if self.columns_ is None else None
         if names is not None and trained is not None and list(names) != list(trained):
             raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(trained)}")
 
@@ -312,7 +361,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         weights = (
             records.weights if records.weights is None or records.weights.ndim == 1 else records.weights.max(axis=1)
         )
-        self._scaling = None if self.net is not None else find_scaling(records.x, weights, client)
+        has_scaling = self.net is None and self.columns_ is None
+        self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
         """Return records, targets and weights as the net takes them."""

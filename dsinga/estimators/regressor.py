@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
@@ -20,7 +20,8 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, compute, find_scaling
+from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling
+from dsinga.estimators.tables import check_numbers
 from dsinga.job import Job
 from dsinga.net.layer_classes import forecast_form
 
@@ -54,7 +55,9 @@ class Regressor(RegressorMixin, NetEstimator):
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
         client: Any = None,
     ) -> Self:  # fmt: skip
-        """Train on records X (n, ...) and targets y (n,) or (n, k), of which some may be NaN: their loss is left out.
+        """Train on records X (n, ...), or a data frame, and targets y (n,) or (n, k), of which some may be NaN.
+
+        The loss of those that are NaN is left out.
 
         ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
         the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
@@ -143,12 +146,9 @@ class Regressor(RegressorMixin, NetEstimator):
         return form
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        check_no_dates(y, "y")
-        X, y = with_nan(X, "X"), with_nan(y, "y")
-        y, missing = fill_missing(y)
-        x, y = validate_data(
-            self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=self.net is not None
-        )
+        check_numbers(y, "y")
+        y, missing = fill_missing(with_nan(y, "y"))
+        x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)
         if missing is not None:
             y = np.where(missing, np.nan, y)
         if first:
@@ -202,7 +202,7 @@ class Regressor(RegressorMixin, NetEstimator):
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
         loss = jobs.regressor_loss(self.loss, self.quantiles, outputs)
-        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, loss, **fields)
+        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, loss, self.columns_, **fields)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -23,6 +23,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.records import Scaling
+from dsinga.estimators.tables import definition_of
 from dsinga.job import Job, redact_job, to_text
 from dsinga.job import load as load_job
 from dsinga.monitor import History
@@ -65,6 +66,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
+        "has_columns": estimator.columns_ is not None,  # which the input layer of the job has
         "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES if hasattr(estimator, name)},
     }
     for name in ("classes_", "feature_names_in_"):
@@ -134,5 +136,6 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
+    state["columns_"] = definition_of(job) if described.get("has_columns") else None
     estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params, "_updater": None})
     return estimator

@@ -7,15 +7,15 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.missing_values import with_nan
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
+from dsinga.estimators.tables import parts_of
 from dsinga.job import Job
 
 
@@ -62,8 +62,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if self.net is None or y is None:
             return self._validate_records(X, first), None
-        X, y = with_nan(X, "X"), with_nan(y, "y")
-        x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=True)
+        x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=True)
         if first:
             self._record_shape = x.shape[1:]
         return x, y
@@ -93,6 +92,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         if self.method not in ("autoencoder", "rbm"):
             raise UserError(f"method must be 'autoencoder' or 'rbm', not {self.method!r}")
         check_whole("n_components", self.n_components, 1)
+        if self.columns_ is not None and parts_of(self.columns_).sizes:
+            raise UserError(
+                "the default nets of Transformer take numbers, but the table has categories: "
+                f"{', '.join(parts_of(self.columns_).categories)}; leave them out, or give net="
+            )
         if self.method == "rbm":
             return jobs.rbm_job(x.shape[1], self.n_components, **fields)
         return jobs.autoencoder_job([x.shape[1], *self._hidden_sizes(), self.n_components], self.activation, **fields)

@@ -77,6 +77,14 @@ def tabm(
     return model
 
 
+def table_inputs(data: Symbol, numbers: int, flags: int, categories: Sequence[int]) -> Symbol:
+    """Return the inputs of a net for records of a table: numbers, flags, then one-hot vectors and embeddings.
+
+    ``categories`` are the numbers of codes of each. Those with at most 8 are one-hot vectors, others embeddings.
+    """
+    return _Columns(numbers, flags, categories).joined(data)
+
+
 class _Columns(NamedTuple):
     """The columns of a record: how many numbers, flags and codes of categories, and the sizes of the categories."""
 

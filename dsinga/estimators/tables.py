@@ -1,0 +1,185 @@
+"""Data frames in estimators: what their columns are is learnt in ``fit``, and applied by name in all other calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame, is_frame
+from dsinga.job import Job
+from dsinga.net.layer_classes import layer_class
+
+if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
+    from dsinga.addons.tables.columns import Columns, RecordParts
+    from dsinga.addons.tables.definition import TableDefinition
+    from dsinga.addons.tables.learning import PartSummary
+
+SCALING, UNKNOWN = "quantile", "missing"
+
+
+def is_table(X: Any) -> bool:
+    """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
+    return is_frame(X) or (hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) == 2)
+
+
+def needs_columns(X: Any, client: Any) -> bool:
+    """Whether a data frame has anything else than numbers and booleans without gaps, which are records as they are."""
+    if is_frame(X):
+        from pandas.api.types import is_numeric_dtype  # type: ignore[import-untyped]
+
+        from dsinga.estimators.records import compute
+
+        if not all(map(is_numeric_dtype, X.dtypes)):
+            return True
+        gaps = X.isna().any()  # of each column
+        return bool(np.any(compute(gaps, client) if is_dask_collection(gaps) else gaps))
+    array = np.asarray(X)
+    return array.dtype.kind not in "biuf" or bool(np.isnan(array).any())
+
+
+def column_names(X: Any) -> list[str]:
+    """Return the names of the columns of a data frame as texts."""
+    return [str(name) for name in (X.column_names if is_a(X, "pyarrow", "Table") else X.columns)]
+
+
+def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
+    """Return what the columns of a data frame are, or those of an array (n, d), which are called ``names``.
+
+    The partitions of a Dask collection are summarised where they are. Raises UserError for values of no kind that a
+    table has, and where the add-on of tables or pyarrow is missing.
+    """
+    lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
+    from dsinga.addons.tables.frames import MemoryFrame, import_arrow
+    from dsinga.addons.tables.learning import learn
+
+    import_arrow()
+    if is_dask_collection(X):
+        return _learn_partitions(X, names, client)
+    return learn(MemoryFrame(_to_arrow(X, names)), names, (), SCALING, UNKNOWN)
+
+
+def _learn_partitions(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
+    """Return what the columns of a Dask data frame or array are, from summaries of its partitions."""
+    from dask import delayed
+
+    from dsinga.addons.tables.learning import SAMPLE_ROWS, PartSummary, describe
+    from dsinga.estimators.records import compute
+
+    parts = np.ravel(X.to_delayed())
+    lengths = compute([delayed(len)(part) for part in parts], client)
+    if not sum(lengths):
+        raise UserError("X has no records")
+    share, starts = min(1.0, SAMPLE_ROWS / sum(lengths)), accumulate(lengths, initial=0)
+    summaries = [delayed(_summarise)(part, names, start, share) for part, start in zip(parts, starts, strict=False)]
+    total = PartSummary()
+    for summary in compute(summaries, client):
+        total.add(summary, "X")
+    return describe(total, "X", SCALING, UNKNOWN)
+
+
+def _summarise(part: Any, names: Sequence[str], start: int, share: float) -> PartSummary:
+    """Task: return what the columns of a partition say of all, which begins with the record ``start``."""
+    from dsinga.addons.tables.learning import summarise
+
+    return summarise(_to_arrow(part, names).select(names), start, (), share)
+
+
+def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
+    """Return the records (n, width) float32 of a data frame, or of an array whose columns are called ``names``.
+
+    Those of a Dask data frame are one with the same index, those of a dask array are one, made when they are computed.
+    Raises UserError for a column that is missing or has values of another kind.
+    """
+    from dsinga.addons.tables.columns import Columns
+
+    columns = Columns(definition)
+    if not is_dask_collection(X):
+        return columns.encode(_to_arrow(X, names))
+    from dask import delayed
+
+    shared = delayed(columns, pure=False, traverse=False)
+    if is_dask_frame(X):
+        used = X[[name for name in X.columns if str(name) in columns.names]]
+        return used.map_partitions(_encode_part, shared, meta=_encode_part(used._meta, columns))
+    meta = np.empty((0, 0), np.float32)
+    chunks = (X.chunks[0], (columns.width,))
+    return X.rechunk({1: -1}).map_blocks(_encode_block, shared, names, chunks=chunks, dtype=np.float32, meta=meta)
+
+
+def _encode_part(part: Any, columns: Columns) -> Any:
+    """Task: return the records of a partition as a data frame with its index."""
+    import pandas  # type: ignore[import-untyped]
+
+    return pandas.DataFrame(columns.encode(_to_arrow(part, ())), index=part.index)
+
+
+def _encode_block(block: np.ndarray, columns: Columns, names: Sequence[str]) -> np.ndarray:
+    """Task: return the records of a chunk of a dask array."""
+    return columns.encode(_to_arrow(block, names))
+
+
+def _to_arrow(X: Any, names: Sequence[str]) -> Any:
+    """Return a data frame in memory, or an array whose columns are called ``names``, as an Arrow table."""
+    import pyarrow
+
+    from dsinga.addons.tables.frames import to_arrow
+
+    if not isinstance(X, np.ndarray):
+        return to_arrow(X)
+    return pyarrow.table({name: X[:, number] for number, name in enumerate(names)})
+
+
+def check_numbers(data: Any, name: str) -> None:
+    """Raise UserError for dates, durations, periods or texts in a data frame or a series of pandas or Dask."""
+    if not is_a(data, "pandas", "DataFrame", "Series") and not is_dask_frame(data):
+        return
+    for column, dtype in (data.to_frame() if data.ndim == 1 else data).dtypes.items():
+        if dtype.kind in "mM" or str(dtype).startswith("period"):
+            raise UserError(
+                f"column {str(column)!r} of {name} has dtype {dtype}, not numbers; make numbers of it, such as the "
+                "hour or the day of the year, or leave the column out"
+            )
+        if str(dtype).startswith("str"):
+            what = name if data.ndim == 1 else f"column {str(column)!r} of {name}"
+            raise UserError(f"{what} has texts, not numbers; give numbers")
+
+
+def check_no_gaps(X: Any) -> None:
+    """Raise UserError for missing values in a data frame of pandas, for an estimator whose fit saw numbers alone."""
+    if is_a(X, "pandas", "DataFrame") and (gaps := X.isna().any()).any():
+        raise UserError(
+            f"column {str(gaps.idxmax())!r} of X has missing values, but no column had any in fit; fill them, or fit "
+            "on records of which some have gaps"
+        )
+
+
+def parts_of(definition: TableDefinition) -> RecordParts:
+    """Return the names of the numbers of a table's records, in their three parts, and the sizes of categories."""
+    from dsinga.addons.tables.columns import Columns
+
+    return Columns(definition).parts
+
+
+def with_definition(job: Job, definition: TableDefinition | None) -> Job:
+    """Return the job with the definition of its table, by which it takes data frames, too."""
+    if definition is None:
+        return job
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(table=definition))
+        if layer.store_conf is not None and layer_class(layer).is_input
+        else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def definition_of(job: Job) -> TableDefinition | None:
+    """Return the definition of the table that a job's input layer takes, None where it has none."""
+    stores = (layer.store_conf for layer in job.neuralnet.layer if layer_class(layer).is_input)
+    definitions = (store.definition.get("table") for store in stores if store is not None)
+    return next(filter(None, definitions), None)
