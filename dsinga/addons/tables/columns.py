@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.addons.tables.definition import TableColumnConf, TableDefinition
-from dsinga.addons.tables.values import as_numbers, as_texts, date_part
+from dsinga.addons.tables.values import Dates, Indexed, as_numbers, indexed_numbers, indexed_texts
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.data.conversion import nonfinite_error
+
+SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 
 class RecordParts(NamedTuple):
@@ -98,17 +100,23 @@ class Columns:
                 raise UserError(
                     f"the table has no column {name!r}, which the records of training have{nearest(name, known)}"
                 )
-        out = np.empty((table.num_rows, self.width), np.float32)
+        out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
         missing = {name: _is_missing(table.column(name)) for name in self._flagged}
         for place, values in enumerate(self._values(table, missing, first)):
-            out[:, place] = values
-        return out
+            out[place] = values
+        return np.ascontiguousarray(out.T)
 
     def _values(self, table: Any, missing: dict[str, np.ndarray], first: int) -> Iterator[np.ndarray]:
         """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
+        dates = {conf.name: Dates(table.column(conf.name), conf.name) for conf in self._numbers if conf.part}
         for conf, scaling in zip(self._numbers, self._scalings, strict=True):
-            column = table.column(conf.name)
-            numbers = date_part(column, conf.name, conf.part) if conf.part else as_numbers(column, conf.name)
+            if conf.part:
+                numbers = dates[conf.name].part(conf.part)
+            else:
+                numbers = indexed_numbers(table.column(conf.name), conf.name)
+            if isinstance(numbers, Indexed):
+                yield scaling.apply(numbers.distinct).astype(np.float32).take(numbers.places)
+                continue
             if (bad := np.isinf(numbers)).any():
                 raise nonfinite_error("the table", "infinity", first + int(np.argmax(bad)), f"column {conf.name!r}")
             yield scaling.apply(numbers)
@@ -123,19 +131,19 @@ class Columns:
         import pyarrow
         import pyarrow.compute
 
-        texts = as_texts(column, conf.name)
-        places = pyarrow.compute.index_in(texts, value_set=pyarrow.array(conf.category, texts.type))
-        if self.definition.unknown == "error":
-            new = pyarrow.compute.and_(places.is_null(), texts.is_valid()).to_numpy(zero_copy_only=False)
-            if new.any():
-                row = int(np.argmax(new))
-                text = texts[row].as_py()
+        parts = [np.empty(0, np.float32)]
+        for texts, places in indexed_texts(column, conf.name):
+            found = pyarrow.compute.index_in(texts, value_set=pyarrow.array(conf.category, texts.type))
+            codes = np.append(found.fill_null(-1).to_numpy(zero_copy_only=False) + 1, 0).astype(np.float32)
+            parts.append(codes.take(places))
+            if self.definition.unknown == "error" and (new := (parts[-1] == 0) & (places < len(texts))).any():
+                text = texts[int(places[int(np.argmax(new))])].as_py()
+                row = first + sum(map(len, parts[:-1])) + int(np.argmax(new))
                 raise UserError(
-                    f"column {conf.name!r} has the category {text!r} in record {first + row}, which the records of "
-                    f"training lack{nearest(text, conf.category)}"
+                    f"column {conf.name!r} has the category {text!r} in record {row}, which the records of training "
+                    f"lack{nearest(text, conf.category)}"
                 )
-        codes: np.ndarray = places.fill_null(-1).to_numpy(zero_copy_only=False) + 1
-        return codes
+        return np.concatenate(parts)
 
 
 def _is_missing(column: Any) -> np.ndarray:
@@ -162,9 +170,19 @@ class _Scaling:
         """Return scaled numbers, float64; NaN counts as the median."""
         numbers = np.where(np.isnan(numbers), self._median, numbers)
         if self.kind == "quantile":
-            return np.interp(numbers, self._quantiles, self._normal)
+            return _interpolate(numbers, self._quantiles, self._normal)
         scaled = (numbers - self._offset) / self._scale
         return scaled / np.sqrt(1 + np.square(scaled / 3)) if self.kind == "robust" else scaled
+
+
+def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return what ``numpy.interp`` does, which takes a third of the time for sorted numbers, with their sorting."""
+    out = np.empty_like(numbers)
+    for start in range(0, len(numbers), SORTED_ROWS):
+        part = numbers[start : start + SORTED_ROWS]
+        order = np.argsort(part)
+        out[start : start + SORTED_ROWS][order] = np.interp(part[order], known, values)
+    return out
 
 
 def _normal_scores(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.addons.tables.definition import PARTS, TableColumnConf, TableDefinition
 from dsinga.addons.tables.frames import Frame
-from dsinga.addons.tables.values import WORDS, as_numbers, as_texts, date_part, kind_of
+from dsinga.addons.tables.values import WORDS, as_numbers, date_part, indexed_texts, kind_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data.conversion import nonfinite_error
@@ -97,7 +97,7 @@ def summarise(table: Any, start: int, categories: Iterable[str], share: float) -
         summary.kinds[name] = kind
         summary.missing[name] = int(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False).sum())
         if kind == "category":
-            summary.counts[name] = Counter(_value_counts(as_texts(column, name)))
+            summary.counts[name] = _value_counts(column, name)
         elif kind:
             sampled.append(name)
     _check_finite(table, [name for name in sampled if summary.kinds[name] == "number"], start)
@@ -105,18 +105,25 @@ def summarise(table: Any, start: int, categories: Iterable[str], share: float) -
     return summary
 
 
-def _value_counts(texts: Any) -> dict[str, int]:
-    """Return how often each text occurs, without missing ones."""
-    import pyarrow.compute
-
-    counted = pyarrow.compute.value_counts(texts.combine_chunks() if hasattr(texts, "combine_chunks") else texts)
-    pairs = zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
-    return {text: count for text, count in pairs if text is not None}
+def _value_counts(column: Any, name: str) -> Counter[str]:
+    """Return how often each text of an Arrow column occurs, without missing ones."""
+    counted: Counter[str] = Counter()
+    for texts, places in indexed_texts(column, name):
+        counts = np.bincount(places, minlength=len(texts))
+        for place in np.flatnonzero(counts[: len(texts)]).tolist():
+            counted[texts[place].as_py()] += int(counts[place])
+    return counted
 
 
 def _check_finite(table: Any, names: Iterable[str], start: int) -> None:
+    """Raise UserError for infinity in a column."""
+    import pyarrow
+
     for name in names:
-        infinite = np.isinf(as_numbers(table.column(name), name))
+        column = table.column(name)
+        if pyarrow.types.is_integer(column.type):
+            continue
+        infinite = np.isinf(as_numbers(column, name))
         if infinite.any():
             raise nonfinite_error("the table", "infinity", start + int(np.argmax(infinite)), f"column {name!r}")
 
