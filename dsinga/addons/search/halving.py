@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dsinga.addons.search.metric_values import Rung
@@ -24,10 +24,12 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
         first: the steps of the first rung; by default there are three rungs, as far as the metric is known in time.
         recorded: returns the first step, from a given one on, at which the metric is known.
 
-    Raises UserError where the metric is known at the end only.
+    Raises UserError where the metric is known at the end only, and for a first rung that is no part of the run.
     """
     if first is None:
         targets = [-(-total // factor**2), -(-total // factor)]
+    elif first >= total:
+        raise UserError(f"first_rung is {first}, but a whole run has {total} steps; give fewer")
     else:
         targets = [first]
         while targets[-1] * factor < total:
@@ -88,7 +90,8 @@ class Halving:
     Synchronous: when all settings of a rung have ended it, the best of them go on, one of ``factor``, rounded up
     (Jamieson and Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting goes on as soon as it is among the best
     of those that have ended its rung so far, one of ``factor``, rounded down (Li et al., 2018, arXiv 1810.05934). Of
-    equal ones that with the lower number is better. One that has failed, or whose score is NaN, never goes on.
+    equal ones that with the lower number is better. One that has failed, or whose score is NaN, never goes on; where
+    all fail that have gone on, the next best does.
 
     Attributes:
         scores: for each rung the score of each setting that has ended it, by number; None of one that has failed.
@@ -118,9 +121,12 @@ class Halving:
         return found
 
     def _next_of_whole_rungs(self) -> list[tuple[int, int]]:
-        among: Collection[int] = self.scores[0]
+        among: Sequence[int] = list(self.scores[0])
         for rung in range(len(self.scores) - 1):
-            among = self._best(rung, among, -(-len(among) // self._factor))
+            count, known = -(-len(among) // self._factor), self._sorted(rung, among)
+            while count < len(known) and all(self._has_failed(number, rung + 1) for number in known[:count]):
+                count += 1  # rather than that none goes on
+            among = known[:count]
             if missing := self._not_yet(among, rung + 1):
                 return missing
         return []
@@ -128,22 +134,24 @@ class Halving:
     def _next_of_any_rung(self, busy: bool) -> list[tuple[int, int]]:
         rungs, found = range(len(self.scores) - 2, -1, -1), list[tuple[int, int]]()
         for rung in rungs:
-            among = self.scores[rung]
-            found += self._not_yet(self._best(rung, among, len(among) // self._factor), rung + 1)
-        if found or busy or self.scores[-1]:
+            known = self._sorted(rung, self.scores[rung])
+            found += self._not_yet(known[: len(self.scores[rung]) // self._factor], rung + 1)
+        if found or busy or not all(self._has_failed(number, -1) for number in self.scores[-1]):
             return found
-        for rung in rungs:  # too few for the factor: the best of them trains to the end
-            if best := self._best(rung, self.scores[rung], 1):
-                return self._not_yet(best, rung + 1)
-        return []
+        best = (self._not_yet(self._sorted(rung, self.scores[rung]), rung + 1) for rung in rungs)
+        return next(filter(None, best), [])[:1]  # too few for the factor: the best of them goes on
 
-    def _not_yet(self, numbers: Collection[int], rung: int) -> list[tuple[int, int]]:
+    def _not_yet(self, numbers: Iterable[int], rung: int) -> list[tuple[int, int]]:
         steps = [(number, rung) for number in numbers if number not in self.scores[rung]]
         return [step for step in steps if step not in self._going_on]
 
-    def _best(self, rung: int, among: Collection[int], count: int) -> list[int]:
-        """Return the best settings of a rung, at most ``count``, the best one first."""
+    def _has_failed(self, number: int, rung: int) -> bool:
+        score = self.scores[rung].get(number, 0.0)
+        return score is None or math.isnan(score)
+
+    def _sorted(self, rung: int, among: Iterable[int]) -> list[int]:
+        """Return the settings that have ended a rung and not failed, the best one first."""
         scores = [(self.scores[rung][number], number) for number in among]
         known = [(score, number) for score, number in scores if score is not None and not math.isnan(score)]
         known.sort(key=lambda entry: (-entry[0] if self._higher else entry[0], entry[1]))
-        return [number for _, number in known[:count]]
+        return [number for _, number in known]

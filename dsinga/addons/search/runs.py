@@ -172,12 +172,14 @@ class SearchRuns:
         while self._waiting:
             number, rung = self._waiting[0]
             job, row = self._plan.jobs[number], self._known_row(number, rung)
-            if row is not None or isinstance(job, Exception):
+            if row is not None:
                 self._waiting.popleft()
-                if row is not None:
-                    self._take(row, rung)
-                elif isinstance(job, Exception):
-                    self._fail(SearchRun(number, rung, self._plan.settings[number], self._watch(rung)), job, 0)
+                if self._count(row, rung, self._result.histories[number]):
+                    self._result.best_result = None  # read in the end
+                continue
+            if isinstance(job, Exception):
+                self._waiting.popleft()
+                self._fail(self._create(number, rung), job, 0)
                 continue
             workers = self._plan.options.workers or wanted_workers(job)
             slots = max(1, self._count_threads() // workers)
@@ -203,7 +205,7 @@ class SearchRuns:
 
     def _start(self, number: int, rung: int, job: Job, workers: int, max_threads: int) -> None:
         self._rung = rung
-        entry = self._active[number] = SearchRun(number, rung, self._plan.settings[number], self._watch(rung))
+        entry = self._active[number] = self._create(number, rung)
         folder = self._folder(number)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
@@ -221,10 +223,11 @@ class SearchRuns:
         )
         entry.run.add_done_callback(lambda _: self._ended.put(entry))
 
-    def _watch(self, rung: int) -> MetricValues:
-        """Return the extension of one run that keeps its metric, and ends it at its rung."""
+    def _create(self, number: int, rung: int) -> SearchRun:
+        """Return a run, with the extension that keeps its metric and ends it at its rung."""
         rungs = self._plan.rungs
-        return MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
+        values = MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
+        return SearchRun(number, rung, self._plan.settings[number], values)
 
     def _folder(self, number: int) -> Path | None:
         return None if self._plan.folder is None else setting_folder(self._plan.folder, number, self._plan.count)
@@ -327,11 +330,6 @@ class SearchRuns:
         if rows and rung >= len(rows) and rows[-1]["state"] == "finished":  # as after EarlyStopping
             return rows[-1]
         return rows[rung] if rung < len(rows) else None
-
-    def _take(self, row: Row, rung: int) -> None:
-        """Add a row that is known without training."""
-        if self._count(row, rung, self._result.histories[row["number"]]):
-            self._result.best_result = None  # read in the end
 
     def _cancel(self) -> None:
         """Cancel the runs, and wait until they have ended."""

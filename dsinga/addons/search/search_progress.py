@@ -16,7 +16,7 @@ def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool
     """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
-        total: the number of settings.
+        total: the number of runs.
         name: the name of the job.
         out: the stream for lines outside a notebook; standard error by default.
         quiet: return a display that shows nothing.
@@ -88,7 +88,7 @@ class SearchPicture(SearchProgress):
         self._handle.update(self)
 
     def __repr__(self) -> str:
-        text = f"search {self._name}: {self._done}/{self._total} settings, {self._state}"
+        text = f"search {self._name}: {self._done}/{self._total} runs, {self._state}"
         return "\n".join(filter(None, [text, self._event]))
 
     def _repr_html_(self) -> str:

@@ -36,7 +36,7 @@ def test_a_notebook_has_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert isinstance(display, SearchPicture)
         display.update(2, 1, "best: <rate> 0.1")
         display.remark("setting 1 has ended")
-    assert repr(display) == "search blobs: 2/3 settings, 1 running; best: <rate> 0.1\nsetting 1 has ended"
+    assert repr(display) == "search blobs: 2/3 runs, 1 running; best: <rate> 0.1\nsetting 1 has ended"
     html = display._repr_html_()
     assert '<progress value="2" max="3">' in html
     assert "best: &lt;rate&gt; 0.1" in html
