@@ -262,6 +262,15 @@ class NetEstimator(EstimatorRecords):
         x = self._validate_records(X, False)
         return self._local.predict(self.params_, self._scaled(x), self._output)
 
+    def result_columns(self, axis: str, count: int) -> Sequence[Any]:
+        """Return the names of the ``count`` columns of a result that is a data frame, whose second axis is given."""
+        names = self._axis_names(axis)
+        return range(count) if names is None or len(names) != count else names
+
+    def _axis_names(self, axis: str) -> Sequence[Any] | None:
+        """Return the names along the second axis of results, None without."""
+        return None
+
     def to_local(self) -> Self:
         """Return a copy whose results are numpy arrays, also for dask and xarray arrays, which it computes."""
         check_is_fitted(self, "params_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -162,6 +162,9 @@ class Classifier(ClassifierMixin, NetEstimator):
             if right.ndim == 2:
                 right = right.all(axis=1)
             return float(compute(average(right, sample_weight), None))
+
+    def _axis_names(self, axis: str) -> Sequence[Any]:
+        return list(self.classes_)
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)

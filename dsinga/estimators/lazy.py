@@ -12,7 +12,7 @@ import zarr
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import is_dask_collection, is_data_array
+from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_data_array
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import as_numpy
@@ -54,7 +54,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     elif is_data_array(data):
         array, wrap = da.asarray(data.data), _XarrayWrap(data)
     else:
-        array = data if isinstance(data, da.Array) else da.asarray(as_numpy(data, "X"))
+        array = data if isinstance(data, da.Array) else da.from_array(as_numpy(data, "X"), chunks=-1)
     if array.ndim == 0:
         raise ValueError("expected an array of records (n, ...), got a single number")
     if lengths and np.isnan(array.shape[0]):
@@ -175,6 +175,8 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     """
     from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
 
+    if is_dask_frame(data) and data.ndim == 2:
+        return map_partitions(estimator, method, data, name)
     collection = open_collection(data)
     array = collection.array
     estimator.check_shape(array.shape[1:], collection.names)
@@ -182,6 +184,38 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     sample = getattr(worker_copy, method)(np.zeros((1, *array.shape[1:]), array.dtype))
     result = map_chunks(array, shared(worker_copy), sample, method)
     return collection.wrap(result, name)
+
+
+def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
+    """Return the lazy result of ``estimator.method`` for a dask data frame, with its index and its partitions.
+
+    It is a series, or a data frame with a column for each class, quantile, feature or target, whatever ``name`` says.
+    Results of three axes, such as quantiles of several targets, are a dask array.
+    """
+    meta = _as_plain(frame._meta)
+    estimator.check_shape((len(frame.columns),), [str(column) for column in frame.columns])
+    worker_copy = estimator.to_local().for_blocks()
+    sample = getattr(worker_copy, method)(np.zeros((1, len(frame.columns)), meta.to_numpy().dtype))
+    if sample.ndim > 2:
+        return map_records(estimator, method, open_collection(frame).array, name)
+    columns = estimator.result_columns(name, sample.shape[1]) if sample.ndim == 2 else None
+    result = _labelled(sample[:0], meta.index, columns)
+    return frame.map_partitions(_compute_partition, shared(worker_copy), method, result, meta=result)
+
+
+def _compute_partition(part: Any, estimator: Any, method: str, empty: Any) -> Any:
+    """Task: return the result for one partition of a data frame; ``empty`` is that of a partition without rows."""
+    if not len(part):
+        return empty
+    columns = empty.columns if empty.ndim == 2 else None
+    return _labelled(getattr(estimator, method)(_as_plain(part).to_numpy()), part.index, columns)
+
+
+def _labelled(result: np.ndarray, index: Any, columns: Any) -> Any:
+    """Return an array as a series of pandas, or as a data frame with these columns."""
+    import pandas
+
+    return pandas.Series(result, index) if columns is None else pandas.DataFrame(result, index, columns)
 
 
 def shared(value: Any) -> Any:

@@ -132,6 +132,9 @@ class Regressor(RegressorMixin, NetEstimator):
             by_level = self._target_scaling.undo(by_level)
         return np.moveaxis(by_level, 0, -1)
 
+    def _axis_names(self, axis: str) -> Sequence[Any] | None:
+        return self._levels if axis == "quantile" else getattr(self, "_target_names", None)
+
     def _form(self) -> ForecastForm | None:
         """Return what several outputs for each target mean, None where there is one."""
         return forecast_form(jobs.losses(self.job_)[-1])
@@ -159,7 +162,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         if first:
-            self._target_names = list(y.columns) if is_frame(y) else None
+            self._target_names = [str(name) for name in y.columns] if is_frame(y) else None
         return weigh_known_targets(super()._open(X, y, sample_weight, first, classes, client), client)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
 ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "_multilabel", "_record_shape", "_target_shape", "_order",
-    "_label_order",
+    "_label_order", "_target_names",
 )  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name

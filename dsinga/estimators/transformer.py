@@ -110,6 +110,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         check_is_fitted(self)
         return int(np.prod(self._local.feature_shape(self._output)))
 
+    def _axis_names(self, axis: str) -> Sequence[Any]:
+        return list(self.get_feature_names_out())
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]

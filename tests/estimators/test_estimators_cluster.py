@@ -95,17 +95,38 @@ def test_xarray_in_xarray_out(threads: Client) -> None:
     np.testing.assert_array_equal(in_memory, classifier.predict(X))
 
 
-def test_data_frames_have_names(threads: Client) -> None:
+def test_data_frames_have_names_and_an_index(threads: Client) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
-    names = list("abcdef")
-    frame = dd.from_pandas(pd.DataFrame(X, columns=names), npartitions=3)
-    labels = dd.from_pandas(pd.Series(Y), npartitions=3)
-    classifier = Classifier(random_state=0, epochs=3).fit(frame, labels)
+    names, index = list("abcdef"), np.arange(900)[::-1] * 3 + 7
+    local = pd.DataFrame(X, index, columns=names)
+    frame = dd.from_pandas(local, npartitions=4, sort=False)
+    classifier = Classifier(random_state=0, epochs=3).fit(frame, pd.Series(Y, index))
     assert list(classifier.feature_names_in_) == names
-    result = classifier.predict(frame)
-    np.testing.assert_array_equal(result.compute(), classifier.to_local().predict(frame))
+    chances = classifier.predict_proba(frame)
+    assert (chances.npartitions, list(chances.columns)) == (4, ["above", "below"])
+    joined = frame.assign(of=classifier.predict(frame), chance=chances["below"]).compute()
+    pd.testing.assert_frame_equal(joined[names], local)
+    np.testing.assert_array_equal(joined["of"], classifier.predict(local))
+    np.testing.assert_allclose(joined["chance"], classifier.predict_proba(local)[:, 1], rtol=1e-4)
+    by_index = dd.from_pandas(local, npartitions=3)  # sorted
+    assert by_index.assign(of=classifier.predict(by_index)).compute()["of"].equals(joined["of"][::-1])
+    few = frame[frame["a"] > 12]  # none in some partitions
+    np.testing.assert_array_equal(classifier.predict(few).compute(), classifier.predict(local[local["a"] > 12]))
+    np.testing.assert_array_equal(classifier.to_local().predict(frame), joined["of"])
     with pytest.raises(ValueError, match="X has the columns"):
         classifier.predict(frame[names[::-1]])
+
+
+def test_results_of_several_columns_are_data_frames(threads: Client) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    local = pd.DataFrame(X[:90], columns=list("abcdef"))
+    frame = dd.from_pandas(local, npartitions=2)
+    regressor = Regressor(loss="normal", random_state=0, epochs=1).fit(local, local[["a", "b"]])
+    assert list(regressor.predict(frame).columns) == ["a", "b"]
+    assert regressor.predict_interval(frame).compute().shape == (90, 2, 2)
+    assert list(regressor.fit(local, local["a"]).predict(frame, quantiles=[0.1, 0.9]).columns) == [0.1, 0.9]
+    features = Transformer(n_components=2, random_state=0, epochs=1).fit(local).transform(frame).compute()
+    assert list(features.columns) == ["transformer0", "transformer1"]
 
 
 def test_fit_goes_on_on_the_cluster(threads: Client) -> None:
