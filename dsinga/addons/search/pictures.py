@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from dsinga.monitor import Row
 BEST, MIDDLE, WORST, FAILED = (8, 48, 107), (66, 146, 198), (190, 212, 232), "#d55e00"
 MOST_LINES, MOST_POINTS = 200, 6000  # settings that are drawn, and points of all their curves
 MOST_CHOICES, MOST_BARS = 12, 9  # values that are listed on an axis, and names with a bar
-LONGEST_NAME = 18  # characters
+LONGEST_TEXT = 18  # characters
 LEFT, RIGHT, TOP, BOTTOM = 70, 80, 62, 250  # of the parallel axes, pixels from the edges of the picture and its top
 AXES_HEIGHT, AXIS_WIDTH = 300, 120
 
@@ -96,7 +97,7 @@ def _parallel_axes(
         points.append((places["score"], axes["score"].place(row["score"]) if row in scored else BOTTOM + 18))
         body += _setting_line(row, names, points, colours.get(row["number"], FAILED), row is scored[0])
     for name, axis in axes.items():
-        title = monitor if name == "score" else _short(name, names)
+        title = monitor if name == "score" else _short(name)
         body += _draw_axis(axis, places[name], title, name, on_right=name == "score")
     if failed:
         state = "failed" if all(row["state"] == "failed" for row in failed) else "no score"
@@ -189,7 +190,7 @@ def _bars(shares: Mapping[str, float], left: float, top: float) -> str:
     start, longest, height = left + 150, 170, min(24, 190 / max(1, len(shares)))
     for i, (name, share) in enumerate(list(shares.items())[:MOST_BARS]):
         y = top + 44 + i * height
-        body += _text(start - 8, y + 0.62 * height, _short(name, list(shares)), "#333", "end")
+        body += _text(start - 8, y + 0.62 * height, _short(name), "#333", "end")
         size = f'width="{max(1, share * longest):.1f}" height="{0.7 * height:.1f}"'
         body += f'<rect x="{start}" y="{y + 0.1 * height:.1f}" {size} fill="#4292c6"/>'
         body += _text(start + share * longest + 6, y + 0.62 * height, f"{share:.0%}", "#333")
@@ -203,14 +204,16 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str = "start", siz
     return f'<text {place} fill="{colour}" {rim}>{escape(text)}</text>'
 
 
-def _short(name: str, names: Sequence[str]) -> str:
-    """Return the last part of a path, or all of it where another name has the same last part."""
+def _short(name: str) -> str:
+    """Return the last part of a path, with the name of its layer: "conv1 num_output"."""
+    layer = re.search(r"\[([^\]]*)\]", name)
     last = name.rpartition(".")[2]
-    return _cut(name if sum(other.rpartition(".")[2] == last for other in names) > 1 else last)
+    return _cut(f"{layer[1]} {last}" if layer else last)
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+    """Return the end of a text that is too long, such as that of a path."""
+    return text if len(text) <= LONGEST_TEXT else f"…{text[1 - LONGEST_TEXT :]}"
 
 
 def _blue(share: float) -> str:
