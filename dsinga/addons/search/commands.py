@@ -51,13 +51,15 @@ WIDTH = 1000
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs of each run, in place of train_steps.")
 @click.option("--resume", is_flag=True, help="Go on with the search in the workspace.")
 @click.option("--only", type=int, multiple=True, metavar="K", help="Train setting K, from 0, only. May be repeated.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw settings, curves, importance to.")
 @DEVICE
 @job_options
 @where_options
 @cluster_options
 def search(
-    conf: Path, settings: Path | None, samples: int | None, workspace: str | None, only: tuple[int, ...], **options: Any
-) -> None:
+    conf: Path, settings: Path | None, samples: int | None, workspace: str | None, only: tuple[int, ...],
+    picture: Path | None, **options: Any,
+) -> None:  # fmt: skip
     """Train the job file CONF with many settings, and print them, the best first.
 
     A --set with several values, as in updater.momentum=0.5,0.9, gives these in turn; all combinations are trained, or
@@ -86,6 +88,9 @@ def search(
         )  # fmt: skip
     _print(result)
     click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}{os.sep}setting-*")
+    if picture:
+        write_picture(picture, result.draw())
+        click.echo(f"drawn to {picture}")
     failed = sum(row["state"] == "failed" for row in result)
     if failed:
         click.echo(f"{failed} of {len(result)} settings failed, for the reasons in the column remark")

@@ -205,8 +205,12 @@ def write_outcome(
     replace_file(folder / OUTCOME_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def read_outcome(folder: Path, setting: Setting, rungs: Sequence[Rung] = ()) -> tuple[list[Row], History] | None:
+def read_outcome(
+    folder: Path, setting: Setting, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
+) -> tuple[list[Row], History] | None:
     """Return the rows of a run, one for each rung that it has ended, and its history; None where the folder has none.
+
+    ``states`` are those of a last row that counts.
 
     Raises UserError where the folder is of another setting, or of a search with other rungs.
     """
@@ -214,7 +218,7 @@ def read_outcome(folder: Path, setting: Setting, rungs: Sequence[Rung] = ()) -> 
     try:
         content = read_json(path)
         kept_setting, row = content["setting"], content["row"]
-        rows = [*content.get("earlier", ()), *([row] if row["state"] in ENDED else ())]
+        rows = [*content.get("earlier", ()), *([row] if row["state"] in states else ())]
         kept_rungs = [tuple(rung) for rung in content.get("rungs", ())]
     except FileNotFoundError:
         return None

@@ -7,7 +7,7 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,6 +25,7 @@ from dsinga.addons.search.result import (
     setting_folder,
     write_outcome,
 )
+from dsinga.addons.search.samplers import SampledSettings
 from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
 from dsinga.api.engines import TrainingOptions
@@ -76,8 +77,10 @@ class SearchPlan:
     """The settings and jobs that a search trains, and how it runs them.
 
     Attributes:
-        settings: all settings.
+        settings: all settings; with a sampler those that it has suggested so far.
         jobs: the job of each setting that is to be trained, by its number, or what was wrong with it.
+        make: makes the job of a setting, or returns what is wrong with it.
+        sampled: suggests the settings one after another; None where all are known.
         options: the arguments of each run, with the workspace of the search.
         mode: "min", "max" or "auto": which values of the metric are better.
         rungs: where runs are compared, the last one being the whole run; none for a search without halving.
@@ -87,8 +90,10 @@ class SearchPlan:
         folder: where the runs have their folders, None for nowhere.
     """
 
-    settings: Sequence[Setting]
-    jobs: Mapping[int, Job | Exception]
+    settings: list[Setting]
+    jobs: dict[int, Job | Exception]
+    make: Callable[[Setting], Job | Exception]
+    sampled: SampledSettings | None
     options: TrainingOptions
     mode: str
     rungs: Sequence[Rung]
@@ -100,7 +105,7 @@ class SearchPlan:
     @property
     def count(self) -> int:
         """The number of settings."""
-        return len(self.settings)
+        return len(self.settings) if self.sampled is None else self.sampled.count
 
 
 class SearchRuns:
@@ -135,8 +140,7 @@ class SearchRuns:
         with deferred_interrupts(cancellation):
             cancellation.ends_in_order = True
             try:
-                if self._plan.resume:
-                    self._read_earlier_outcomes()
+                self._read_earlier_outcomes(list(self._plan.jobs))
                 self._await_room()
                 while self._waiting or self._active:
                     if self._cancelled.is_set():
@@ -174,6 +178,8 @@ class SearchRuns:
             job, row = self._plan.jobs[number], self._known_row(number, rung)
             if row is not None:
                 self._waiting.popleft()
+                if row["state"] == "failed":
+                    self._failures.append(RunError(row["remark"]))
                 if self._count(row, rung, self._result.histories[number]):
                     self._result.best_result = None  # read in the end
                 continue
@@ -192,8 +198,19 @@ class SearchRuns:
 
     def _go_on(self) -> None:
         """Let the settings that are good enough wait for their next rung, before those that have not begun."""
+        self._ask_sampler()
         if not self._was_cut:  # else those that were cut are still to be compared, in another program
             self._waiting.extendleft(reversed(self._halving.going_on(bool(self._waiting or self._active))))
+
+    def _ask_sampler(self) -> None:
+        """Let the settings that a sampler suggests wait; it knows the scores of the first rung."""
+        plan, scores = self._plan, self._halving.scores[0]
+        while plan.sampled is not None and (setting := plan.sampled.ask(scores, self._result.higher)) is not None:
+            number = len(plan.settings)
+            plan.settings.append(setting)
+            plan.jobs[number] = plan.make(setting)
+            self._waiting.append((number, 0))
+            self._read_earlier_outcomes([number])
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
@@ -313,14 +330,21 @@ class SearchRuns:
             self._shown_wait = waiting[0]
             self._progress.remark(self._shown_wait)
 
-    def _read_earlier_outcomes(self) -> None:
-        """Read the rows of runs that have ended rungs in the workspace; they are taken in place of training."""
-        for number in self._plan.jobs:
+    def _read_earlier_outcomes(self, numbers: Sequence[int]) -> None:
+        """Read the rows of runs that have ended rungs in the workspace; they are taken in place of training.
+
+        What has failed is tried again, but with a sampler, which has suggested other settings because of it.
+        """
+        if not self._plan.resume:
+            return
+        states = ENDED if self._plan.sampled is None else (*ENDED, "failed")
+        for number in numbers:
             folder = self._folder(number)
-            outcome = folder and read_outcome(folder, self._plan.settings[number], self._plan.rungs)
+            outcome = folder and read_outcome(folder, self._plan.settings[number], self._plan.rungs, states)
             if outcome:
                 self._rows[number], self._result.histories[number] = outcome
-        if self._plan.asynchronous:  # settings that have gone on have, whatever is compared first now
+        if self._plan.asynchronous and self._plan.sampled is None:
+            # Settings that have gone on have, whatever is compared first now.
             known = [(number, rung) for number, rows in self._rows.items() for rung in range(len(rows))]
             self._waiting = deque([*known, *(step for step in self._waiting if step[0] not in self._rows)])
 

@@ -19,6 +19,7 @@ from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, 
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
+from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
@@ -50,6 +51,8 @@ def search(
     mode: str = "auto",
     samples: int | None = None,
     seed: int = 0,
+    sampler: Any = None,
+    at_once: int = AT_ONCE,
     halving: int | None = None,
     first_rung: int | None = None,
     asynchronous: bool = False,
@@ -78,6 +81,10 @@ def search(
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
         samples: how many settings are drawn from the space; None for all combinations.
         seed: determines what is drawn.
+        sampler: a sampler of Optuna, as ``optuna.samplers.TPESampler(seed=0)``, which suggests ``samples`` settings,
+            each from the scores of those before: of the last values, or of the first rung with ``halving``.
+        at_once: how many settings are in training at a time with a sampler: one is suggested when all before it but
+            the last ``at_once - 1`` have a score. So the settings do not depend on which run ends first.
         halving: a factor, as 3: successive halving. All settings train to a first rung, the best third of them to a
             second one with 3 times the steps, and so on; the others are "stopped". Runs go on bit for bit.
         first_rung: the steps of the first rung; by default there are three rungs, at a ninth, a third and all of the
@@ -101,9 +108,13 @@ def search(
         RunError: where all runs fail.
     """
     check_halving(halving, first_rung, asynchronous, only is not None)
-    source, settings = find_cluster(client), make_settings(space, samples, seed)
-    training_options = TrainingOptions.of("search", {**options, "progress": False})
-    jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
+    source, training_options = find_cluster(client), TrainingOptions.of("search", {**options, "progress": False})
+    sampled = None if sampler is None else SampledSettings(sampler, space, samples, at_once)
+    settings = make_settings(space, samples, seed) if sampled is None else sampled.first()
+    if sampled is not None and only is not None:
+        raise UserError("a sampler needs the scores of all settings, so one program trains them; leave out only")
+    make = functools.partial(_make_job, job if callable(job) else _with_fields_of(job, settings))
+    jobs = _make_jobs(make, settings, _check_numbers(only, len(settings)))
     first, monitor = _first_valid(jobs, source, training_options, monitor)
     best = BestValue(monitor, mode)
     result = SearchResult(best.monitor, best.higher, _folder_of(workspace, first.job, resume))
@@ -113,8 +124,9 @@ def search(
         recorded = recorded_steps(first, training_options.extensions, best.monitor)
         rungs = make_rungs(first.job.train_steps, halving, first_rung, recorded)
     plan = SearchPlan(
-        settings, jobs, training_options, mode, rungs, halving or 1, asynchronous, resume, result.workspace
-    )
+        settings, jobs, make, sampled, training_options, mode, rungs, halving or 1, asynchronous, resume,
+        result.workspace,
+    )  # fmt: skip
     execute = functools.partial(_execute, plan, source, result, first.job, only is not None, progress)
     return _run(execute, source.in_loop)
 
@@ -151,7 +163,9 @@ def _execute(
     earlier = None
     if result.workspace is not None and not (plan.resume or is_part):
         earlier = keep_earlier_search(result.workspace)
-    runs = count_runs(len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving)
+    runs = count_runs(
+        plan.count if plan.sampled else len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving
+    )
     with contextlib.ExitStack() as stack:
         if plan.rungs and plan.folder is None:  # runs go on from checkpoints
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsinga-search-"))
@@ -173,25 +187,29 @@ def _execute(
     return result
 
 
-def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[int]) -> dict[int, Job | Exception]:
+def _make_jobs(
+    make: Callable[[Setting], Job | Exception], settings: Sequence[Setting], numbers: Sequence[int]
+) -> dict[int, Job | Exception]:
     """Return the job of each of these settings, or the error of making it. Raises that error where all have one."""
     for name in {name for setting in settings for name in setting}:
         if name in (NUMBER, *OUTCOME):
             raise UserError(f"{name!r} is a column of the result; give the argument another name")
-    make = job if callable(job) else _with_fields_of(job, settings)
-    jobs: dict[int, Job | Exception] = {}
-    for number in numbers:
-        try:
-            jobs[number] = make(**settings[number])
-        except Exception as error:
-            jobs[number] = error
-        else:
-            if not isinstance(jobs[number], Job):
-                raise UserError(f"the function must return a dsinga.Job, not {jobs[number]!r}")
+    jobs = {number: make(settings[number]) for number in numbers}
     errors = [job for job in jobs.values() if isinstance(job, Exception)]
     if len(errors) == len(jobs):
         raise errors[0]
     return jobs
+
+
+def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
+    """Return the job of a setting, or the error of making it."""
+    try:
+        job = make(**setting)
+    except Exception as error:
+        return error
+    if not isinstance(job, Job):
+        raise UserError(f"the function must return a dsinga.Job, not {job!r}")
+    return job
 
 
 def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:

@@ -32,11 +32,12 @@ def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder
     searched = dsinga(*command, "--set", "seed=4", "--only", "1", "--workspace", "found")
     assert searched.returncode == 0, searched.stderr
     assert "best 1 (updater.learning_rate.base_lr=1e-09): test/loss" in searched.stdout
-    searched = dsinga(*command, "--set", "seed=4", "--workspace", "found", "--resume")
+    searched = dsinga(*command, "--set", "seed=4", "--workspace", "found", "--resume", "--picture", "found.svg")
     assert searched.returncode == 0, searched.stderr
     numbers = [line.split()[0] for line in searched.stdout.splitlines() if "finished" in line]
     assert numbers == ["0", "2", "1"]
-    assert "metrics and checkpoints are in found/setting-*" in searched.stdout
+    assert "metrics and checkpoints are in found/setting-*\ndrawn to found.svg" in searched.stdout
+    assert (folder / "found.svg").read_text().startswith("<svg")
     lines = (folder / "found" / "search.csv").read_text().splitlines()
     assert lines[0] == "number,updater.learning_rate.base_lr,state,score,steps,seconds,remark"
     assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()

@@ -1,0 +1,117 @@
+"""Settings that a sampler of Optuna suggests, from the scores of the settings before."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsinga.addons.search.ranges import SearchRange
+from dsinga.addons.search.space import Setting, check_space, choices_of, is_distribution, plain
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
+
+AT_ONCE = 4
+
+
+class SampledSettings:
+    """The settings of a search that a sampler of Optuna suggests, by its interface of asking and telling.
+
+    A setting is asked for when all settings before it but the last ``at_once - 1`` have a score, and the sampler is
+    told these scores alone, in the order of the settings. So the settings depend on the sampler's seed and the scores,
+    not on which run ends first, and a search that is resumed gets the same ones. The sampler given is not changed.
+
+    Args:
+        sampler: a sampler of Optuna, as ``optuna.samplers.TPESampler(seed=0)``.
+        space: lists of values, ranges and single values, by name.
+        count: how many settings there are.
+        at_once: how many settings have no score yet when the next one is asked for, it included.
+
+    Raises UserError for what is no sampler, and for a space that has other distributions than ranges.
+    """
+
+    def __init__(self, sampler: Any, space: Any, count: int | None, at_once: int = AT_ONCE):
+        try:
+            import optuna
+        except ImportError as error:
+            raise UserError(f"a sampler needs Optuna ({error}): pip install 'dsinga[optuna]'") from None
+        if not isinstance(sampler, optuna.samplers.BaseSampler):
+            raise UserError(f"sampler is one of Optuna's, as optuna.samplers.TPESampler(seed=0), not {sampler!r}")
+        if isinstance(sampler, (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)):
+            raise UserError(f"all combinations are tried without a sampler; leave out {type(sampler).__name__}")
+        if count is None:
+            raise UserError(f"say how many settings the sampler suggests, as in {option('samples', '20')}")
+        if at_once < 1:
+            raise UserError(f"a sampler has at least 1 setting at once, not {at_once}")
+        check_space(space, count)
+        if not space:
+            raise UserError("a sampler needs values to choose from, as in {'rate': SearchRange(1e-4, 1e-1, log=True)}")
+        self.count, self._at_once = count, at_once
+        self._ranges = {name: values for name, values in space.items() if _is_range(name, values)}
+        self._choices = {name: choices_of(values) for name, values in space.items() if name not in self._ranges}
+        self._distributions = {name: self._distribution(name, values) for name, values in space.items()}
+        self._study = optuna.create_study(sampler=copy.deepcopy(sampler))
+        self._trials: list[Trial] = []
+        self._told = 0
+
+    def first(self) -> list[Setting]:
+        """Return the settings that are asked for before any score is known."""
+        return list(iter(lambda: self.ask({}), None))
+
+    def ask(self, scores: Mapping[int, float | None], higher: bool = False) -> Setting | None:
+        """Return the next setting; None where there is none, or a score is missing that the sampler has to know.
+
+        Args:
+            scores: the score of each setting that has one, by its number; None or NaN for one that has failed.
+            higher: whether higher scores are better.
+        """
+        if len(self._trials) == self.count:
+            return None
+        while self._told <= len(self._trials) - self._at_once:
+            if self._told not in scores:
+                return None
+            self._tell(self._trials[self._told], scores[self._told], higher)
+            self._told += 1
+        trial = self._study.ask(self._distributions)
+        self._trials.append(trial)
+        return {name: self._value(name, trial.params[name]) for name in self._distributions}
+
+    def _tell(self, trial: Trial, score: float | None, higher: bool) -> None:
+        from optuna.trial import TrialState
+
+        if score is None or score != score:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, -score if higher else score)
+
+    def _distribution(self, name: str, values: Any) -> BaseDistribution:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if name in self._choices:
+            return CategoricalDistribution(_names(self._choices[name]))
+        if values.is_whole:
+            return IntDistribution(int(values.low), int(values.highest), values.log, int(values.step))
+        return FloatDistribution(float(values.low), float(values.highest), values.log, values.step)
+
+    def _value(self, name: str, value: Any) -> Any:
+        """Return the value of the setting that Optuna's value stands for."""
+        if name in self._ranges:
+            return self._ranges[name].nearest(value)  # Optuna's sums of steps are 0.30000000000000004
+        choices = self._choices[name]
+        return plain(choices[_names(choices).index(value)])
+
+
+def _is_range(name: str, values: Any) -> bool:
+    if is_distribution(values) and not isinstance(values, SearchRange):
+        raise UserError(f"a sampler cannot look into the distribution of {name!r}; give a list or a SearchRange")
+    return isinstance(values, SearchRange)
+
+
+def _names(choices: Sequence[Any]) -> list[Any]:
+    """Return choices as Optuna has them: numbers and texts as they are, anything else as its text."""
+    values = [plain(choice) for choice in choices]
+    return [value if value is None or isinstance(value, (bool, int, float, str)) else repr(value) for value in values]
