@@ -2,8 +2,8 @@
 
 A Job can be changed (``job.replace(train_steps=100)``) and written as a file (``dsinga.job.to_text``); its layers are
 the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers. Nets for fields,
-``unet``, ``field_resnet``, ``deepesd`` and ``convlstm``, and that for records of tables, ``tabm``, are models of
-``dsinga.nn``.
+``unet``, ``field_resnet``, ``deepesd`` and ``convlstm``, and those for records of tables, ``tabm`` and ``realmlp``, are
+models of ``dsinga.nn``.
 """
 
 from dsinga.models.convnet import alexnet, convnet, lenet
@@ -14,7 +14,7 @@ from dsinga.models.rbm import autoencoder, rbm
 from dsinga.models.recommender import recommender
 from dsinga.models.resnet import resnet, vgg
 from dsinga.models.rnnlm import char_rnn, rnnlm
-from dsinga.models.tables import tabm
+from dsinga.models.tables import realmlp, tabm
 from dsinga.models.texts import bigru_crf, gru_translator, sentiment_convolution, sentiment_lstm, skip_gram, word_ngram
 from dsinga.models.transformer import transformer
 
@@ -34,6 +34,7 @@ __all__ = [
     "mdnn",
     "mlp",
     "rbm",
+    "realmlp",
     "recommender",
     "resnet",
     "rnnlm",

@@ -1,6 +1,7 @@
-"""Nets for records of tables: TabM, an ensemble of nets that share their weights.
+"""Nets for records of tables: TabM, an ensemble that shares its weights, and RealMLP, a net with tuned defaults.
 
-Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling (2024).
+Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling (2024);
+Holzmüller, Grinsztajn and Steinwart, Better by Default: Strong Pre-Tuned MLPs and Boosted Trees on Tabular Data (2024).
 
 A record is (numbers + flags + categories,) float32, in this order: numbers that are scaled, flags 0 or 1, and the codes
 of categories, as a table of :mod:`dsinga.addons.tables` gives them.
@@ -8,8 +9,9 @@ of categories, as a table of :mod:`dsinga.addons.tables` gives them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from dsinga import nn
 from dsinga.base.argument_types import typed
@@ -20,6 +22,9 @@ from dsinga.nn.writing.symbol import Symbol
 Task = Literal["classes", "answers", "numbers"]
 TASKS = ("classes", "answers", "numbers")
 UNIFORM = {"type": "kUniformSqrtFanIn", "value": 3**-0.5}  # U(-1, 1)/√columns
+BIN_WIDTH = 16  # the numbers that a number becomes by its bins
+ONE_HOT = 9  # of RealMLP, the most codes of a category that is a one-hot vector
+WAVES, WAVE_WIDTH = 16, 3  # of RealMLP, the frequencies of each number, and the numbers that it becomes beside itself
 
 
 @typed("models.")
@@ -30,8 +35,9 @@ def tabm(
     outputs: int = 1,
     task: Task = "classes",
     *,
+    bins: Sequence[Sequence[float]] = (),
     members: int = 32,
-    depth: int = 3,
+    depth: int | None = None,
     width: int = 512,
     dropout: float = 0.1,
     learning_rate: float = 0.002,
@@ -51,8 +57,10 @@ def tabm(
         categories: the number of codes of each category after these; code 0 stands for an unknown one.
         outputs: the number of classes, answers or numbers to predict.
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
+        bins: the edges of bins of each number, as scaled in records: each number becomes 16, piecewise-linear functions
+            of it with kinks there (kPiecewiseLinear). A number with fewer than two edges stays linear.
         members: the number of members, k in the paper.
-        depth: the number of layers before the heads.
+        depth: the number of layers before the heads; by default 3, and 2 with ``bins``.
         width: the number of outputs of each layer.
         dropout: the share of the numbers that are 0 in a training step.
         learning_rate: of AdamW.
@@ -60,82 +68,211 @@ def tabm(
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: a record without columns, or an unknown task.
+        UserError: a record without columns, bins of another number of columns, or an unknown task.
     """
-    columns = _Columns.of(numbers, flags, categories, task)
-    data = nn.Input((columns.size,), name="data")
-    x, inputs = columns.joined(data), sum(columns.blocks)
-    for number in range(1, depth + 1):
-        x = _ensemble(f"members{number}", x, members, inputs, width, columns.blocks if number == 1 else None)
+    data = _input(numbers, flags, categories, task)
+    embed = _piecewise_linear(numbers, bins) if bins else None
+    x, blocks = _inputs(data, numbers, flags, categories, embed)
+    scales: Any = {"type": "kMemberScales", "block": blocks, "normal": bool(bins)}
+    inputs = sum(blocks)
+    for number in range(1, (3 - bool(bins) if depth is None else depth) + 1):
+        x = _ensemble(f"members{number}", x, members, inputs, width, scales if number == 1 else None)
         x = nn.ReLU(name=f"relu{number}")(x)
         x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
         inputs = width
-    heads = _heads(x, inputs, outputs)
-    output, loss = _mean_and_loss(data, heads, outputs, task)
+    output, loss = _mean_and_loss(data, _heads(x, inputs, outputs), outputs, task)
     model = nn.Model(data, output, name="tabm")
     model.compile(nn.AdamW(learning_rate, epsilon=1e-8, weight_decay=weight_decay), loss, metrics)
     return model
 
 
-def table_inputs(data: Symbol, numbers: int, flags: int, categories: Sequence[int]) -> Symbol:
-    """Return the inputs of a net for records of a table: numbers, flags, then one-hot vectors and embeddings.
+@typed("models.")
+def realmlp(
+    numbers: int,
+    flags: int = 0,
+    categories: Sequence[int] = (),
+    outputs: int = 1,
+    task: Task = "classes",
+    *,
+    depth: int = 3,
+    width: int = 256,
+    dropout: float = 0.15,
+    label_smoothing: float = 0.1,
+    learning_rate: float | None = None,
+    steps: int | None = None,
+    weight_decay: float = 0.02,
+    metrics: Any = None,
+) -> nn.Model:
+    """Return RealMLP, a fully connected net with tuned defaults for records of a table: a model that ``fit`` trains.
 
-    ``categories`` are the numbers of codes of each. Those with at most 8 are one-hot vectors, others embeddings.
+    Each number becomes four, itself and three sums of learnt waves (kPeriodic); categories of at most 9 codes are
+    one-hot vectors, others embeddings. A learnt factor of each column follows, and ``depth`` dense layers whose weights
+    are learnt at 1/√inputs of the learning rate (the paper's neural tangent parametrisation), with parametric
+    activations, SELU of classes and answers and Mish of numbers. Unlike the paper's net its params begin at random,
+    independent of the records, and dropout and weight decay do not change during training. Numbers are to be scaled
+    robustly, with a smooth clip, and targets that are numbers to mean 0 and deviation 1.
+
+    Args:
+        numbers: how many numbers a record has.
+        flags: how many flags, 0 or 1, follow them.
+        categories: the number of codes of each category after these; code 0 stands for an unknown one.
+        outputs: the number of classes, answers or numbers to predict.
+        task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
+        depth: the number of layers before the last.
+        width: the number of outputs of each.
+        dropout: the share of the numbers that are 0 in a training step.
+        label_smoothing: of classes, the share of the target that is spread over all classes.
+        learning_rate: the largest one; by default 0.04, and 0.2 of numbers.
+        steps: the steps of training, in which the learning rate rises and falls four times (kCosineLog); by default it
+            is constant.
+        weight_decay: of AdamW, for all params but biases.
+        metrics: further metrics, as for ``compile``.
+
+    Raises:
+        UserError: a record without columns, or an unknown task.
     """
-    return _Columns(numbers, flags, categories).joined(data)
+    data = _input(numbers, flags, categories, task)
+    embed = _waves(numbers) if numbers else None
+    x, blocks = _inputs(data, numbers, flags, categories, embed, 1 + WAVE_WIDTH, ONE_HOT)
+    x = nn.Layer("kColumnScale", lr_scale=6.0, name="scaled")(x)
+    inputs = sum(blocks)
+    for number in range(1, depth + 1):
+        x = _tangent_dense(f"fc{number}", x, inputs, width)
+        x = _parametric(number, x, "mish" if task == "numbers" else "selu")
+        x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
+        inputs = width
+    scores = _tangent_dense("scores", x, inputs, outputs)
+    rate: Any = learning_rate or (0.2 if task == "numbers" else 0.04)
+    if steps is not None:
+        rate = {"type": "kCosineLog", "base_lr": rate, "cosinelog_conf": {"change_freq": steps}}
+    output, loss = _output_and_loss(data, scores, outputs, task, label_smoothing)
+    model = nn.Model(data, output, name="realmlp")
+    model.compile(nn.AdamW(rate, beta_2=0.95, epsilon=1e-8, weight_decay=weight_decay), loss, metrics)
+    return model
 
 
-class _Columns(NamedTuple):
-    """The columns of a record: how many numbers, flags and codes of categories, and the sizes of the categories."""
+def table_inputs(
+    data: Symbol,
+    numbers: int,
+    flags: int = 0,
+    categories: Sequence[int] = (),
+    *,
+    bins: Sequence[Sequence[float]] = (),
+    stddev: float = 1.0,
+) -> Symbol:
+    """Return the columns of records as numbers, (B, n): numbers, with ``bins`` as in :func:`tabm`, flags, categories.
 
-    numbers: int
-    flags: int
-    categories: Sequence[int]
-
-    @classmethod
-    def of(cls, numbers: int, flags: int, categories: Sequence[int], task: str) -> _Columns:
-        """Return the columns of a net for a task. Raises UserError where there are none, and for an unknown task."""
-        if task not in TASKS:
-            raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
-        if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:
-            raise UserError(
-                f"a record has {numbers} numbers, {flags} flags and the categories {list(categories)}; give at least "
-                "one column"
-            )
-        return cls(numbers, flags, categories)
-
-    @property
-    def size(self) -> int:
-        """The number of columns of a record."""
-        return self.numbers + self.flags + len(self.categories)
-
-    @property
-    def blocks(self) -> list[int]:
-        """How many inputs of the net each number, flag and category is, in order."""
-        return [1] * (self.numbers + self.flags) + lookup("layer", "kCategories").widths(self.categories)
-
-    def joined(self, data: Symbol) -> Symbol:
-        """Return the inputs of the net: numbers and flags, then categories as one-hot vectors and embeddings."""
-        plain = self.numbers + self.flags
-        if not self.categories:
-            return data
-        codes = data if not plain else nn.Layer("kIndex", index=f"{plain}:", name="codes")(data)
-        settings = {"size": list(self.categories), "name": "categories"}
-        if sum(self.categories) > sum(self.blocks[plain:]):
-            settings["param"] = [nn.Param(init=nn.RandomNormal(stddev=1.0))]
-        categories = nn.Layer("kCategories", **settings)
-        if not plain:
-            return categories(codes)
-        first = nn.Layer("kIndex", index=f":{plain}", name="numbers")(data)
-        return nn.Concatenate(axis=1, name="inputs")([first, categories(codes)])
+    Categories of at most 8 codes become one-hot vectors, others embeddings, in one kCategories called "categories"; the
+    embeddings begin with numbers of the deviation ``stddev``. Raises UserError for bins of another number of columns.
+    """
+    embed = _piecewise_linear(numbers, bins) if bins else None
+    return _inputs(data, numbers, flags, categories, embed, stddev=stddev)[0]
 
 
-def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, blocks: Sequence[int] | None) -> Symbol:
-    """Return a layer of the ensemble; that of the first, with ``blocks``, begins with signs by member and block."""
+def _input(numbers: int, flags: int, categories: Sequence[int], task: str) -> Symbol:
+    """Return the input of a net for a task. Raises UserError for records without columns and for an unknown task."""
+    if task not in TASKS:
+        raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
+    if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:
+        raise UserError(
+            f"a record has {numbers} numbers, {flags} flags and the categories {list(categories)}; give at least one "
+            "column"
+        )
+    return nn.Input((numbers + flags + len(categories),), name="data")
+
+
+def _inputs(
+    data: Symbol,
+    numbers: int,
+    flags: int,
+    categories: Sequence[int],
+    embed: Callable[[Symbol], Symbol] | None,
+    width: int = BIN_WIDTH,
+    one_hot: int | None = None,
+    stddev: float = 1.0,
+) -> tuple[Symbol, list[int]]:
+    """Return the inputs of a net, and how many of them each number, flag and category is, in order.
+
+    ``embed`` makes ``width`` inputs of each number; embeddings of categories begin with the deviation ``stddev``.
+    """
+    size, plain = numbers + flags + len(categories), numbers + flags
+    parts, blocks = [], [1 if embed is None else width] * numbers + [1] * flags
+
+    def columns(name: str, start: int, stop: int) -> Symbol:
+        """Return some columns of the records."""
+        return data if stop - start == size else nn.Layer("kIndex", index=f"{start}:{stop}", name=name)(data)
+
+    if embed is not None and numbers:
+        parts.append(embed(columns("numbers", 0, numbers)))
+        if flags:
+            parts.append(columns("flags", numbers, plain))
+    elif plain:
+        parts.append(columns("plain", 0, plain))
+    if categories:
+        settings: dict[str, Any] = {"size": list(categories)} | ({} if one_hot is None else {"one_hot": one_hot})
+        layer = lookup("layer", "kCategories")
+        widths = layer.widths(layer.Conf(**settings))
+        if sum(widths) < sum(categories):  # some have embeddings
+            settings["param"] = [nn.Param(init=nn.RandomNormal(stddev=stddev))]
+        parts.append(nn.Layer("kCategories", name="categories", **settings)(columns("codes", plain, size)))
+        blocks += widths
+    return parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name="inputs")(parts), blocks
+
+
+def _piecewise_linear(numbers: int, bins: Sequence[Sequence[float]]) -> Callable[[Symbol], Symbol]:
+    """Return a function that makes piecewise-linear functions of numbers, which begin as linear ones.
+
+    Raises UserError for bins of another number of columns.
+    """
+    if len(bins) != numbers:
+        raise UserError(f"bins has edges of {len(bins)} numbers, but a record has {numbers}; give those of each")
+    edges = [list(each) if len(each) > 1 else [each[0] - 0.5, each[0] + 0.5] if each else [-1.0, 1.0] for each in bins]
+    uniform = nn.RandomUniform(-(BIN_WIDTH**-0.5), BIN_WIDTH**-0.5)
+    settings = {"edge": [edge for each in edges for edge in each], "edges": list(map(len, edges)), "width": BIN_WIDTH}
+    param = [nn.Param(), nn.Param(init=uniform), nn.Param(init=uniform)]
+    return nn.Layer("kPiecewiseLinear", **settings, param=param, name="bins")
+
+
+def _waves(numbers: int) -> Callable[[Symbol], Symbol]:
+    """Return a function that puts sums of learnt waves of each number after the numbers."""
+    uniform = nn.RandomUniform(-(WAVES**-0.5), WAVES**-0.5)
+    inits = [nn.RandomNormal(stddev=0.1), nn.RandomUniform(-math.pi, math.pi), uniform, uniform]
+    settings = {"waves": WAVES, "width": WAVE_WIDTH, "lr_scale": 0.1, "param": [nn.Param(init=init) for init in inits]}
+
+    def embed(x: Symbol) -> Symbol:
+        waves = nn.Layer("kPeriodic", **settings, name="waves")(x)
+        return nn.Concatenate(axis=1, name="numbers_and_waves")([x, waves])
+
+    return embed
+
+
+def _tangent_dense(name: str, x: Symbol, inputs: int, outputs: int) -> Symbol:
+    """Return a dense layer that learns as x·W/√inputs + b would, with W and b from N(0, 1), and b at a tenth the rate.
+
+    With Adam this is the rate of W divided by √inputs, and its decay, which is multiplied by this rate, times √inputs.
+    """
+    root = math.sqrt(inputs)
+    normal = nn.RandomNormal(stddev=1.0)
+    dense = nn.Dense(
+        outputs, kernel_initializer="kGaussianSqrtFanIn", bias_initializer=normal,
+        lr_scale=(1 / root, 0.1), wd_scale=(root, 0.0), name=name,
+    )  # fmt: skip
+    return dense(x)
+
+
+def _parametric(number: int, x: Symbol, activation: str) -> Symbol:
+    """Return x + a·(f(x) - x) with a learnt factor a of each column, which begins with 1."""
+    bent = nn.Activation(activation, name=f"act{number}")(x)
+    change = nn.Subtract(name=f"change{number}")([bent, x])
+    scaled = nn.Layer("kColumnScale", lr_scale=0.1, name=f"share{number}")(change)
+    return nn.Add(name=f"bent{number}")([x, scaled])
+
+
+def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, scales: Any) -> Symbol:
+    """Return a layer of the ensemble; ``scales`` is the initialiser of the factors of its source, None for 1."""
     bound = inputs**-0.5
     bias = {"type": "kUniformRow", "low": -bound, "high": bound}
-    signs = None if blocks is None else {"type": "kMemberScales", "block": list(blocks)}
-    param = [nn.Param(init=UNIFORM), nn.Param(init=signs), nn.Param(), nn.Param(init=bias)]
+    param = [nn.Param(init=UNIFORM), nn.Param(init=scales), nn.Param(), nn.Param(init=bias)]
     return nn.Layer("kBatchEnsemble", num_output=width, members=members, param=param, name=name)(x)
 
 
@@ -161,3 +298,17 @@ def _mean_and_loss(data: Symbol, heads: Symbol, outputs: int, task: str) -> tupl
     mean = nn.Layer("kMemberMean", name="scores")(heads)
     loss = nn.Layer("kMemberEuclideanLoss", scale=1 / outputs, name="loss")(mean, target, heads)
     return mean, loss
+
+
+def _output_and_loss(
+    data: Symbol, scores: Symbol, outputs: int, task: str, label_smoothing: float
+) -> tuple[Symbol, Symbol]:
+    """Return what a single net predicts, and its loss."""
+    if task == "classes":
+        loss = nn.SoftmaxLoss(label_smoothing=label_smoothing, name="loss")(scores, labels=data)
+        return nn.Softmax(name="probabilities", exclude=["kTrain"])(scores), loss
+    target = nn.Layer("kLabel", name="target")(data)
+    if task == "answers":
+        loss = nn.SigmoidCrossEntropyLoss(1 / outputs, name="loss")(scores, target)
+        return nn.Layer("kSigmoid", name="probabilities", exclude=["kTrain"])(scores), loss
+    return scores, nn.EuclideanLoss(1 / outputs, name="loss")(scores, target)

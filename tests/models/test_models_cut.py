@@ -77,7 +77,13 @@ CASES: dict[str, tuple[Callable[[], Job], tuple[Batch, Batch]]] = {
     "deepesd": (lambda: trainable(models.deepesd((4, 8, 8), 64, filters=(8, 6, 4))), FIELDS),
     "convlstm": (lambda: trainable(models.convlstm((4, 8, 8), 2, out_steps=1, filters=(6, 4))), FIELDS),
     "tabm": (
-        lambda: models.tabm(3, 0, [4, 12], 4, members=4, depth=2, width=8).job(train_steps=1, batch_size=ROWS),
+        lambda: models.tabm(3, 0, [4, 12], 4, bins=[[-1.0, 0.0, 1.0]] * 3, members=4, width=8).job(
+            train_steps=1, batch_size=ROWS
+        ),
+        (TABLE, {"data": RNG.integers(4, size=ROWS)}),
+    ),
+    "realmlp": (
+        lambda: models.realmlp(3, 0, [4, 12], 4, width=8).job(train_steps=1, batch_size=ROWS),
         (TABLE, {"data": RNG.integers(4, size=ROWS)}),
     ),
     "lstm": (lambda: models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),

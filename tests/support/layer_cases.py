@@ -648,5 +648,17 @@ case("kMemberEuclideanLoss", "weighted", {"euclideanloss_conf": {"scale": 2}}, *
 categories = {"categories_conf": {"size": [4, 9, 5, 7], "one_hot": 5, "width": 3}}
 CASES.append(CategoryCase("kCategories", [(BATCH, 4)], categories))
 CASES.append(CategoryCase("kCategories", [(BATCH, 2)], {"categories_conf": {"size": [4, 5]}}, "few"))
+BINS = {"edge": [-2, -0.7, 0.3, 1, -1.5, 1.5, -1, 0, 1], "edges": [4, 2, 3], "width": 2}
+for name, settings in {"B": {}, "A": {"linear": False}, "rectified": {"rectified": True}}.items():
+    case("kPiecewiseLinear", name, {"piecewiselinear_conf": {**BINS, **settings}}, (BATCH, 3))
+case(
+    "kPiecewiseLinear",
+    "rectified A",
+    {"piecewiselinear_conf": {**BINS, "linear": False, "rectified": True}},
+    (BATCH, 3),
+)
+case("kPeriodic", "phases", {"periodic_conf": {"waves": 4, "width": 2}}, (BATCH, 3))
+case("kPeriodic", "PLR", {"periodic_conf": {"waves": 4, "width": 2, "phases": False, "rectified": True}}, (BATCH, 3))
+case("kColumnScale", "", {}, ROWS)
 
 CASES = [case for case in CASES if case.kind in TYPES]

@@ -293,7 +293,13 @@ layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
 # Four nets that are trained as one, which dimension 1 cuts by members; a loss of each kind.
 MEMBERS = """
 layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
-layer { name: "first" type: kBatchEnsemble srclayers: "rows" batchensemble_conf { num_output: 6 members: 4 } }
+layer { name: "scaled" type: kColumnScale srclayers: "rows" }
+layer { name: "some" type: kIndex srclayers: "rows" index_conf { index: ":4" } }
+layer { name: "kinks" type: kPiecewiseLinear srclayers: "some"
+  piecewiselinear_conf { edge: [-1, 0, 1, -1, 1, 0, 0.5, 1, 2, 0, 3] edges: [3, 2, 4, 2] width: 2 } }
+layer { name: "waves" type: kPeriodic srclayers: "some" periodic_conf { waves: 3 width: 1 } }
+layer { name: "inputs" type: kConcate srclayers: ["scaled", "kinks", "waves"] concate_conf { concate_dim: 1 } }
+layer { name: "first" type: kBatchEnsemble srclayers: "inputs" batchensemble_conf { num_output: 6 members: 4 } }
 layer { name: "relu" type: kReLU srclayers: "first" }
 layer { name: "drop" type: kDropout srclayers: "relu" dropout_conf { dropout_ratio: 0.3 } }
 layer { name: "second" type: kBatchEnsemble srclayers: "drop" batchensemble_conf { num_output: 5 members: 4 } }

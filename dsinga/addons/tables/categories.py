@@ -42,10 +42,10 @@ class Categories(Layer):
     cut = Cut(gathered_because="makes all columns of a category from one code")
 
     @staticmethod
-    def widths(sizes: Sequence[int], one_hot: int = ONE_HOT, width: int = WIDTH) -> list[int]:
-        """Return how many numbers each category becomes, in the order of the feature, for so many codes of each."""
-        few, many = [size for size in sizes if size <= one_hot], [size for size in sizes if size > one_hot]
-        return few + [width] * len(many)
+    def widths(settings: Conf) -> list[int]:
+        """Return how many numbers each category becomes, in the order of the feature."""
+        few = [size for size in settings.size if size <= settings.one_hot]
+        return few + [settings.width] * (len(settings.size) - len(few))
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -59,7 +59,7 @@ class Categories(Layer):
         self.column_of_unit = np.repeat(self.few, self.sizes[few])
         self.code_of_unit = np.concatenate([[], *map(np.arange, self.sizes[few])])
         self.starts = np.cumsum(self.sizes[self.many]) - self.sizes[self.many]  # of each category's rows in the table
-        self.shape = (rows, sum(self.widths(settings.size, settings.one_hot, settings.width)))
+        self.shape = (rows, sum(self.widths(settings)))
         if len(self.many):
             self.params = (ParamSpec("weight", (int(self.sizes[self.many].sum()), settings.width), None),)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from dsinga.addons.tables.own_products import own_product_gradients, own_products
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
@@ -106,7 +107,7 @@ class BatchEnsemble(Layer):
 class MemberDense(Layer):
     """A dense layer for each member, with params of its own: (B, k, n) to (B, k, num_output).
 
-    Params: weight (k, num_output, n) and bias (k, num_output). As the last layer it is the members' heads.
+    Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it is the members' heads.
     """
 
     class Conf(Settings):
@@ -124,36 +125,18 @@ class MemberDense(Layer):
         rows, members, inputs = self.expect_axes((3,), OF_MEMBERS)
         outputs = self.settings.num_output
         self.shape = (rows, members, outputs)
-        self.params = (ParamSpec("weight", (members, outputs, inputs)), ParamSpec("bias", (members, outputs)))
+        self.params = (ParamSpec("weight", (members, inputs, outputs)), ParamSpec("bias", (members, outputs)))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weight, bias = params
-        y = ctx.ops.empty((len(sources[0]), *bias.shape), bias.dtype)
-        ctx.ops.batched_product(_by_member(sources[0]), _transposed(weight[None]), _by_member(y))
-        y += bias
+        y = own_products(sources[0], params[0], ctx.ops)
+        y += params[1]
         return Output(y)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        weight, dy, x = params[0], _by_member(grad), _by_member(sources[0])
-        for_weight = ctx.ops.empty(weight.shape, weight.dtype)
-        ctx.ops.batched_product(_transposed(dy), x, for_weight[None])
-        for_source = None
-        if needs[0]:
-            for_source = ctx.ops.empty(sources[0].shape, weight.dtype)
-            ctx.ops.batched_product(dy, weight[None], _by_member(for_source))
+        for_source, for_weight = own_product_gradients(sources[0], params[0], grad, needs[0], ctx.ops)
         return (for_source,), (for_weight, grad.sum(axis=0))
-
-
-def _by_member(x: Array) -> Array:
-    """Return (B, k, n) as a stack of matrices (1, k, B, n), a view."""
-    return x.transpose(1, 0, 2)[None]
-
-
-def _transposed(matrices: Array) -> Array:
-    """Return a stack of matrices (1, k, n, m) as (1, k, m, n), a view."""
-    return matrices.transpose(0, 1, 3, 2)
 
 
 class Predicted(Enum):

@@ -68,12 +68,12 @@ def test_dense_layers_of_members_are_those_of_the_package():
 
     peer = tabm.LinearEnsemble(N, OUT, k=K).double()
     with torch.no_grad():
-        peer.weight.copy_(torch.tensor(weight.transpose(0, 2, 1)))
+        peer.weight.copy_(torch.tensor(weight))
         peer.bias.copy_(torch.tensor(bias))
     given = torch.tensor(x, requires_grad=True)
     y = peer(given)
     y.backward(torch.tensor(grad))
-    expected = [y, given.grad, peer.weight.grad.transpose(1, 2), peer.bias.grad]
+    expected = [y, given.grad, peer.weight.grad, peer.bias.grad]
     for array, tensor in zip([output.feature, for_x, for_weight, for_bias], expected, strict=True):
         np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-12, atol=1e-12)
 

@@ -32,6 +32,7 @@ NEVER_CUT = {
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
     "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability",
     "kLeadRecord", "kMemberMean", "kMemberSoftmaxLoss", "kMemberSigmoidLoss", "kMemberEuclideanLoss", "kCategories",
+    "kPiecewiseLinear", "kPeriodic",
 }  # fmt: skip
 
 

@@ -1,0 +1,28 @@
+"""Products with a matrix of each member of an ensemble, or of each number of a record."""
+
+from __future__ import annotations
+
+from dsinga.layers.interface.layer import Array
+from dsinga.ops import Ops
+
+
+def own_products(x: Array, weight: Array, ops: Ops) -> Array:
+    """Return x (B, k, n) times the matrices of a weight (k, n, m), each with its own: (B, k, m)."""
+    y = ops.empty((*x.shape[:2], weight.shape[2]), weight.dtype)
+    ops.batched_product(_stack(x), weight[None], _stack(y))
+    return y
+
+
+def own_product_gradients(x: Array, weight: Array, grad: Array, needs_x: bool, ops: Ops) -> tuple[Array | None, Array]:
+    """Return the gradients for x, None unless it is needed, and for the weight of :func:`own_products`."""
+    for_x, for_weight = None, ops.empty(weight.shape, weight.dtype)
+    ops.batched_product(_stack(x).transpose(0, 1, 3, 2), _stack(grad), for_weight[None])
+    if needs_x:
+        for_x = ops.empty(x.shape, weight.dtype)
+        ops.batched_product(_stack(grad), weight[None].transpose(0, 1, 3, 2), _stack(for_x))
+    return for_x, for_weight
+
+
+def _stack(x: Array) -> Array:
+    """Return (B, k, n) as a stack of matrices (1, k, B, n), a view."""
+    return x.transpose(1, 0, 2)[None]
