@@ -24,7 +24,7 @@ def fill_missing(y: Any) -> tuple[Any, np.ndarray | None]:
 
     Other targets are returned as they are, with None: those without NaN, and those of one column.
     """
-    if issparse(y) or len(getattr(y, "shape", np.shape(y))) != 2:
+    if issparse(y) or len(y.shape if hasattr(y, "shape") else np.asarray(y).shape) != 2:
         return y, None
     numbers = check_array(y, dtype="numeric", ensure_all_finite="allow-nan", input_name="y")
     if numbers.dtype.kind != "f" or numbers.shape[1] == 1 or not (mask := np.isnan(numbers)).any():
