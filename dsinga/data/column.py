@@ -48,6 +48,8 @@ class Column(ABC):
     missing_values: tuple[float, ...] = ()
     # The points of each row that are read; None for all.
     ranges: PointRanges | None = None
+    # The row after each block, where blocks have unequal rows, at most ``block``; None where all have ``block``.
+    ends: np.ndarray | None = None
     # All rows as one array in memory, in a dtype that casts safely to ``dtype``; None where they are read by blocks.
     whole: np.ndarray | None = None
 
@@ -64,6 +66,16 @@ class Column(ABC):
         The array is kept in the cache and made read-only. Called from several threads. Raises UserError if the rows
         cannot be read.
         """
+
+    def blocks_of(self, rows: Any) -> Any:
+        """Return the number of the block of a row, or of each row of an array."""
+        return rows // self.block if self.ends is None else self.ends.searchsorted(rows, side="right")
+
+    def rows_of(self, block: int) -> tuple[int, int]:
+        """Return the first row of a block, and the row after its last one."""
+        if self.ends is None:
+            return block * self.block, min((block + 1) * self.block, self.length)
+        return int(self.ends[block - 1]) if block else 0, int(self.ends[block])
 
     def in_region(self, ranges: PointRanges) -> Self | None:
         """Return a copy that reads only the points ``ranges`` of each row; None if rows can only be read whole."""

@@ -105,6 +105,11 @@ class RecordSource:
         return (self._data,) if self._labels is None else (self._data, self._labels)
 
     @property
+    def blocks(self) -> int | tuple[int, ...]:
+        """What a sampler shuffles together: the rows of each block, or the row after each of unequal blocks."""
+        return self.block if self._data.ends is None else tuple(self._data.ends.tolist())
+
+    @property
     def from_files(self) -> bool:
         """Whether a process needs access to files or URLs to read the records."""
         return any(column.from_files for column in self.columns)
@@ -270,18 +275,20 @@ class RecordSource:
         shape = (len(rows), *column.shape)
         if not rows.size:
             return np.empty(shape, column.dtype)
-        index = int(rows.min()) // column.block
-        if index == int(rows.max()) // column.block:  # always so for a small source
+        index = int(column.blocks_of(int(rows.min())))
+        if index == column.blocks_of(int(rows.max())):  # always so for a small source
             block = self._read_block(column, index)
-            within = rows - index * column.block
+            within = rows - column.rows_of(index)[0]
             chosen = block.take(within, axis=0) if block.flags.c_contiguous else block[within]
             return chosen.astype(column.dtype, copy=False)
         out = np.empty(shape, column.dtype)
         order = np.argsort(rows, kind="stable")  # makes the rows of each block adjacent
-        blocks, within = np.divmod(rows[order], column.block)
+        ordered = rows[order]
+        blocks = column.blocks_of(ordered)
         ends = [*(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(rows)]
         for start, end in pairwise([0, *ends]):
-            out[order[start:end]] = self._read_block(column, int(blocks[start]))[within[start:end]]
+            index = int(blocks[start])
+            out[order[start:end]] = self._read_block(column, index)[ordered[start:end] - column.rows_of(index)[0]]
         return out
 
     def _read_block(self, column: Column, index: int) -> np.ndarray:
@@ -294,8 +301,8 @@ class RecordSource:
         return block
 
     def _load(self, column: Column, index: int) -> np.ndarray:
-        start = index * column.block
-        rows = column.load(start, min(start + column.block, column.length))
+        start, stop = column.rows_of(index)
+        rows = column.load(start, stop)
         if rows.dtype.kind == "f" and not self.allows_nonfinite:
             self._check_finite(column, rows, range(start, start + len(rows)))
         if column.in_memory and column.ranges is not None:

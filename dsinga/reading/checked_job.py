@@ -138,7 +138,7 @@ def _sampler(
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
-        chunk=store.block,
+        chunk=store.blocks,
         shuffle=bool(phase & Phase.kTrain)
         and not any(other.keeps_order for other in stores.values())
         and not any(layer.store_conf is not None and not layer.store_conf.shuffle for layer in layers),

@@ -17,6 +17,7 @@ IN_ORDER = 4096  # rows of a run that is not shuffled
 
 # Consecutive rows of an order that are found together: the position of the first of them, and their numbers.
 Run = tuple[int, np.ndarray]
+Chunk = int | tuple[int, ...]  # rows of each chunk, or the row after each of unequal ones
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Sampler:
         length: number of records in the store.
         batchsize: rows of a (global) batch.
         seed: determines the order; ignored if ``shuffle`` is False.
-        chunk: rows of a chunk of the store.
+        chunk: rows of a chunk of the store; where chunks have unequal rows, the row after each of them.
         shuffle: False gives the store's order, for test and validation.
         skip: the position of the first record of step 0 in the endless order: SINGA's ``random_skip``, the number of
             records skipped at the start. It is negative where steps before the first one that is read were smaller.
@@ -44,14 +45,14 @@ class Sampler:
     length: int
     batchsize: int
     seed: int
-    chunk: int
+    chunk: Chunk
     shuffle: bool = True
     skip: int = 0
     lengths: SequenceLengths | None = None
     grouped: int = 0
 
     def __post_init__(self) -> None:
-        assert min(self.length, self.batchsize, self.chunk) > 0, self
+        assert min(self.length, self.batchsize) > 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the row numbers (stop - start,) int64 of a part of the batch of ``step``, counted from 0.
@@ -132,10 +133,13 @@ class _EpochOrder:
 
 
 @lru_cache(maxsize=8)
-def _epoch_order(length: int, chunk: int, seed: int, epoch: int) -> _EpochOrder:
-    count = -(-length // chunk)
+def _epoch_order(length: int, chunk: Chunk, seed: int, epoch: int) -> _EpochOrder:
+    count = -(-length // chunk) if isinstance(chunk, int) else len(chunk)
     chunks = _permutation(count, seed, epoch, stream=0)
-    sizes = np.minimum(chunk, length - chunks * chunk)
+    if isinstance(chunk, int):
+        sizes = np.minimum(chunk, length - chunks * chunk)
+    else:
+        sizes = np.diff(chunk, prepend=0)[chunks]
     shares = min(MIXED_CHUNKS, count)
     slot_sizes = sum(
         np.roll(_share_start(sizes, share + 1, shares) - _share_start(sizes, share, shares), share)
@@ -145,7 +149,7 @@ def _epoch_order(length: int, chunk: int, seed: int, epoch: int) -> _EpochOrder:
 
 
 @lru_cache(maxsize=8)
-def _slot_rows(length: int, chunk: int, seed: int, epoch: int, slot: int) -> np.ndarray:
+def _slot_rows(length: int, chunk: Chunk, seed: int, epoch: int, slot: int) -> np.ndarray:
     """Return the rows of a slot: share 0 of its own chunk, share 1 of the previous chunk, and so on, cyclically."""
     chunks = _epoch_order(length, chunk, seed, epoch).chunks
     shares = min(MIXED_CHUNKS, len(chunks))
@@ -158,9 +162,12 @@ def _slot_rows(length: int, chunk: int, seed: int, epoch: int, slot: int) -> np.
 
 
 @lru_cache(maxsize=4 * MIXED_CHUNKS)
-def _chunk_rows(length: int, chunk: int, seed: int, epoch: int, index: int) -> np.ndarray:
-    start = index * chunk
-    return _read_only(start + _permutation(min(chunk, length - start), seed, epoch, 2, index))
+def _chunk_rows(length: int, chunk: Chunk, seed: int, epoch: int, index: int) -> np.ndarray:
+    if isinstance(chunk, int):
+        start, stop = index * chunk, min((index + 1) * chunk, length)
+    else:
+        start, stop = chunk[index - 1] if index else 0, chunk[index]
+    return _read_only(start + _permutation(stop - start, seed, epoch, 2, index))
 
 
 def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray | int:

@@ -207,7 +207,11 @@ class PartsColumn(Column):
         super().__init__(name, length, sample.shape[1:], sample.dtype, block)
         check_block(self, "write it in smaller parts, such as df.repartition(partition_size='64MB')")
         self._ends = np.cumsum(frame.lengths)
-        self._parts = ChunkCache(SMALL_BYTES // 4)  # a part that two blocks share is read once
+        is_small = length * row_bytes <= SMALL_BYTES
+        if block == max(frame.lengths) and not is_small:
+            self.ends = self._ends
+        # A part that blocks share is read once; of many rows, once for blocks that are read one after another.
+        self._parts = ChunkCache(SMALL_BYTES if is_small else SMALL_BYTES // 4)
 
     @property
     def from_files(self) -> bool:  # type: ignore[override]
@@ -221,7 +225,10 @@ class PartsColumn(Column):
     def load(self, start: int, stop: int) -> np.ndarray:
         """Read the parts that have the rows ``start`` to ``stop``, and return these."""
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
-        rows = [self._parts.get((part,), partial(self._encode, part)) for part in range(first, last + 1)]
+        if self.ends is not None:
+            rows = [self._encode(part) for part in range(first, last + 1)]
+        else:
+            rows = [self._parts.get((part,), partial(self._encode, part)) for part in range(first, last + 1)]
         offset = int(self._ends[first]) - len(rows[0])
         whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
         return whole[start - offset : stop - offset]

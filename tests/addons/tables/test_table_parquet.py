@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.tables import parquet
+from dsinga.addons.tables import parquet, records
 from dsinga.addons.tables.parquet import ParquetFrame
+from dsinga.data.record_source import clear_cache
+from dsinga.data.stores import store_format
+from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 
 pa = pytest.importorskip("pyarrow")
@@ -169,3 +172,31 @@ def test_a_folder_without_parquet_and_a_pipe_are_refused(tmp_path):
     os.mkfifo(tmp_path / "x.parquet")
     with pytest.raises(dsinga.UserError, match=r"x.parquet cannot be read: it is a pipe"):
         dsinga.table(tmp_path)
+
+
+def test_a_row_group_is_decoded_once_an_epoch(tmp_path, monkeypatch):
+    """Parts of a large table are the blocks that training shuffles, though they have unequal rows."""
+    write(tmp_path, 100, 30, 75)
+    monkeypatch.setattr(parquet, "PART_BYTES", 5 * 8 * 40)
+    monkeypatch.setattr(records, "SMALL_BYTES", 0)
+    monkeypatch.setattr(store_format, "SMALL_BYTES", 0)
+    monkeypatch.setattr(store_format, "CHUNK_BYTES", 0)
+    table = dsinga.table(tmp_path, label="late")
+    assert table.blocks == (40, 80, 100, 130, 170, 205)
+    read_parts = []
+    monkeypatch.setattr(
+        ParquetFrame,
+        "_read",
+        lambda self, rows, names, read=ParquetFrame._read: (
+            read_parts.append((*rows[:2], *names[:1])),
+            read(self, rows, names),
+        )[1],
+    )
+    clear_cache()
+    sampler = Sampler(205, 15, 0, table.blocks)
+    batches = [table.read(sampler.rows(step)) for step in range(14)]
+    assert len(read_parts) == len(set(read_parts)) == 2 * 6
+    whole = dsinga.table(rows_of(0, 205), columns=table.definition)
+    for step, batch in enumerate(batches):
+        for got, expected in zip(batch, whole.read(sampler.rows(step)), strict=True):
+            np.testing.assert_array_equal(got, expected)

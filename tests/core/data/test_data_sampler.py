@@ -33,6 +33,21 @@ class TestOrder:
         for epoch in epochs(Sampler(length, batchsize, seed, chunk), 3):
             np.testing.assert_array_equal(np.sort(epoch), np.arange(length))
 
+    @given(rows=st.lists(st.integers(1, 90), min_size=1, max_size=20), batchsize=batchsizes, seed=seeds)
+    def test_chunks_may_have_unequal_rows(self, rows: list[int], batchsize: int, seed: int) -> None:
+        ends = tuple(np.cumsum(rows).tolist())
+        for epoch in epochs(Sampler(ends[-1], batchsize, seed, ends), 2):
+            np.testing.assert_array_equal(np.sort(epoch), np.arange(ends[-1]))
+            few = np.searchsorted(ends, epoch[: min(rows)], side="right")
+            assert len(set(few.tolist())) <= MIXED_CHUNKS + 1
+
+    @given(length=lengths, batchsize=batchsizes, seed=seeds, chunk=chunks)
+    def test_ends_of_equal_chunks_give_their_order(self, length: int, batchsize: int, seed: int, chunk: int) -> None:
+        ends = (*range(chunk, length, chunk), length)
+        for step in range(3):
+            expected = Sampler(length, batchsize, seed, chunk).rows(step)
+            np.testing.assert_array_equal(Sampler(length, batchsize, seed, ends).rows(step), expected)
+
     @given(
         length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1, max_size=9)
     )
