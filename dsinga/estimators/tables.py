@@ -15,9 +15,9 @@ from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
-    from dsinga.addons.tables.columns import Columns, RecordParts
+    from dsinga.addons.tables.columns import RecordParts, TableColumns
     from dsinga.addons.tables.definition import TableDefinition
-    from dsinga.addons.tables.learning import PartSummary
+    from dsinga.addons.tables.summary import PartSummary
 
 SCALING, UNKNOWN = "quantile", "missing"
 
@@ -60,33 +60,33 @@ def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
     import_arrow()
     if is_dask_collection(X):
         return _learn_partitions(X, names, client)
-    return learn(MemoryFrame(_to_arrow(X, names)), names, (), SCALING, UNKNOWN)
+    return learn(MemoryFrame(_to_arrow(X, names)), names, scaling=SCALING, unknown=UNKNOWN)
 
 
 def _learn_partitions(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
     """Return what the columns of a Dask data frame or array are, from summaries of its partitions."""
     from dask import delayed
 
-    from dsinga.addons.tables.learning import SAMPLE_ROWS, PartSummary, describe
+    from dsinga.addons.tables.frames import merged
+    from dsinga.addons.tables.learning import describe, sample_share
+    from dsinga.addons.tables.summary import merge
     from dsinga.estimators.records import compute
 
     parts = np.ravel(X.to_delayed())
     lengths = compute([delayed(len)(part) for part in parts], client)
     if not sum(lengths):
         raise UserError("X has no records")
-    share, starts = min(1.0, SAMPLE_ROWS / sum(lengths)), accumulate(lengths, initial=0)
+    share, starts = sample_share(sum(lengths)), accumulate(lengths, initial=0)
     summaries = [delayed(_summarise)(part, names, start, share) for part, start in zip(parts, starts, strict=False)]
-    total = PartSummary()
-    for summary in compute(summaries, client):
-        total.add(summary, "X")
-    return describe(total, "X", SCALING, UNKNOWN)
+    (total,) = compute([merged(summaries, merge)], client)
+    return describe(total, names, "X", scaling=SCALING, unknown=UNKNOWN)
 
 
 def _summarise(part: Any, names: Sequence[str], start: int, share: float) -> PartSummary:
     """Task: return what the columns of a partition say of all, which begins with the record ``start``."""
-    from dsinga.addons.tables.learning import summarise
+    from dsinga.addons.tables.summary import summarise
 
-    return summarise(_to_arrow(part, names).select(names), start, (), share)
+    return summarise(_to_arrow(part, names).select(names), start, categories=(), share=share)
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
@@ -95,9 +95,9 @@ def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
     Those of a Dask data frame are one with the same index, those of a dask array are one, made when they are computed.
     Raises UserError for a column that is missing or has values of another kind.
     """
-    from dsinga.addons.tables.columns import Columns
+    from dsinga.addons.tables.columns import TableColumns
 
-    columns = Columns(definition)
+    columns = TableColumns(definition)
     if not is_dask_collection(X):
         return columns.encode(_to_arrow(X, names))
     from dask import delayed
@@ -111,14 +111,14 @@ def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
     return X.rechunk({1: -1}).map_blocks(_encode_block, shared, names, chunks=chunks, dtype=np.float32, meta=meta)
 
 
-def _encode_part(part: Any, columns: Columns) -> Any:
+def _encode_part(part: Any, columns: TableColumns) -> Any:
     """Task: return the records of a partition as a data frame with its index."""
     import pandas  # type: ignore[import-untyped]
 
     return pandas.DataFrame(columns.encode(_to_arrow(part, ())), index=part.index)
 
 
-def _encode_block(block: np.ndarray, columns: Columns, names: Sequence[str]) -> np.ndarray:
+def _encode_block(block: np.ndarray, columns: TableColumns, names: Sequence[str]) -> np.ndarray:
     """Task: return the records of a chunk of a dask array."""
     return columns.encode(_to_arrow(block, names))
 
@@ -160,9 +160,16 @@ def check_no_gaps(X: Any) -> None:
 
 def parts_of(definition: TableDefinition) -> RecordParts:
     """Return the names of the numbers of a table's records, in their three parts, and the sizes of categories."""
-    from dsinga.addons.tables.columns import Columns
+    from dsinga.addons.tables.columns import TableColumns
 
-    return Columns(definition).parts
+    return TableColumns(definition).parts
+
+
+def without_number_codes(definition: TableDefinition) -> TableDefinition:
+    """Return the definition without the categories that numbers are, too, for nets that take numbers alone."""
+    numbers = {column.name for column in definition.column if column.kind == "number"}
+    columns = [column for column in definition.column if column.kind != "category" or column.name not in numbers]
+    return definition.replace(column=columns)
 
 
 def with_definition(job: Job, definition: TableDefinition | None) -> Job:

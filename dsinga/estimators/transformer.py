@@ -15,7 +15,7 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
-from dsinga.estimators.tables import parts_of
+from dsinga.estimators.tables import parts_of, without_number_codes
 from dsinga.job import Job
 
 
@@ -79,6 +79,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _scaled(self, x: Any) -> Any:
         scaled = super()._scaled(x)
         return scaled.clip(0, 1) if self.net is None and self.method == "rbm" else scaled
+
+    def _learn_columns(self, X: Any, client: Any) -> None:
+        super()._learn_columns(X, client)
+        if self.columns_ is not None:
+            self.columns_ = without_number_codes(self.columns_)
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y

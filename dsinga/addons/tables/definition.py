@@ -68,8 +68,8 @@ class TableDefinition(Settings):
             if (value := getattr(self, field)) not in known:
                 hint = nearest(value, known) or f"; it is one of {', '.join(map(repr, known))}"
                 yield Fault(f"{field} is {value!r}{hint}", field)
-        names = [(column.name, column.part) for column in self.column]
-        for name, _ in {name for name in names if names.count(name) > 1}:
+        names = [(column.name, column.part, column.kind) for column in self.column]
+        for name, *_ in {name for name in names if names.count(name) > 1}:
             yield Fault(f"the column {name!r} is there twice; leave one out", "column")
 
     def takes(self, source: Any) -> bool:
@@ -97,4 +97,9 @@ class TableDefinition(Settings):
 
 def is_table(value: Any) -> bool:
     """Whether a value is a data frame: of pandas, Dask, or another library that gives its columns to Arrow."""
-    return is_dask_frame(value) and value.ndim == 2 or hasattr(value, "__arrow_c_stream__") and hasattr(value, "shape")
+    return is_dask_frame(value) and value.ndim == 2 or is_arrow_table(value)
+
+
+def is_arrow_table(value: Any) -> bool:
+    """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
+    return hasattr(value, "__arrow_c_stream__") and len(getattr(value, "shape", ())) == 2

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
 
+from dsinga.addons.tables.definition import is_arrow_table
+from dsinga.addons.tables.values import kind_of
 from dsinga.base.errors import UserError
 from dsinga.base.locations import absolute
-from dsinga.base.registry import lookup
+from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import lookup, nearest
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
 from dsinga.data.sources.dask_arrays import DaskGraph, compute
+
+Result = TypeVar("Result")
+Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
+Merge = Callable[[Iterable[Result]], Result]
+MERGED = 16  # parts, or results of parts, that a task on a cluster merges
 
 
 class Frame(ABC):
@@ -41,6 +51,22 @@ class Frame(ABC):
     def __len__(self) -> int:
         return sum(self.lengths)
 
+    def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
+        """Return the merged results of ``summarise(table, first)`` for some columns of all parts, in their order.
+
+        Each part is read once, on the workers of the current Dask client if there is one, and only results come back.
+        ``first`` is the number of the first record of a part. Raises UserError where a part cannot be read.
+        """
+        starts = list(accumulate(self.lengths, initial=0))[:-1]
+        if self.in_memory or not _has_dask_client():
+            return merge(summarise(self.read(part, names), start) for part, start in enumerate(starts))
+        from dask import delayed
+
+        frame, run = delayed(self), delayed(_read_and_summarise)
+        ranges = [range(part, min(part + MERGED, len(starts))) for part in range(0, len(starts), MERGED)]
+        tasks = [run(frame, parts, names, summarise, merge, [starts[part] for part in parts]) for parts in ranges]
+        return _computed(merged(tasks, merge), self.location)[0]
+
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most frames need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
@@ -65,8 +91,10 @@ class DaskFrame(Frame):
     location = "the Dask data frame"
 
     def __init__(self, frame: Any):
-        self.names = _names(frame.columns)
-        self.lengths = [int(length) for length in compute(frame.map_partitions(len, meta=("length", "i8")))[0]]
+        self.names = column_names(frame.columns)
+        column = frame[[frame.columns[0]]]  # which parquet and others read without the rest
+        (lengths,) = _computed(column.map_partitions(len, meta=("length", "i8")), self.location)
+        self.lengths = [int(length) for length in lengths]
         self._frame, self._graph = frame, DaskGraph(frame, "the data frame")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,23 +102,101 @@ class DaskFrame(Frame):
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Compute a partition, and return some of its columns."""
-        (frame,) = self._graph.compute([self._graph.keys[part]])
         try:
-            return to_arrow(frame).select(names)
-        except UserError as error:
-            raise UserError(f"partition {part}: {error}") from error
+            (frame,) = self._graph.compute([self._graph.keys[part]])
+        except UserError:
+            raise
+        except Exception as error:  # of the user's functions and files: any class
+            raise _failed(f"partition {part} of {self.location}", error) from redacted_cause(error)
+        return _columns_of(frame, names, part)
 
     def connect(self, client: Callable[[], Any]) -> None:
         """Use the Dask client that ``client`` returns to fetch partitions kept by a cluster."""
         self._graph.connect(client)
 
+    def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
+        """Return the merged results for all partitions, computed by Dask's scheduler."""
+        from dask import delayed
+
+        run, partitions = delayed(_summarise_partition), self._chosen(names).to_delayed()
+        pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
+        tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
+        return _computed(merged(tasks, merge), self.location)[0]
+
     def only(self, names: Sequence[str]) -> DaskFrame:
         """Return the frame with some columns, so that a partition is read without the others."""
-        columns = {str(name): name for name in self._frame.columns}
-        part = object.__new__(type(self))
-        frame = self._frame[[columns[name] for name in names]]
+        part, frame = object.__new__(type(self)), self._chosen(names)
         vars(part).update(vars(self), names=list(names), _frame=frame, _graph=DaskGraph(frame, "the data frame"))
         return part
+
+    def _chosen(self, names: Sequence[str]) -> Any:
+        columns = {str(name): name for name in self._frame.columns}
+        return self._frame[[columns[name] for name in names]]
+
+
+def _has_dask_client() -> bool:
+    """Whether Dask computes on a cluster unless it is told otherwise."""
+    if (distributed := sys.modules.get("distributed")) is None:
+        return False
+    try:
+        return distributed.default_client() is not None
+    except ValueError:  # there is none
+        return False
+
+
+def _read_and_summarise(
+    frame: Frame,
+    parts: Sequence[int],
+    names: Sequence[str],
+    summarise: Summarise[Result],
+    merge: Merge[Result],
+    starts: Sequence[int],
+) -> Result:
+    """Task: return the merged results for parts of a frame that follow each other."""
+    return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=True))
+
+
+def _summarise_partition(
+    frame: Any, part: int, names: Sequence[str], summarise: Summarise[Result], start: int
+) -> Result:
+    """Task: return the result for a partition of a Dask data frame."""
+    return summarise(_columns_of(frame, names, part), start)
+
+
+def merged(tasks: list[Any], merge: Merge[Any]) -> Any:
+    """Return Dask's task that merges the results of tasks in their order, by the dozen, so that none has many."""
+    from dask import delayed
+
+    run = delayed(merge)
+    while len(tasks) > 1:
+        tasks = [run(tasks[first : first + MERGED]) for first in range(0, len(tasks), MERGED)]
+    return run(tasks)
+
+
+def _computed(collection: Any, location: str) -> tuple[Any, ...]:
+    """Return what Dask computes, on the cluster that keeps the data, or else by its current scheduler."""
+    try:
+        return compute(collection)
+    except UserError:
+        raise
+    except Exception as error:  # of the user's functions and files: any class
+        raise _failed(location, error) from redacted_cause(error)
+
+
+def _failed(what: str, error: Exception) -> UserError:
+    return UserError(f"{what} cannot be computed ({type(error).__name__}: {error}); see whether frame.compute() can")
+
+
+def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
+    """Return some columns of a partition as an Arrow table. Raises UserError where one is missing."""
+    try:
+        table = to_arrow(frame)
+    except UserError as error:
+        raise UserError(f"partition {part}: {error}") from error
+    for name in names:
+        if name not in table.column_names:
+            raise UserError(f"partition {part} has no column {name!r}{nearest(name, table.column_names)}")
+    return table.select(names)
 
 
 def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
@@ -104,11 +210,18 @@ def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
         return opened
     if is_dask_frame(value) and value.ndim == 2:
         return DaskFrame(value)
-    if is_a(value, "pandas", "DataFrame") or hasattr(value, "__arrow_c_stream__") and hasattr(value, "shape"):
+    if is_a(value, "pandas", "DataFrame") or is_arrow_table(value):
         return MemoryFrame(value)
+    remedy = ""
+    if hasattr(value, "read_all"):
+        remedy = "; it can be read once only: give what its read_all() returns"
+    elif hasattr(value, "collect"):
+        remedy = "; give what its collect() returns"
+    elif hasattr(value, "to_frame"):
+        remedy = "; give a frame: what its to_frame() returns, or frame[[...]]"
     raise UserError(
-        f"a table is a data frame of pandas, Dask, Polars or Arrow, or the path of a folder of parquet, not a "
-        f"{type(value).__name__}"
+        "a table is a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet, not a "
+        f"{type(value).__name__}{remedy}"
     )
 
 
@@ -117,23 +230,50 @@ def to_arrow(frame: Any) -> Any:
     import pyarrow
 
     if not is_a(frame, "pandas", "DataFrame"):
-        return pyarrow.table(frame)
-    _names(frame.columns)
-    columns = {}
-    for number, name in enumerate(frame.columns):
         try:
-            columns[str(name)] = pyarrow.array(frame.iloc[:, number], from_pandas=True)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
+            table = pyarrow.table(frame)
+        except (pyarrow.ArrowException, TypeError) as error:
+            raise UserError(f"Arrow cannot read the {type(frame).__name__} ({error}); convert its columns") from error
+        column_names(table.column_names)
+        return table
+    columns = {}
+    for number, name in enumerate(column_names(frame.columns)):
+        try:
+            columns[name] = pyarrow.array(_plain(frame.iloc[:, number]), from_pandas=True)
+        except (pyarrow.ArrowException, OverflowError) as error:
             raise UserError(
-                f"column {str(name)!r} of the data frame has values of several kinds, or of none that a table has: "
+                f"column {name!r} of the data frame has values of several kinds, or of none that a table has: "
                 f"{error}; make numbers or texts of them, or leave the column out"
             ) from error
     return pyarrow.table(columns)
 
 
-def _names(columns: Any) -> list[str]:
-    """Return the names of columns as texts. Raises UserError where two are equal."""
+def _plain(series: Any) -> Any:
+    """Return a column of pandas that Arrow converts: dense, and categories such as intervals as texts."""
+    import pyarrow
+
+    if is_a(series.dtype, "pandas", "SparseDtype"):
+        return series.sparse.to_dense()
+    if is_a(series.dtype, "pandas", "CategoricalDtype"):
+        categories = series.cat.categories
+        try:
+            is_known = kind_of(pyarrow.array(categories, from_pandas=True).type) is not None
+        except pyarrow.ArrowException:  # of several kinds
+            is_known = False
+        return series if is_known else series.cat.rename_categories([str(category) for category in categories])
+    return series
+
+
+def column_names(columns: Any) -> list[str]:
+    """Return the names of columns as texts. Raises UserError for none, for several levels, and where two are equal."""
+    if getattr(columns, "nlevels", 1) > 1:
+        raise UserError(
+            f"the data frame has columns of {columns.nlevels} levels; give each one name, as by "
+            "frame.columns = ['_'.join(map(str, name)) for name in frame.columns]"
+        )
     names = [str(name) for name in columns]
+    if not names:
+        raise UserError("the data frame has no columns")
     if len(set(names)) < len(names):
         name = next(name for name in names if names.count(name) > 1)
         raise UserError(f"the data frame has several columns named {name!r}; give each its own name")

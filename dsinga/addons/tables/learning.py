@@ -3,188 +3,220 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from dsinga.addons.tables.definition import PARTS, TableColumnConf, TableDefinition
 from dsinga.addons.tables.frames import Frame
-from dsinga.addons.tables.values import WORDS, as_numbers, date_part, indexed_texts, kind_of
+from dsinga.addons.tables.summary import MOST_NUMBERS, ColumnSummary, PartSummary, merge, summarise
+from dsinga.addons.tables.values import date_part
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest_or_listed
-from dsinga.data.conversion import nonfinite_error
+from dsinga.base.registry import listed, nearest_or_listed
+from dsinga.data.array_kinds import is_number
 
 logger = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 100_000  # from which quantiles are taken
 QUANTILES = 257  # at steps of 1/256
 MOST_CATEGORIES = 50_000  # the most frequent ones; others count as unknown
-RARE = 10_000  # records for each occurrence that a category needs to be known, beside one
+SHARE_OF_KNOWN, MOST_NEEDED = 400, 100  # a category is known from one record in 400 on, or from 100 records on
+MOST_CLASSES = 10_000
+TINY = 1e-200  # smaller numbers count as 0, so that no scale is infinite
+
+Dates = Sequence[str] | Mapping[str, Sequence[str]]
 
 
-@dataclass
-class PartSummary:
-    """What the learning of columns needs to know about some rows of a frame; those of several parts are added up.
-
-    Attributes:
-        rows: how many rows.
-        kinds: the kind of the values of each column; "" for no value at all.
-        missing: how many values are missing.
-        counts: of columns of categories, how often each occurs.
-        sample: of columns of numbers and dates, some values as an Arrow table.
-    """
-
-    rows: int = 0
-    kinds: dict[str, str] = field(default_factory=dict)
-    missing: Counter[str] = field(default_factory=Counter)
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
-    samples: list[Any] = field(default_factory=list)
-
-    def add(self, other: PartSummary, location: str) -> None:
-        """Add the rows that follow. Raises UserError for a column whose kinds differ."""
-        for name, kind in other.kinds.items():
-            known = self.kinds.get(name) or kind
-            if kind and kind != known:
-                raise UserError(
-                    f"{location}: column {name!r} has {WORDS[known]} in one part and {WORDS[kind]} in the part from "
-                    f"record {self.rows}; give all parts one dtype"
-                )
-            self.kinds[name] = known
-        self.rows += other.rows
-        self.missing.update(other.missing)
-        for name, counts in other.counts.items():
-            self.counts.setdefault(name, Counter()).update(counts)
-        self.samples += other.samples
-
-
-def learn(frame: Frame, names: Sequence[str], categories: Sequence[str], scaling: str, unknown: str) -> TableDefinition:
-    """Return the definition of some columns of a frame, of which ``categories`` are categories whatever their values.
+def learn(
+    frame: Frame,
+    names: Sequence[str],
+    label: str | None = None,
+    *,
+    categories: Sequence[str] = (),
+    dates: Dates = (),
+    scaling: str = "quantile",
+    unknown: str = "missing",
+) -> TableDefinition:
+    """Return the definition of some columns of a frame, and of its labels; :func:`.records.table` has the arguments.
 
     The frame is read once. Quantiles are those of a sample of some 100,000 rows, which depends on the numbers of the
-    rows alone. Columns with one value, or with none, are left out, which the log says.
+    rows alone. Columns of which nothing can be learnt are left out, which the log says.
 
     Raises:
         UserError: a column is not there, or has values of no kind that a table has, of several kinds, or infinity.
     """
-    for name in (*names, *categories):
+    for name in (*names, *categories, *(dates if isinstance(dates, Mapping) else ())):
         if name not in frame.names:
             raise UserError(f"the table has no column {name!r}{nearest_or_listed(name, frame.names, 'it has')}")
     if not len(frame):
         raise UserError(f"{frame.location} has no records")
-    share, total = min(1.0, SAMPLE_ROWS / len(frame)), PartSummary()
-    starts = accumulate(frame.lengths, initial=0)
-    for part, start in zip(range(len(frame.lengths)), starts, strict=False):
-        total.add(summarise(frame.read(part, names), start, categories, share), frame.location)
-    return describe(total, frame.location, scaling, unknown)
+    read = [*names, *([] if label is None else [label])]
+    part_summary = partial(summarise, categories=frozenset(categories), share=sample_share(len(frame)))
+    total = frame.reduce(read, part_summary, merge)
+    definition = describe(total, names, frame.location, categories, dates, scaling, unknown)
+    if label is None:
+        return definition
+    return definition.replace(label=label, classes=_classes(label, total.columns[label], total.rows))
 
 
-def summarise(table: Any, start: int, categories: Iterable[str], share: float) -> PartSummary:
-    """Return the summary of the rows of an Arrow table, of which the first has the number ``start``."""
-    summary, sampled = PartSummary(table.num_rows), []
-    for name in table.column_names:
-        column = table.column(name)
-        kind = kind_of(column.type)
-        if kind is None:
-            raise UserError(
-                f"column {name!r} of the table has values of type {column.type}, which are no numbers, texts or dates; "
-                "leave the column out"
-            )
-        kind = "category" if name in categories and kind != "" else kind
-        summary.kinds[name] = kind
-        summary.missing[name] = int(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False).sum())
-        if kind == "category":
-            summary.counts[name] = _value_counts(column, name)
-        elif kind:
-            sampled.append(name)
-    _check_finite(table, [name for name in sampled if summary.kinds[name] == "number"], start)
-    summary.samples.append(table.select(sampled).filter(_drawn(table.num_rows, start, share)))
-    return summary
+def sample_share(rows: int) -> float:
+    """Return the share of so many rows that is in the sample."""
+    return min(1.0, SAMPLE_ROWS / rows)
 
 
-def _value_counts(column: Any, name: str) -> Counter[str]:
-    """Return how often each text of an Arrow column occurs, without missing ones."""
-    counted: Counter[str] = Counter()
-    for texts, places in indexed_texts(column, name):
-        counts = np.bincount(places, minlength=len(texts))
-        for place in np.flatnonzero(counts[: len(texts)]).tolist():
-            counted[texts[place].as_py()] += int(counts[place])
-    return counted
+def describe(
+    total: PartSummary,
+    names: Sequence[str],
+    location: str,
+    categories: Sequence[str] = (),
+    dates: Dates = (),
+    scaling: str = "quantile",
+    unknown: str = "missing",
+) -> TableDefinition:
+    """Return the definition of the columns that a summary of all rows tells of.
 
-
-def _check_finite(table: Any, names: Iterable[str], start: int) -> None:
-    """Raise UserError for infinity in a column."""
-    import pyarrow
-
-    for name in names:
-        column = table.column(name)
-        if pyarrow.types.is_integer(column.type):
-            continue
-        infinite = np.isinf(as_numbers(column, name))
-        if infinite.any():
-            raise nonfinite_error("the table", "infinity", start + int(np.argmax(infinite)), f"column {name!r}")
-
-
-def _drawn(rows: int, start: int, share: float) -> Any:
-    """Return which rows are in the sample, a mask of Arrow: by a hash of their numbers (SplitMix64)."""
-    import pyarrow
-
-    with np.errstate(over="ignore"):
-        hashes = (np.arange(start + 1, start + rows + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes ^= hashes >> np.uint64(31)
-    return pyarrow.array((hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 < share)
-
-
-def describe(total: PartSummary, location: str, scaling: str, unknown: str) -> TableDefinition:
-    """Return the definition of the columns that a summary of all rows tells of."""
-    import pyarrow
-
-    sample = pyarrow.concat_tables(total.samples, promote_options="permissive")
-    confs: list[TableColumnConf] = []
-    for name, kind in total.kinds.items():
-        learnt = list(_learn_column(name, kind, total, sample))
-        if not learnt:
-            what = "no value" if total.missing[name] == total.rows else "one value"
-            logger.warning("%s: column %r has %s in all records; it is left out", location, name, what)
-        confs += learnt
+    Columns of which nothing can be learnt are left out, which the log says. Raises UserError where none is left.
+    """
+    learner = ColumnLearner(total, dates, unknown == "error", frozenset(categories))
+    confs = [conf for name in names for conf in learner.describe(name)]
+    for reason, left_out in learner.left_out.items():
+        logger.warning("%s: columns left out, %s: %s", location, reason, listed(left_out))
     if not confs:
-        raise UserError(f"{location}: each column has one value in all records, so there is nothing to learn from")
+        raise UserError(f"{location}: no column has values that differ and recur, so nothing can be learnt")
     return TableDefinition(column=confs, scaling=scaling, unknown=unknown)
 
 
-def _learn_column(name: str, kind: str, total: PartSummary, sample: Any) -> Iterable[TableColumnConf]:
-    """Yield what a column is, or each part of a date that differs between records; nothing for one of one value."""
-    missing = total.missing[name]
-    if kind == "category":
-        counts = total.counts[name]
-        least = 1 + total.rows // RARE
-        known = sorted((text for text in counts if counts[text] >= least), key=lambda text: (-counts[text], text))
-        if len(counts) + bool(missing) > 1:
-            yield TableColumnConf(name=name, kind=kind, category=known[:MOST_CATEGORIES], missing=missing)
-    elif kind == "date":
-        yield from _learn_numbers(
-            name, missing, {part: date_part(sample.column(name), name, part) for part in PARTS}, kind
+def _classes(name: str, labels: ColumnSummary, rows: int) -> list[str]:
+    """Return the classes of labels that are texts or categories, sorted; those of numbers are these numbers.
+
+    Raises UserError for labels that are missing, that are dates, or that are all the same.
+    """
+    if labels.missing:
+        raise UserError(
+            f"the table has no label in record {labels.first_missing} of column {name!r}; leave records without a "
+            "label out"
         )
-    elif kind == "number":
-        yield from _learn_numbers(name, missing, {"": as_numbers(sample.column(name), name)}, kind)
-    elif kind == "boolean":
-        values = np.unique(as_numbers(sample.column(name), name))
-        if len(values[~np.isnan(values)]) + bool(missing) > 1:
-            yield TableColumnConf(name=name, kind=kind, missing=missing)
+    if labels.kind == "date":
+        raise UserError(f"column {name!r} of the table has dates, which are no labels; make numbers or texts of them")
+    classes = sorted(labels.counts or ())
+    if labels.kind != "number" and (labels.counts is None or len(classes) > MOST_CLASSES):
+        raise UserError(f"column {name!r} of the table has more than {MOST_CLASSES} texts, too many for classes")
+    if labels.low == labels.high or len(classes) == 1:
+        label = f"{labels.low:g}" if labels.kind == "number" else repr(classes[0])
+        raise UserError(f"column {name!r} has the label {label} in all {rows} records, so there is nothing to learn")
+    return classes if labels.kind == "category" else []
 
 
-def _learn_numbers(name: str, missing: int, numbers: dict[str, np.ndarray], kind: str) -> Iterable[TableColumnConf]:
-    """Yield what the numbers of a column are, by the part of a date, where they differ."""
-    for part, values in numbers.items():
-        values = values[~np.isnan(values)]
-        if len(values) and (values.min() < values.max() or missing):
-            quantiles = [float(f"{value:.9g}") for value in np.quantile(values, np.linspace(0, 1, QUANTILES))]
-            yield TableColumnConf(
-                name=name, kind=kind, part=part, quantile=quantiles, missing=missing,
-                mean=float(values.mean()), deviation=float(values.std()),
-            )  # fmt: skip
+@dataclass
+class ColumnLearner:
+    """Describes columns by the summary of all rows.
+
+    Attributes:
+        total: the summary.
+        dates: the parts of dates that are wanted: of all, or by column.
+        keeps_all: whether all categories are to be known.
+        categories: the columns that are asked to be categories.
+        left_out: the columns of which nothing can be learnt, by the reason.
+    """
+
+    total: PartSummary
+    dates: Dates
+    keeps_all: bool
+    categories: frozenset[str]
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    def describe(self, name: str) -> Iterator[TableColumnConf]:
+        """Yield what a column is, or each part of a date; nothing where nothing can be learnt of it."""
+        column = self.total.columns[name]
+        if column.kind in ("category", "boolean"):
+            differs = column.counts is None or len(column.counts) > 1
+        else:
+            differs = column.low + TINY < column.high
+        if not column.kind:
+            self._leave_out("no value in all records", name)
+        elif not differs and not column.missing:
+            self._leave_out("one value in all records", name)
+        elif column.kind == "category":
+            yield from self._describe_category(name, column)
+        elif column.kind == "boolean":
+            yield TableColumnConf(name=name, kind="boolean", missing=column.missing)
+        else:
+            yield from self._describe_numbers(name, column)
+            if column.kind == "number" and column.counts and 3 <= len(column.counts) <= MOST_NUMBERS:
+                yield self._conf_of_category(name, column)
+
+    def _leave_out(self, reason: str, name: str) -> None:
+        self.left_out.setdefault(reason, []).append(name)
+
+    def _describe_category(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
+        """Yield what a column of categories is, unless each occurs once."""
+        counts = column.sampled_counts if column.counts is None else column.counts
+        if max(counts.values(), default=0) < 2 and not column.missing:
+            self._leave_out("another text in each record", name)
+            return
+        conf = self._conf_of_category(name, column)
+        if name not in self.categories and len(conf.category) > 2 and all(map(is_number, conf.category)):
+            logger.warning(
+                "column %r has texts that are numbers, such as %r, which count as categories; make numbers of them, or "
+                "name it in categories=",
+                name,
+                conf.category[0],
+            )
+        yield conf
+
+    def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
+        """Return the categories of a column that occur often enough to be known, the most frequent one first."""
+        counts, rows = column.counts, self.total.rows
+        if counts is None:
+            counts, rows = column.sampled_counts, self.total.sampled
+        least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))
+        known = sorted((text for text in counts if counts[text] >= least), key=lambda text: (-counts[text], text))
+        if self.keeps_all and (column.counts is None or len(known) > MOST_CATEGORIES):
+            raise UserError(
+                f"column {name!r} of the table has more than {MOST_CATEGORIES} categories, which cannot all be known; "
+                'leave unknown="error" out, or the column'
+            )
+        return TableColumnConf(name=name, kind="category", category=known[:MOST_CATEGORIES], missing=column.missing)
+
+    def _describe_numbers(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
+        """Yield what the numbers of a column are, or the parts of its dates that differ."""
+        sample = np.concatenate(column.sample).astype(np.float64)
+        if not len(sample):
+            sample = np.array([column.low, column.high])
+        if column.kind == "number":
+            yield _conf_of_numbers(name, "number", "", column.missing, sample, column.low, column.high)
+            return
+        import pyarrow
+
+        times = pyarrow.array(sample.astype(np.int64), pyarrow.timestamp("us"))
+        parts = self.dates.get(name, ()) if isinstance(self.dates, Mapping) else self.dates
+        for part in parts or PARTS:
+            if part not in PARTS:
+                raise UserError(f"dates has the part {part!r}{nearest_or_listed(part, PARTS, 'these are')}")
+            numbers = date_part(times, name, part)
+            low, high = float(numbers.min()), float(numbers.max())
+            if low < high or column.missing:
+                yield _conf_of_numbers(name, "date", part, column.missing, numbers, low, high)
+            elif parts:
+                self._leave_out("one value in all records", f"{name}.{part}")
+
+
+def _conf_of_numbers(
+    name: str, kind: str, part: str, missing: int, numbers: np.ndarray, low: float, high: float
+) -> TableColumnConf:
+    """Return what the numbers of a column are; ``low`` and ``high`` are the ends of all, not of a sample only."""
+    quantiles = np.quantile(numbers, np.linspace(0, 1, QUANTILES))
+    quantiles[0], quantiles[-1] = low, high
+    quantiles[np.abs(quantiles) < TINY] = 0
+    size = max(abs(low), abs(high))
+    ratio = size / (high - low) if low < high else 1.0
+    digits = 9 + int(math.log10(min(max(ratio, 1.0), 1e8)))  # so that numbers with a large offset keep what differs
+    exponent = math.frexp(size)[1]  # squares of numbers of any size are no infinity then
+    deviation = math.ldexp(float(np.ldexp(numbers, -exponent).std()), exponent)
+    return TableColumnConf(
+        name=name, kind=kind, part=part, quantile=[float(f"{value:.{digits}g}") for value in quantiles],
+        mean=float(numbers.mean()), deviation=deviation, missing=missing,
+    )  # fmt: skip

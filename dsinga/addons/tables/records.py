@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.tables.columns import Columns, RecordParts
+from dsinga.addons.tables.columns import RecordParts, TableColumns
 from dsinga.addons.tables.definition import TableDefinition
 from dsinga.addons.tables.frames import Frame, open_frame
-from dsinga.addons.tables.learning import learn
-from dsinga.addons.tables.values import as_numbers, as_texts, kind_of
+from dsinga.addons.tables.learning import Dates, learn
+from dsinga.addons.tables.values import as_numbers, indexed_texts, is_missing
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest, nearest_or_listed, register
+from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_path
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.arrays import ArrayColumn, check_block
-from dsinga.data.sources.open_records import Options, open_labels_of
+from dsinga.data.sources.arrays import ArrayColumn, Options, check_block
+from dsinga.data.sources.dask_arrays import compute
+from dsinga.data.sources.open_records import open_labels_of
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
 
 Encode = Callable[[Any, int], np.ndarray]  # returns the rows of an Arrow table; of its first row the number is given
@@ -46,11 +48,9 @@ class TableRecords(RecordSource):
 
     kind = "table"
 
-    def __init__(
-        self, data: Any, definition: TableDefinition, y: Any = None, *, has_labels: bool = True,
-    ):  # fmt: skip
+    def __init__(self, data: Any, definition: TableDefinition, y: Any = None, *, has_labels: bool = True):
         self.frame, self.definition, self._y = open_frame(data), definition, y
-        self._encoder = Columns(definition)
+        self._encoder = TableColumns(definition)
         if not len(self.frame):
             raise UserError(f"{self.frame.location} has no records")
         for name in self._encoder.names:
@@ -64,6 +64,7 @@ class TableRecords(RecordSource):
         if y is not None:
             labels, names = open_labels_of(y, "y", len(self.frame), Options(classes=classes or None))
             classes = [*(names or ())]
+            self.definition = definition.replace(classes=classes)
         elif has_labels and definition.label in self.frame.names:
             labels = _label_column(self.frame, definition)
         super().__init__(self.frame.location, records, labels, classes=classes)
@@ -74,7 +75,7 @@ class TableRecords(RecordSource):
         return self._encoder.parts
 
     def bins(self, count: int = 48) -> list[list[float]]:
-        """Return the edges of bins of each number, for piecewise-linear embeddings; see :meth:`.Columns.bins`."""
+        """Return the edges of bins of each number, for piecewise-linear embeddings; see :meth:`.TableColumns.bins`."""
         return self._encoder.bins(count)
 
     def job_settings(self) -> dict[str, Any]:
@@ -101,14 +102,16 @@ def table(
     label: str | None = None,
     columns: Sequence[str] | TableDefinition | None = None,
     categories: Sequence[str] = (),
+    dates: Dates = (),
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableRecords:
     """Return a data frame as records to train from, (width,) float32; learn what its columns are.
 
     Numbers are scaled, and a flag says which are missing. Texts and categories become codes, in the order of how often
-    they occur; 0 is a missing or an unknown one. Of dates the parts that differ become numbers. A net that is trained
-    on the records reads other frames by the names of their columns.
+    they occur; 0 is a missing or an unknown one, such as one that occurs once. Of dates the parts that differ become
+    numbers. Columns of which nothing can be learnt, such as those of one value, are left out, which the log says. A net
+    that is trained on the records reads other frames by the names of their columns.
 
     Args:
         data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.
@@ -117,63 +120,74 @@ def table(
         columns: the names of the columns to learn from, by default all but ``label``; or the ``definition`` of other
             records, by which this frame is read, too.
         categories: columns of numbers that are categories, such as codes of places.
+        dates: the parts of dates, such as ["month", "hour"], or {"departure": ["hour"]} by column; by default those
+            that differ of "day" (days since 1970), "year", "month", "monthday", "yearday", "weekday" (0 is Monday),
+            "hour", "minute" and "second".
         scaling: how numbers are scaled: "quantile", "robust" or "standard"; see :class:`.TableDefinition`.
         unknown: what a category counts as that the training data lack: "missing", or "error", which refuses it.
 
     Raises:
-        UserError: a column is not there, or has no values of a kind that a table has, or infinity.
+        UserError: a column is not there, or has no values of a kind that a table has, or infinity; or all labels are
+            the same.
     """
     frame = open_frame(data)
     if label is not None and label not in frame.names:
         raise UserError(f"the table has no column {label!r}{nearest_or_listed(label, frame.names, 'it has')}")
     if isinstance(columns, TableDefinition):
         return TableRecords(frame, columns, y, has_labels=y is not None or columns.label in frame.names)
+    if label is not None and y is not None:
+        raise UserError("labels are given by y and by label; leave one of the two out")
     names = [name for name in frame.names if name != label] if columns is None else list(columns)
     if label in names:
         raise UserError(f"columns has {label!r}, the labels, from which nothing is to be learnt; leave it out")
-    definition = learn(frame, names, categories, scaling, unknown)
-    if label is not None:
-        definition = definition.replace(label=label, classes=_classes(frame, label))
+    definition = learn(frame, names, label, categories=categories, dates=dates, scaling=scaling, unknown=unknown)
+    if y is not None:
+        definition = definition.replace(classes=_classes_of(y))
     return TableRecords(frame, definition, y)
 
 
-def _classes(frame: Frame, label: str) -> list[str]:
-    """Return the classes of labels that are texts or categories, sorted; those of numbers are these numbers."""
-    classes: set[str] = set()
-    for part in range(len(frame.lengths)):
-        column = frame.read(part, [label]).column(label)
-        if kind_of(column.type) != "category":
-            return []
-        classes |= {text for text in as_texts(column, label).unique().to_pylist() if text is not None}
-    return sorted(classes)
+def _classes_of(y: Any) -> list[str]:
+    """Return the classes of labels that are texts, sorted; nothing for other labels, or for categories."""
+    if is_dask_collection(y) and str(y.dtype) in ("object", "string", "str"):
+        (y,) = compute(y.unique() if is_dask_frame(y) else y)
+    elif is_dask_collection(y) or is_path(y) or str(getattr(y, "dtype", "")) == "category":
+        return []
+    labels = np.asarray(y)
+    return sorted({str(label) for label in labels.ravel()}) if labels.dtype.kind in "OSUT" else []
 
 
 def _label_column(frame: Frame, definition: TableDefinition) -> Column:
-    name = definition.label
-    return _column(frame, [name], partial(_encode_labels, definition), (), name, labels=True)
+    """Return the labels of a frame: those of Dask are computed at once, unless they are large."""
+    name, encode = definition.label, partial(_encode_labels, definition)
+    if frame.path is None and len(frame) * 8 <= SMALL_BYTES:
+        labels = frame.reduce([name], encode, lambda parts: np.concatenate(list(parts)))
+        return ArrayColumn(labels, name, labels=True)
+    return _column(frame, [name], encode, (), name, labels=True)
 
 
 def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.ndarray:
     """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32."""
     import pyarrow
+    import pyarrow.compute
 
     name = definition.label
     column = table.column(name)
-    missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-    if missing.any():
+    if (missing := is_missing(column)).any():
         raise UserError(
             f"the table has no label in record {first + int(np.argmax(missing))} of column {name!r}; leave records "
             "without a label out"
         )
     if definition.classes:
-        texts = as_texts(column, name)
-        places = pyarrow.compute.index_in(texts, value_set=pyarrow.array(definition.classes, texts.type))
-        if places.null_count:
-            row = int(np.argmax(places.is_null().to_numpy(zero_copy_only=False)))
-            known = nearest_or_listed(texts[row].as_py(), definition.classes, "its classes are")
-            raise UserError(f"column {name!r} has the label {texts[row].as_py()!r} in record {first + row}{known}")
-        codes: np.ndarray = places.to_numpy(zero_copy_only=False).astype(np.int64)
-        return codes
+        labels = [np.empty(0, np.int64)]
+        for texts, places in indexed_texts(column, name):
+            codes = pyarrow.compute.index_in(texts, value_set=pyarrow.array(definition.classes, texts.type))
+            labels.append(codes.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)[places])
+            if (new := labels[-1] < 0).any():
+                row = int(np.argmax(new))
+                label, record = texts[int(places[row])].as_py(), first + sum(map(len, labels[:-1])) + row
+                known = nearest_or_listed(label, definition.classes, "its classes are")
+                raise UserError(f"column {name!r} has the label {label!r} in record {record}{known}")
+        return np.concatenate(labels)
     if pyarrow.types.is_integer(column.type) or pyarrow.types.is_boolean(column.type):
         return np.asarray(column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False), np.int64)
     return as_numbers(column, name).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Reads the values of an Arrow column: as numbers, as texts of categories, or as parts of dates."""
+"""Reads the values of an Arrow column: as numbers, as categories, or as parts of dates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ ARROW_PARTS = {"monthday": "day", "yearday": "day_of_year", "weekday": "day_of_w
 MOST_DAYS = 100_000  # between the first and the last date of which each is looked up
 
 
+KINDS_OF_CATEGORIES = ("category", "number", "boolean", "date")
+
+
 def kind_of(arrow_type: Any) -> str | None:
     """Return what the values of an Arrow type are: a kind of :data:`.definition.KINDS`, or "" for no values at all.
 
@@ -29,24 +32,46 @@ def kind_of(arrow_type: Any) -> str | None:
         return "boolean"
     if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type):
         return "number"
-    if types.is_duration(arrow_type):
+    if types.is_duration(arrow_type) or types.is_time(arrow_type):
         return "number"
     if types.is_timestamp(arrow_type) or types.is_date(arrow_type):
         return "date"
     if types.is_dictionary(arrow_type):
-        return "category"
-    is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
-    return "category" if is_text else None
+        return None if kind_of(arrow_type.value_type) is None else "category"
+    return "category" if _is_text(arrow_type) else None
 
 
-def require_kind(column: Any, name: str, *kinds: str) -> None:
-    """Raise UserError unless the values of an Arrow column are of one of these kinds, or all missing."""
+def _is_text(arrow_type: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type))
+
+
+def is_missing(column: Any) -> np.ndarray:
+    """Return whether each value of an Arrow column is missing: null, or NaN."""
+    missing: np.ndarray = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return missing
+
+
+def _of_kind(column: Any, name: str, *kinds: str) -> Any:
+    """Return an Arrow column, decoded where its categories are of one of these kinds.
+
+    Raises UserError for values of other kinds, unless all are missing.
+    """
+    import pyarrow
+
+    column_type = column.type
+    if pyarrow.types.is_dictionary(column_type) and kind_of(column_type.value_type) in kinds:
+        column = column.cast(column_type.value_type)
     kind = kind_of(column.type)
-    if kind != "" and kind not in kinds:
-        has = WORDS.get(kind or "", f"values of type {column.type}")
-        raise UserError(
-            f"column {name!r} of the table has {has}, but {WORDS[kinds[0]]} in the records of training; convert it"
-        )
+    if kind in kinds:
+        return column
+    if kind == "" or column.null_count == len(column) or kind == "number" and is_missing(column).all():
+        return pyarrow.nulls(len(column), pyarrow.bool_() if "boolean" in kinds else pyarrow.timestamp("us"))
+    has = WORDS.get(kind or "", f"values of type {column_type}")
+    raise UserError(
+        f"column {name!r} of the table has {has}, but {WORDS[kinds[0]]} in the records of training; convert it"
+    )
 
 
 class Indexed(NamedTuple):
@@ -78,52 +103,62 @@ def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
 
 
 def as_numbers(column: Any, name: str) -> np.ndarray:
-    """Return an Arrow column of numbers or booleans as float64, NaN where a value is missing; durations in seconds."""
+    """Return an Arrow column of numbers or booleans as float64, NaN where a value is missing.
+
+    Durations, and times of a day, are in seconds; -0.0 becomes 0.0.
+    """
     import pyarrow
 
-    require_kind(column, name, "number", "boolean")
-    if pyarrow.types.is_duration(column.type):
-        microseconds = column.cast(pyarrow.duration("us"), safe=False).cast(pyarrow.int64())
-        return _to_numpy(microseconds.cast(pyarrow.float64(), safe=False)) / 1e6
+    column, unit = _of_kind(column, name, "number", "boolean"), 1.0
+    if pyarrow.types.is_duration(column.type) or pyarrow.types.is_time(column.type):
+        to_unit = pyarrow.duration if pyarrow.types.is_duration(column.type) else pyarrow.time64
+        column, unit = column.cast(to_unit("us"), safe=False).cast(pyarrow.int64()), 1e6
     if pyarrow.types.is_boolean(column.type):
         column = column.cast(pyarrow.uint8())
-    return _to_numpy(column.cast(pyarrow.float64(), safe=False))
+    return _to_numpy(column.cast(pyarrow.float64(), safe=False)) / unit + 0.0
 
 
 def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield for each stretch of rows of an Arrow column of categories its texts, and the place of each row's text.
 
-    The place of a missing value is the number of texts.
+    The place of a missing value is the number of texts. A text may be there twice, or be null. Whole numbers have no
+    point, whatever their type.
     """
     import pyarrow
 
-    if not pyarrow.types.is_dictionary(column.type):
-        column = as_texts(column, name).dictionary_encode()
+    if kind_of(column.type) not in KINDS_OF_CATEGORIES:
+        column = _of_kind(column, name, "category", *KINDS_OF_CATEGORIES)
+    if pyarrow.types.is_string_view(column.type):
+        column = column.cast(pyarrow.large_string())
     for part in column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]:
-        texts = as_texts(part.dictionary, name)
-        places = part.indices.cast(pyarrow.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
+        coded = part if pyarrow.types.is_dictionary(part.type) else part.dictionary_encode()
+        texts = _texts_of(coded.dictionary)
+        places = coded.indices.cast(pyarrow.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
         if texts.null_count:
-            places = np.where(
-                np.append(texts.is_null().to_numpy(zero_copy_only=False), False)[places], len(texts), places
-            )
+            is_null = np.append(texts.is_null().to_numpy(zero_copy_only=False), False)
+            places = np.where(is_null[places], len(texts), places)
         yield texts, places
 
 
-def as_texts(column: Any, name: str) -> Any:
-    """Return an Arrow column of categories as texts; whole numbers have no point, whatever their type."""
+def _texts_of(values: Any) -> Any:
+    """Return an Arrow array of values of one kind as large strings: the same text for a number of any type."""
     import pyarrow
-    import pyarrow.compute
 
-    require_kind(column, name, "category", "number", "boolean")
-    text = pyarrow.large_string()
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pyarrow.types.is_floating(column.type):
-        column = pyarrow.compute.if_else(pyarrow.compute.is_nan(column), None, column)
-        whole = pyarrow.compute.equal(column, pyarrow.compute.trunc(column))
-        if pyarrow.compute.all(whole).as_py() is not False:
-            column = column.cast(pyarrow.int64())
-    return column.cast(text)
+    if pyarrow.types.is_decimal(values.type):
+        texts = [None if value is None else f"{value.normalize():f}" for value in values.to_pylist()]
+        return pyarrow.array(texts, pyarrow.large_string())
+    if pyarrow.types.is_floating(values.type):
+        return pyarrow.array(map(_text_of, values.to_numpy(zero_copy_only=False)), pyarrow.large_string())
+    if kind_of(values.type) == "date":
+        values = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), safe=False)
+    return values.cast(pyarrow.large_string())
+
+
+def _text_of(number: Any) -> str | None:
+    """Return the text of a numpy float: a whole one without a point, others with the digits of their type."""
+    if np.isnan(number):
+        return None
+    return str(int(number)) if np.isfinite(number) and number == np.trunc(number) else str(number)
 
 
 def date_part(column: Any, name: str, part: str) -> np.ndarray:
@@ -136,20 +171,23 @@ class Dates:
     """The dates of an Arrow column, of which parts are looked up by the day and by the second of the day.
 
     Dates of a time zone count by its clock.
+
+    Attributes:
+        microseconds: since 1970, (rows,) int64; 0 for a missing date.
     """
 
     def __init__(self, column: Any, name: str):
         import pyarrow
         import pyarrow.compute
 
-        require_kind(column, name, "date")
+        column = _of_kind(column, name, "date")
         if getattr(column.type, "tz", None):
             column = pyarrow.compute.local_timestamp(column)
         dates = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
         self._missing = dates.is_null().to_numpy(zero_copy_only=False) if dates.null_count else None
-        self._microseconds = (dates.fill_null(0) if dates.null_count else dates).to_numpy(zero_copy_only=False)
-        self._days = self._microseconds // DAY
-        self._seconds = ((self._microseconds - self._days * DAY) // 1_000_000).astype(np.int32)  # of the day
+        self.microseconds = (dates.fill_null(0) if dates.null_count else dates).to_numpy(zero_copy_only=False)
+        self._days = self.microseconds // DAY
+        self._seconds = ((self.microseconds - self._days * DAY) // 1_000_000).astype(np.int32)  # of the day
         self._first, self._last = int(self._days.min(initial=0)), int(self._days.max(initial=0))
 
     def part(self, part: str) -> Indexed | np.ndarray:
@@ -158,7 +196,7 @@ class Dates:
         import pyarrow.compute as functions
 
         if part == "day":
-            days = self._microseconds / DAY
+            days = self.microseconds / DAY
             if self._missing is not None:
                 days[self._missing] = np.nan
             return days
@@ -180,5 +218,5 @@ class Dates:
 
 def _to_numpy(column: Any) -> np.ndarray:
     """Return an Arrow column of float64, in which missing values become NaN."""
-    numbers: np.ndarray = column.to_numpy(zero_copy_only=False) if hasattr(column, "type") else column
+    numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
     return numbers

@@ -19,6 +19,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import register
+from dsinga.data.array_kinds import is_dask_frame
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.missing_values import plain_array, with_nan
@@ -231,7 +232,7 @@ def compute(*collections: Any) -> tuple[Any, ...]:
 
 
 class DaskGraph:
-    """The optimised tasks of a dask array.
+    """The optimised tasks of a dask array or data frame.
 
     The tasks that are needed run in the calling thread, one after another, without a scheduler: so a worker that reads
     waits for no thread of the cluster. Values that a cluster keeps (of a persisted array) are fetched from its Dask
@@ -257,7 +258,8 @@ class DaskGraph:
         from dask.core import flatten
 
         self._futures = {future.key: future for future in _finished_futures(array, name)}
-        (optimised,) = dask.optimize(array)
+        # dask.optimize fails for a frame of delayed partitions, whose keys are texts.
+        optimised = array.optimize() if is_dask_frame(array) else dask.optimize(array)[0]
         self.tasks: Mapping[Any, Any] = dict(optimised.__dask_graph__())
         self.keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
 

@@ -49,7 +49,7 @@ def test_all_kinds_of_frames_give_the_same_records(convert):
     rows = np.arange(len(frame))
     for got, known in zip(table.read(rows), expected.read(rows), strict=True):
         np.testing.assert_array_equal(got, known)
-    assert table.parts.sizes == (4,)
+    assert table.parts.sizes == (5, 4)  # of stops, and of carriers
     assert table.parts.flags == ("is_full", "distance is missing")
 
 

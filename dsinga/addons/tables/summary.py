@@ -1,0 +1,174 @@
+"""Summarises the rows of one part of a data frame, so that summaries of all parts tell what its columns are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.tables.values import WORDS, Dates, as_numbers, indexed_texts, is_missing, kind_of
+from dsinga.base.errors import UserError
+from dsinga.data.conversion import nonfinite_error
+
+MOST_COUNTED = 200_000  # different texts of a column that are counted in all rows; of more those in the sample are
+
+MOST_NUMBERS = 31  # different whole numbers of a column that count as categories, too
+
+
+@dataclass
+class ColumnSummary:
+    """What the learning of a column needs to know about some rows; the summaries of several parts are added up.
+
+    Attributes:
+        kind: the kind of its values; "" for no value at all.
+        missing: how many values are missing.
+        first_missing: the number of the first record without a value; None where each has one.
+        counts: of categories, booleans and few whole numbers, how often each occurs; None where there are too many.
+        sampled_counts: how often each occurs in the sample of rows.
+        low: the smallest number; of dates in microseconds.
+        high: the largest number.
+        sample: the numbers, or the times, of the sample of rows, without missing ones, an array for each part.
+    """
+
+    kind: str = ""
+    missing: int = 0
+    first_missing: int | None = None
+    counts: Counter[str] | None = field(default_factory=Counter)
+    sampled_counts: Counter[str] = field(default_factory=Counter)
+    low: float = np.inf
+    high: float = -np.inf
+    sample: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, other: ColumnSummary) -> None:
+        """Add the rows that follow, of the same kind or without a value."""
+        self.kind = self.kind or other.kind
+        self.missing += other.missing
+        self.first_missing = other.first_missing if self.first_missing is None else self.first_missing
+        if self.counts is None or other.counts is None:
+            self.counts = None
+        else:
+            self.counts.update(other.counts)
+            self.counts = None if len(self.counts) > MOST_COUNTED else self.counts
+        self.sampled_counts.update(other.sampled_counts)
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.sample += other.sample
+
+
+@dataclass
+class PartSummary:
+    """What the learning of columns needs to know about some rows of a frame.
+
+    Attributes:
+        start: the number of the first row.
+        rows: how many rows.
+        sampled: how many of these are in the sample.
+        columns: the summary of each column, by name.
+    """
+
+    start: int
+    rows: int
+    sampled: int
+    columns: dict[str, ColumnSummary]
+
+    def add(self, other: PartSummary) -> None:
+        """Add the rows that follow. Raises UserError for a column whose kinds differ."""
+        for name, column in other.columns.items():
+            known = self.columns[name]
+            if column.kind and known.kind and column.kind != known.kind:
+                raise UserError(
+                    f"column {name!r} of the table has {WORDS[known.kind]} in one part and {WORDS[column.kind]} in the "
+                    f"part from record {other.start}; give all parts one dtype"
+                )
+            known.add(column)
+        self.rows += other.rows
+        self.sampled += other.sampled
+
+
+def merge(summaries: Iterable[PartSummary]) -> PartSummary:
+    """Return the summary of all rows of parts that follow each other."""
+    total = None
+    for summary in summaries:
+        if total is None:  # not the first summary itself, which Dask may keep
+            total = PartSummary(summary.start, 0, 0, {name: ColumnSummary() for name in summary.columns})
+        total.add(summary)
+    assert total is not None, "a frame has a part"
+    return total
+
+
+def summarise(table: Any, start: int, *, categories: Collection[str], share: float) -> PartSummary:
+    """Return the summary of the rows of an Arrow table, of which the first has the number ``start``.
+
+    ``categories`` are columns of categories whatever their values. A ``share`` of all rows is in the sample. Raises
+    UserError for values of no kind that a table has, and for infinity.
+    """
+    drawn = _drawn(table.num_rows, start, share)
+    columns = {
+        name: _summary_of(table.column(name), name, name in categories, start, drawn) for name in table.column_names
+    }
+    return PartSummary(start, table.num_rows, int(drawn.sum()), columns)
+
+
+def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np.ndarray) -> ColumnSummary:
+    kind = kind_of(column.type)
+    if kind is None:
+        raise UserError(
+            f"column {name!r} of the table has values of type {column.type}, which are no numbers, texts or dates; "
+            "leave the column out"
+        )
+    missing = is_missing(column)
+    first_missing = start + int(np.argmax(missing)) if missing.any() else None
+    if missing.all():
+        return ColumnSummary("", len(missing), first_missing)
+    summary = ColumnSummary("category" if is_category else kind, int(missing.sum()), first_missing)
+    if summary.kind in ("category", "boolean"):
+        summary.counts, summary.sampled_counts = _text_counts(column, name, drawn)
+        return summary
+    if kind == "date":
+        values = Dates(column, name).microseconds
+    else:
+        values = as_numbers(column, name)
+        if (bad := np.isinf(values)).any():
+            raise nonfinite_error("the table", "infinity", start + int(np.argmax(bad)), f"column {name!r}")
+    known = values[~missing] if summary.missing else values
+    summary.low, summary.high = float(known.min()), float(known.max())
+    summary.sample = [values[drawn & ~missing]]
+    summary.counts = None if kind == "date" else _counts_of_few(known)
+    return summary
+
+
+def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str] | None, Counter[str]]:
+    """Return how often each text occurs in all rows, None where there are too many, and in those that are drawn."""
+    counts: Counter[str] = Counter()
+    sampled: Counter[str] = Counter()
+    start = 0
+    for texts, places in indexed_texts(column, name):
+        for counter, chosen in ((counts, places), (sampled, places[drawn[start : start + len(places)]])):
+            numbers = np.bincount(chosen, minlength=len(texts))[: len(texts)]
+            occurring = np.flatnonzero(numbers)
+            for text, number in zip(texts.take(occurring).to_pylist(), numbers[occurring].tolist(), strict=True):
+                counter[text] += number
+        start += len(places)
+    return (counts if len(counts) <= MOST_COUNTED else None), sampled
+
+
+def _counts_of_few(numbers: np.ndarray) -> Counter[str] | None:
+    """Return how often each number occurs, if they are whole and few."""
+    for values in (numbers[:1000], numbers):
+        distinct, counts = np.unique(values, return_counts=True)
+        if len(distinct) > MOST_NUMBERS or (distinct != np.trunc(distinct)).any():
+            return None
+    return Counter(dict(zip((str(int(value)) for value in distinct), counts.tolist(), strict=True)))
+
+
+def _drawn(rows: int, start: int, share: float) -> np.ndarray:
+    """Return which rows are in the sample, by a hash of their numbers (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        hashes = np.arange(start + 1, start + rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
+    drawn: np.ndarray = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 < share
+    return drawn
