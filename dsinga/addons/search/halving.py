@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from dsinga.addons.search.metric_values import Rung
 from dsinga.base.advice import option
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.extensions import create_extensions
+from dsinga.extensions import ExtensionLike, create_extensions
 from dsinga.reading.checked_job import CheckedJob
 
 
@@ -46,14 +44,14 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
     return [Rung(step, total) for step in reversed(steps)]
 
 
-def recorded_steps(checked: CheckedJob, given: Any, monitor: str) -> Callable[[int], int]:
+def recorded_steps(checked: CheckedJob, given: Sequence[ExtensionLike], monitor: str) -> Callable[[int], int]:
     """Return a function of a step of a job: at which step, from that one on, the metric ``monitor`` is known next.
 
-    ``given`` are the extensions that the job does not name.
+    ``given`` are the extensions that the job does not name; they are changed as by a run.
     """
     job, epochs = checked.job, checked.epochs if checked.job.epochs else None
     phase = monitor.partition("/")[0]
-    extensions = create_extensions(job, copy.deepcopy(given), epochs)
+    extensions = create_extensions(job, given, epochs)
     triggers = [extension.trigger for extension in extensions if extension.phase == phase]
 
     def recorded(step: int) -> int:

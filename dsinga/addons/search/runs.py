@@ -233,7 +233,7 @@ class SearchRuns:
             workers=self._plan.options.workers if job.cluster else workers,
             workspace=folder,
             resume="auto" if self._plan.resume or rung else False,
-            extensions=[*map(_copied, self._plan.options.extensions), entry.values],
+            extensions=[*map(copied, self._plan.options.extensions), entry.values],
         )
         entry.run = Run(
             Execution(job, ClusterSource(self._client), options, max_threads, entry.begin, shows_wait=False)
@@ -370,7 +370,7 @@ class SearchRuns:
         return f"{done}; go on with {how_to_resume()}"
 
 
-def _copied(extension: ExtensionLike) -> ExtensionLike:
+def copied(extension: ExtensionLike) -> ExtensionLike:
     """Return an extension for one run: those of dsinga remember things, functions are the user's to share."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension
 

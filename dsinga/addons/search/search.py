@@ -18,7 +18,7 @@ from distributed import Client
 from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, recorded_steps
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
-from dsinga.addons.search.runs import SearchPlan, SearchRuns
+from dsinga.addons.search.runs import SearchPlan, SearchRuns, copied
 from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
@@ -121,7 +121,7 @@ def search(
     result.ranges = ranges_of(space)
     rungs: Sequence[Rung] = ()
     if halving is not None:
-        recorded = recorded_steps(first, training_options.extensions, best.monitor)
+        recorded = recorded_steps(first, list(map(copied, training_options.extensions)), best.monitor)
         rungs = make_rungs(first.job.train_steps, halving, first_rung, recorded)
     plan = SearchPlan(
         settings, jobs, make, sampled, training_options, mode, rungs, halving or 1, asynchronous, resume,

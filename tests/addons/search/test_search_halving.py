@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,11 +195,22 @@ def test_a_run_that_ends_by_itself_is_compared_without_further_steps(short: Job,
     assert result.best["score"] == min(row["score"] for row in result)
 
 
+class Counting:
+    """A function of all runs, which cannot be copied."""
+
+    def __init__(self) -> None:
+        self.count, self._lock = 0, threading.Lock()
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        with self._lock:
+            self.count += 1
+
+
 def test_settings_that_are_good_go_on_before_the_others_end(
     short: Job, client: Client, tmp_path: Path, whole: SearchResult
 ) -> None:
     search: dict[str, Any] = {"job": short, "space": {RATE: RATES}, "client": client, "workspace": tmp_path}
-    search |= {"progress": False, "halving": 2, "asynchronous": True}
+    search |= {"progress": False, "halving": 2, "asynchronous": True, "extensions": [Counting()]}
     result = dsinga.search(**search, first_rung=4)
     check_beginnings(result, whole)
     assert result.best["score"] == whole[result.best["number"]]["score"]
