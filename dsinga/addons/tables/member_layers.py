@@ -66,9 +66,9 @@ class BatchEnsemble(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         _, r, s, bias = params
         weight = ctx.ops.as_factor(params[0])
-        scaled = (self._of_members(sources[0]) * r).reshape(-1, r.shape[1])
+        scaled = _scaled(self._of_members(sources[0]), r, ctx.ops)
         products = ctx.ops.inner_product(scaled, weight, None).reshape(-1, *s.shape)
-        y = products * s
+        y = _scaled(products, s, ctx.ops).reshape(products.shape)
         y += bias
         return Output(y, saved=(scaled, products, weight) if ctx.training else None)
 
@@ -77,16 +77,17 @@ class BatchEnsemble(Layer):
     ) -> Gradients:
         (_, r, s, _), (scaled, products, weight) = params, output.saved
         xp, x = ctx.ops.xp, self._of_members(sources[0])
-        for_products = (grad * s).reshape(-1, s.shape[1])
+        for_products = _scaled(grad, s, ctx.ops)
         for_scaled, for_weight, _ = ctx.ops.inner_product_grad(scaled, weight, for_products, False, True, False)
         assert for_scaled is not None
         for_scaled = for_scaled.reshape(-1, *r.shape)
-        for_r = (for_scaled * x).sum(axis=0)
-        for_s = (grad * products).sum(axis=0)
+        is_own = sources[0].ndim == 3
+        for_r = xp.einsum("bmn,bmn->mn" if is_own else "bmn,bln->mn", for_scaled, x)
+        for_s = xp.einsum("bmn,bmn->mn", grad, products)
         for_source = None
         if needs[0]:
-            is_own = sources[0].ndim == 3
-            for_source = for_scaled * r if is_own else xp.einsum("bmn,mn->bn", for_scaled, r)
+            own = _scaled(for_scaled, r, ctx.ops).reshape(for_scaled.shape) if is_own else None
+            for_source = xp.einsum("bmn,mn->bn", for_scaled, r) if own is None else own
         return (for_source,), (for_weight, for_r, for_s, grad.sum(axis=0))
 
     def _of_members(self, x: Array) -> Array:
@@ -101,6 +102,12 @@ class BatchEnsemble(Layer):
 
     def _scaled_bytes(self, rows: int) -> int:
         return float_bytes(rows, (rows, self.shape[1], self.source_shapes[0][-1]))
+
+
+def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
+    """Return x (B, k, n), or (B, 1, n), times the factors (k, n) as a matrix (B·k, n)."""
+    y = ops.xp.multiply(x, factors, out=ops.empty((len(x), *factors.shape), factors.dtype))
+    return y.reshape(-1, factors.shape[1])
 
 
 @register("layer", kMemberDense=901)
