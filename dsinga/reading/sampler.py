@@ -28,7 +28,8 @@ class Sampler:
     that reading in this order decodes few chunks: the chunks of an epoch are permuted; the records of each chunk are
     permuted and dealt over 8 consecutive *slots*; and each slot, an eighth of each of 8 chunks, is permuted. So batches
     of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step costs
-    O(batchsize) on average.
+    O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode: the rows of a batch are
+    sorted by the turns 0 to 7 of their chunks, so that each worker, which has consecutive ones, decodes few of them.
 
     Attributes:
         length: number of records in the store.
@@ -69,7 +70,7 @@ class Sampler:
             return first, np.arange(first, first + IN_ORDER) % self.length
         if self.lengths is not None and self.grouped:
             return self._group(position, self.lengths)
-        return self._slot(position)
+        return self._slot(position) if isinstance(self.chunk, int) else self._sorted_batch(position, self.chunk)
 
     def _slot(self, position: int) -> Run:
         """Return the slot at a position of the endless shuffled order."""
@@ -79,12 +80,22 @@ class Sampler:
         rows = _slot_rows(self.length, self.chunk, self.seed, epoch, number)
         return epoch * self.length + int(ends[number]) - len(rows), rows
 
+    def _sorted_batch(self, position: int, ends: tuple[int, ...]) -> Run:
+        """Return the rows of the batch at a position, as far as they are in one epoch, by the turns of their chunks."""
+        first, last = self._stretch(position, self.batchsize)
+        rows = _between(first, last, self._slot)
+        turns = _epoch_order(self.length, ends, self.seed, position // self.length).turns
+        return first, rows[np.argsort(turns[np.searchsorted(ends, rows, side="right")], kind="stable")]
+
+    def _stretch(self, position: int, size: int) -> tuple[int, int]:
+        """Return the ends of the ``size`` positions around one, counted from step 0, as far as in one epoch."""
+        number, epoch = (position - self.skip) // size, position // self.length
+        first = max(self.skip + number * size, epoch * self.length)
+        return first, min(self.skip + (number + 1) * size, (epoch + 1) * self.length)
+
     def _group(self, position: int, lengths: SequenceLengths) -> Run:
         """Return the rows of the ``grouped`` batches at a position, as far as they are in one epoch."""
-        size = self.grouped * self.batchsize
-        group, epoch = (position - self.skip) // size, position // self.length
-        first = max(self.skip + group * size, epoch * self.length)
-        last = min(self.skip + (group + 1) * size, (epoch + 1) * self.length)
+        first, last = self._stretch(position, self.grouped * self.batchsize)
         return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
@@ -123,10 +134,14 @@ def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The order of chunks in one epoch, and the end position of each slot, a group of rows of several chunks."""
+    """The order of chunks in one epoch, and the end position of each slot, a group of rows of several chunks.
+
+    ``turns`` (chunks,) uint8 are those of the chunks: 0 to 7 and again, in this order.
+    """
 
     chunks: np.ndarray
     slot_ends: np.ndarray
+    turns: np.ndarray
 
 
 # The samplers of a process share these caches, since the worker threads of a group ask for the same slots.
@@ -145,7 +160,9 @@ def _epoch_order(length: int, chunk: Chunk, seed: int, epoch: int) -> _EpochOrde
         np.roll(_share_start(sizes, share + 1, shares) - _share_start(sizes, share, shares), share)
         for share in range(shares)
     )
-    return _EpochOrder(chunks, np.cumsum(slot_sizes))
+    turns = np.empty(count, np.uint8)
+    turns[chunks] = np.arange(count) % MIXED_CHUNKS
+    return _EpochOrder(chunks, np.cumsum(slot_sizes), turns)
 
 
 @lru_cache(maxsize=8)

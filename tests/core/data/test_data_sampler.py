@@ -42,11 +42,20 @@ class TestOrder:
             assert len(set(few.tolist())) <= MIXED_CHUNKS + 1
 
     @given(length=lengths, batchsize=batchsizes, seed=seeds, chunk=chunks)
-    def test_ends_of_equal_chunks_give_their_order(self, length: int, batchsize: int, seed: int, chunk: int) -> None:
+    def test_ends_of_equal_chunks_give_their_batches(self, length: int, batchsize: int, seed: int, chunk: int) -> None:
         ends = (*range(chunk, length, chunk), length)
         for step in range(3):
-            expected = Sampler(length, batchsize, seed, chunk).rows(step)
-            np.testing.assert_array_equal(Sampler(length, batchsize, seed, ends).rows(step), expected)
+            expected, rows = (Sampler(length, batchsize, seed, chunks).rows(step) for chunks in (chunk, ends))
+            np.testing.assert_array_equal(np.sort(rows), np.sort(expected))
+
+    def test_each_half_of_a_batch_has_rows_of_few_chunks(self) -> None:
+        """So that each of two workers decodes half of the chunks, and those at the border."""
+        ends = tuple(range(100, 6401, 100))
+        sampler = Sampler(6400, 80, 0, ends)
+        for half in ((0, 40), (40, 80)):
+            rows = [sampler.rows(step, *half) for step in range(80)]
+            assert len(np.unique(np.concatenate(rows) // 100)) <= 64 * 6 / 8
+            assert max(len(np.unique(each // 100)) for each in rows) <= 6
 
     @given(
         length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1, max_size=9)
