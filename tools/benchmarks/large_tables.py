@@ -81,10 +81,10 @@ def main() -> None:
 @click.option("--json", "file", type=click.Path(path_type=Path), help="File to which the runs are added, a line each.")
 def memory(folder: Path, gigabytes: float, names: Sequence[str], memory: int, seconds: int, file: Path | None) -> None:
     """Print what becomes of each, and write down the memory of the workers."""
-    path = made(folder, gigabytes)
+    path, test = made(folder, gigabytes), made(folder, min(0.1, gigabytes), TEST_SEED)
     for name in names:
-        found = run(name, partial(TRAINERS[name], folder=path, test=None), memory * MIB, seconds)
-        click.echo(found)
+        found = run(name, partial(TRAINERS[name], folder=path, test=test), memory * MIB, seconds)
+        click.echo(found if found.fault else f"{found}, AUC {found.result:.4f}")
         if file:
             with file.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(found._asdict()) + "\n")

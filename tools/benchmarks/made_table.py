@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-GROUP_ROWS = 131_072  # of a row group, some 22 MB in a file
+GROUP_ROWS = 131_072  # of a row group, some 19 MB in a file
 GROUPS = 5  # row groups of a file
 FILE_ROWS = GROUPS * GROUP_ROWS
-FILE_BYTES = 108_000_000
+FILE_BYTES = 93_600_000
 NUMBERS = [f"x{number:02d}" for number in range(16)]
 CATEGORIES = {"colour": 4, "kind": 12, "carrier": 50, "city": 400, "product": 5000}
 GAPS = {"x04": 0.1, "x05": 0.1, "paid": 0.2, "city": 0.02}  # shares of missing values

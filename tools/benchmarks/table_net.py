@@ -18,7 +18,7 @@ from dsinga.extensions import LambdaCallback
 from tools.benchmarks.made_table import TARGET
 from tools.benchmarks.watched_cluster import Run
 
-BATCH, WIDTH = 4096, 64
+BATCH, WIDTH = 8192, 64
 
 
 def net_of(records: Any) -> nn.Model:
@@ -33,7 +33,7 @@ def net_of(records: Any) -> nn.Model:
     for number in (1, 2):
         x = nn.Dense(WIDTH, activation="relu", name=f"dense{number}")(x)
     model = nn.Model(data, nn.Dense(2, activation="softmax", name="classes")(x))
-    model.compile(nn.AdamW(0.002, weight_decay=1e-4), "sparse_categorical_crossentropy")
+    model.compile(nn.AdamW(0.003, weight_decay=1e-4), "sparse_categorical_crossentropy")
     return model
 
 

@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 def watch(
     name: str, train: Callable[[Client], Any], memory_limit: int, folder: Path, most_seconds: int = 3600,
-    spill: int = 8 << 30,
+    spill: int = 4 << 30,
 ) -> Run:  # fmt: skip
     """Run ``train`` on a new cluster; ``memory_limit`` is that of each worker process, in bytes.
 
