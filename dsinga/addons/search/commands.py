@@ -45,7 +45,9 @@ WIDTH = 1000
     "--halving", type=click.IntRange(min=2), metavar="FACTOR",
     help="Train all settings for a part of the steps, the best 1/FACTOR of them for FACTOR times as many, and so on.",
 )  # fmt: skip
-@click.option("--first-rung", type=click.IntRange(min=1), metavar="N", help="Steps of the first part [default: 1/F²].")
+@click.option(
+    "--first-rung", type=click.IntRange(min=1), metavar="N", help="Steps of that part [default: 1/(2*FACTOR)]."
+)
 @click.option("--asynchronous", is_flag=True, help="With --halving: do not wait for all runs of a part.")
 @click.option("--workspace", help="Folder of the search [default: the job's, else NAME-search].")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs of each run, in place of train_steps.")

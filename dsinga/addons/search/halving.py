@@ -19,13 +19,14 @@ def make_rungs(total: int, factor: int, first: int | None, recorded: Callable[[i
     Args:
         total: the steps of a whole run.
         factor: each rung has so many times the steps of the one before.
-        first: the steps of the first rung; by default there are three rungs, as far as the metric is known in time.
+        first: the steps of the first rung; by default there are three rungs, the second of which ends at half of the
+            steps: of several shares of one cost, the best settings of spaces were found with these.
         recorded: returns the first step, from a given one on, at which the metric is known.
 
     Raises UserError where the metric is known at the end only, and for a first rung that is no part of the run.
     """
     if first is None:
-        targets = [-(-total // factor**2), -(-total // factor)]
+        targets = [-(-total // (2 * factor)), -(-total // 2)]
     elif first >= total:
         raise UserError(f"first_rung is {first}, but a whole run has {total} steps; give fewer")
     else:
@@ -78,14 +79,19 @@ def count_runs(settings: int, rungs: int, factor: int) -> int:
     """Return how many runs a synchronous search of so many settings has: those of each rung are counted apart."""
     counts = [settings]
     while len(counts) < rungs:
-        counts.append(-(-counts[-1] // factor))
+        counts.append(_count_best(counts[-1], factor))
     return sum(counts)
+
+
+def _count_best(settings: int, factor: int) -> int:
+    """Return how many of so many settings go on: one of ``factor``, rounded to the nearest number, at least one."""
+    return max(1, (2 * settings + factor) // (2 * factor))
 
 
 class Halving:
     """Decides which settings of a search go on from one rung to the next.
 
-    Synchronous: when all settings of a rung have ended it, the best of them go on, one of ``factor``, rounded up
+    Synchronous: when all settings of a rung have ended it, the best of them go on, one of ``factor``, rounded
     (Jamieson and Talwalkar, 2016, arXiv 1502.07943). Asynchronous: a setting goes on as soon as it is among the best
     of those that have ended its rung so far, one of ``factor``, rounded down (Li et al., 2018, arXiv 1810.05934). Of
     equal ones that with the lower number is better. One that has failed, or whose score is NaN, never goes on; where
@@ -121,7 +127,7 @@ class Halving:
     def _next_of_whole_rungs(self) -> list[tuple[int, int]]:
         among: Sequence[int] = list(self.scores[0])
         for rung in range(len(self.scores) - 1):
-            count, known = -(-len(among) // self._factor), self._sorted(rung, among)
+            count, known = _count_best(len(among), self._factor), self._sorted(rung, among)
             while count < len(known) and all(self._has_failed(number, rung + 1) for number in known[:count]):
                 count += 1  # rather than that none goes on
             among = known[:count]

@@ -87,7 +87,7 @@ def search(
             the last ``at_once - 1`` have a score. So the settings do not depend on which run ends first.
         halving: a factor, as 3: successive halving. All settings train to a first rung, the best third of them to a
             second one with 3 times the steps, and so on; the others are "stopped". Runs go on bit for bit.
-        first_rung: the steps of the first rung; by default there are three rungs, at a ninth, a third and all of the
+        first_rung: the steps of the first rung; by default there are three rungs, at a sixth, half and all of the
             steps for a factor of 3, and each at the next step at which the metric is known.
         asynchronous: let a setting go on as soon as it is among the best third so far, instead of waiting for all of
             its rung: no thread is idle, but which ones go on depends on which end first.
