@@ -94,7 +94,7 @@ def test_a_feature_that_is_rounded_anyway_is_sent_in_bfloat16(name, strategy, mo
     assert all(array.tobytes() == exact.gradients[0][param].tobytes() for param, array in rounded.gradients[0].items())
     saved = sent_exactly["there", "float32"] - sent["there", "float32"]
     assert 2 * (sent["there", "bfloat16"] - sent_exactly["there", "bfloat16"]) == saved
-    assert saved or (name, strategy) == ("sentences", "features")
+    assert saved or (name, strategy) in (("sentences", "features"), ("members", "mixed"))
 
 
 def mlp(activation: str, first: str, second: str, sizes: tuple[int, int] = (24, 10)) -> NeuralNet:
