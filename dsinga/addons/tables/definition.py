@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup, nearest, register
+from dsinga.base.registry import listed, lookup, nearest, register
 from dsinga.data.array_kinds import is_dask_frame, is_path
 from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Natural
 
@@ -78,6 +79,15 @@ class TableDefinition(Settings):
             return "table" in source.job_settings()
         frame = source[0] if isinstance(source, tuple) and len(source) == 2 else source
         return is_path(frame) or is_table(frame)
+
+    def check_source(self, source: Any) -> None:
+        """Raise UserError for an array, which has no names of columns: it could be a frame's cells, or in any order."""
+        if is_array(source) and not is_table(source):
+            names = listed(dict.fromkeys(column.name for column in self.column))
+            raise UserError(
+                f"the model was trained on a table; give a data frame with the columns {names}, not an array or a "
+                "series, in which columns have no names; encoded records are given as dsinga.data.open_records(x)"
+            )
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
         """Return the records of a source that :meth:`takes` tells of, for an input layer. Raises JobError."""

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.addons.tables.definition import PARTS, TableColumnConf, TableDefinition
 from dsinga.addons.tables.frames import Frame
 from dsinga.addons.tables.summary import MOST_NUMBERS, ColumnSummary, PartSummary, merge, summarise
-from dsinga.addons.tables.values import date_part
+from dsinga.addons.tables.values import WORDS, date_part
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed
 from dsinga.data.array_kinds import is_number
@@ -51,6 +51,9 @@ def learn(
     for name in (*names, *categories, *(dates if isinstance(dates, Mapping) else ())):
         if name not in frame.names:
             raise UserError(f"the table has no column {name!r}{nearest_or_listed(name, frame.names, 'it has')}")
+    settings = TableDefinition(scaling=scaling, unknown=unknown)
+    for fault in settings.all_faults():
+        raise settings.error(*fault)
     if not len(frame):
         raise UserError(f"{frame.location} has no records")
     read = [*names, *([] if label is None else [label])]
@@ -131,6 +134,8 @@ class ColumnLearner:
     def describe(self, name: str) -> Iterator[TableColumnConf]:
         """Yield what a column is, or each part of a date; nothing where nothing can be learnt of it."""
         column = self.total.columns[name]
+        if isinstance(self.dates, Mapping) and name in self.dates and column.kind not in ("date", ""):
+            raise UserError(f"dates names column {name!r}, which has {WORDS[column.kind]}; leave it out")
         if column.kind in ("category", "boolean"):
             differs = column.counts is None or len(column.counts) > 1
         else:

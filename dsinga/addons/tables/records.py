@@ -143,7 +143,11 @@ def table(
     definition = learn(frame, names, label, categories=categories, dates=dates, scaling=scaling, unknown=unknown)
     if y is not None:
         definition = definition.replace(classes=_classes_of(y))
-    return TableRecords(frame, definition, y)
+    records = TableRecords(frame, definition, y)
+    labels = None if y is None else getattr(records.columns[1], "array", None)  # those in memory
+    if labels is not None and labels.ndim == 1 and (labels == labels[0]).all():
+        raise UserError(f"y has the label {labels[0]} in all {len(labels)} records, so there is nothing to learn")
+    return records
 
 
 def _classes_of(y: Any) -> list[str]:

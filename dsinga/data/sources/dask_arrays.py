@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, cast
@@ -257,11 +257,14 @@ class DaskGraph:
         import dask
         from dask.core import flatten
 
-        self._futures = {future.key: future for future in _finished_futures(array, name)}
+        self._futures = {future.key: future for future in _finished_futures(cluster_futures(array), name)}
         # dask.optimize fails for a frame of delayed partitions, whose keys are texts.
         optimised = array.optimize() if is_dask_frame(array) else dask.optimize(array)[0]
         self.tasks: Mapping[Any, Any] = dict(optimised.__dask_graph__())
         self.keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
+        named = {key for task in self.tasks.values() for key in getattr(task, "dependencies", ())}
+        if unknown := named - self.tasks.keys() - self._futures.keys():  # in a frame of futures, dask has them by key
+            self._futures |= {future.key: future for future in _finished_futures(_futures_of_keys(unknown), name)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
@@ -331,12 +334,12 @@ class DaskRegions:
         return int(np.ravel_multi_index(number, self._counts)) if number else 0
 
 
-def _finished_futures(array: Any, name: str) -> list[Any]:
+def _finished_futures(futures: list[Any], name: str) -> list[Any]:
     """Wait for the futures in the graph of an array and return them.
 
     A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
     """
-    if futures := cluster_futures(array):
+    if futures:
         from distributed import wait
 
         with futures[0].client.as_current():
@@ -348,6 +351,14 @@ def _finished_futures(array: Any, name: str) -> list[Any]:
                     f"{': ' + repr(future.exception()) if future.status == 'error' else ''}"
                 )
     return futures
+
+
+def _futures_of_keys(keys: Collection[Any]) -> list[Any]:
+    """Return futures of the current client for keys of values that its cluster keeps."""
+    import distributed
+
+    client = distributed.get_client()
+    return [distributed.Future(key, client) for key in keys]
 
 
 def cluster_futures(collection: Any) -> list[Any]:

@@ -65,7 +65,10 @@ class Predictable(ModelParams):
 
     def _as_codes(self, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
         """Return the records of each input with texts and sequences converted to arrays of codes."""
-        encoders = self.text_encoders()
+        encoders, definitions = self.text_encoders(), self.trained_definitions()
+        for name, (x, _) in pairs.items():
+            for definition in definitions.get(name, {}).values():
+                definition.check_source(x)
         return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
 
     def text_encoders(self) -> dict[str, Any]:
@@ -332,7 +335,7 @@ class Predictable(ModelParams):
     ) -> list[Any]:
         """Return the output of each named layer; numpy arrays are computed in this process unless a client is given."""
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
-            pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
+            pairs = {name: (self._no_records(name, records), None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)
@@ -340,6 +343,12 @@ class Predictable(ModelParams):
         cluster: Any = find_runner(client, waits=True)
         job, data = self._job_of_features(pairs, batch_size)
         return [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in layers]
+
+    def _no_records(self, name: str, x: Any) -> np.ndarray:
+        """Return no records, (0, ...), of the shape that those of ``x``, which has no rows, would have."""
+        is_defined = any(definition.takes(x) for definition in self.trained_definitions().get(name, {}).values())
+        empty: np.ndarray = np.zeros((0, *self.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
+        return empty
 
     def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return a job that computes the outputs of layers for records, and its data."""

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
+from tests.addons.tables.test_table_records import flights
 
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 dd = pytest.importorskip("dask.dataframe")
 
 MISSING = st.none()
@@ -89,3 +91,18 @@ def test_other_codes_dtypes_and_orders_of_columns_give_the_same_records(frame_an
     records = dsinga.table(other, columns=table.definition)
     rows = np.arange(len(frame))
     np.testing.assert_array_equal(records.read(rows)[0], table.read(rows)[0])
+
+
+def test_a_cluster_learns_the_same_where_the_parts_are(threads, tmp_path):
+    frame = flights(200)
+    known = dsinga.table(frame, label="late")
+    lazy = in_dask(frame, [30, 30, 90])
+    futures = threads.map(lambda start: frame[start : start + 50], range(0, 200, 50))
+    pyarrow.parquet.write_table(in_arrow(frame, []), tmp_path / "flights.parquet", row_group_size=60)
+    with threads.as_current():
+        of_futures = dd.from_delayed(futures, meta=frame)
+        for data in (lazy, lazy.persist(), of_futures, of_futures.persist(), tmp_path / "flights.parquet"):
+            table = dsinga.table(data, label="late")
+            assert table.definition == known.definition
+            for got, expected in zip(table.read(np.arange(200)), known.read(np.arange(200)), strict=True):
+                np.testing.assert_array_equal(got, expected)

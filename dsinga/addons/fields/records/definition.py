@@ -252,6 +252,9 @@ class WindowDefinition(Settings):
         """Whether a source of records is a Dataset, from which windows are cut."""
         return is_a(source, "xarray", "Dataset") or is_data_array(source)
 
+    def check_source(self, source: Any) -> None:
+        """Do nothing: an array has windows that are cut already."""
+
     def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
         """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
         try:  # by name: the file of the class is not needed to read a job

@@ -1,0 +1,139 @@
+"""Bad input of tables: each is one sentence that names the column, before anything trains."""
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from tests.addons.tables.test_table_records import flights, in_arrow, in_dask, in_polars, pandas
+
+FRAME = flights()
+TABLE = dsinga.table(FRAME, label="late")
+
+
+@pytest.fixture(scope="module")
+def model():
+    net = nn.Sequential([nn.Input(TABLE.shape), nn.Dense(2)])
+    net.compile("sgd", "sparse_categorical_crossentropy")
+    net.fit(TABLE, epochs=1, progress=False)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"late": "no"}, {}, "'late' has the label 'no' in all 600 records"),
+        ({"late": [None] + ["no", "yes"] * 299 + ["no"]}, {}, "no label in record 0 of column 'late'"),
+        ({"distance": np.inf}, {}, "infinity in record 0, column 'distance'"),
+        ({"stops": [[1]] * 600}, {}, "column 'stops' of the table has values of type list"),
+        ({"stops": [1, "one"] * 300}, {}, "column 'stops' of the data frame has values of several kinds"),
+        ({"stops": [2**70] * 600}, {}, "column 'stops' of the data frame has values of several kinds"),
+        ({}, {"label": "lat"}, "no column 'lat'; did you mean 'late'"),
+        ({}, {"columns": ["stop"]}, "no column 'stop'; did you mean 'stops'"),
+        ({}, {"categories": ["stop"]}, "no column 'stop'; did you mean 'stops'"),
+        ({}, {"dates": {"leaves": ["hours"]}}, "dates has the part 'hours'; did you mean 'hour'"),
+        ({}, {"dates": {"stops": ["hour"]}}, "dates names column 'stops', which has numbers"),
+        ({}, {"scaling": "robus"}, "scaling is 'robus'; did you mean 'robust'"),
+        ({}, {"y": np.zeros(600)}, "labels are given by y and by label"),
+        ({}, {"y": np.zeros(600), "label": None}, "y has the label 0.0 in all 600 records"),
+    ],
+)
+def test_what_nothing_can_be_learnt_from_is_refused(changes, options, message):
+    with pytest.raises(dsinga.UserError, match=message):
+        dsinga.table(FRAME.assign(**changes), **{"label": "late", **options})
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (FRAME[:0], "the data frame has no records"),
+        (FRAME.distance, "not a Series; give a frame: what its to_frame"),
+        (in_polars(FRAME).lazy(), "not a LazyFrame; give what its collect"),
+        (in_arrow(FRAME).to_reader(), "can be read once only: give what its read_all"),
+        (FRAME.set_axis(pandas.MultiIndex.from_product([["a", "b"], ["x", "y", "z"]]), axis=1), "columns of 2 levels"),
+        (FRAME.set_axis(["a", "a", *"bcde"], axis=1), "several columns named 'a'"),
+        (in_dask(FRAME).map_partitions(lambda part: part.loc[-1], meta=FRAME), "cannot be computed .KeyError"),
+    ],
+)
+def test_other_objects_and_frames_are_refused(frame, message):
+    with pytest.raises(dsinga.UserError, match=message):
+        dsinga.table(frame)
+
+
+def test_partitions_of_other_kinds_are_refused():
+    dd = pytest.importorskip("dask.dataframe")
+    from dask import delayed
+
+    parts = [delayed(FRAME[:200]), delayed(FRAME[200:].assign(stops="one"))]
+    with pytest.raises(dsinga.UserError, match="'stops' of the table has numbers in one part and texts in the part fr"):
+        dsinga.table(dd.from_delayed(parts, meta=FRAME, verify_meta=False))
+
+
+def test_columns_of_which_nothing_can_be_learnt_are_left_out(caplog):
+    frame = FRAME.assign(year=2013, gap=np.nan, tail=[f"N{row}" for row in range(600)], zip=["1", "2", "3"] * 200)
+    table = dsinga.table(frame, label="late")
+    assert {column.name for column in table.definition.column} == {*FRAME, "zip"} - {"late"}
+    for sentence in (
+        "one value in all records: year",
+        "no value in all records: gap",
+        "another text in each record: tail",
+        "column 'zip' has texts that are numbers",
+    ):
+        assert sentence in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"distance": "far"}, "'distance' of the table has texts, but numbers in the records of training"),
+        ({"distance": np.inf}, "infinity in record 0, column 'distance'"),
+        ({"is_full": 2}, "'is_full' has 2 in record 0, but booleans"),
+        ({"late": "maybe"}, "column 'late' has the label 'maybe' in record 0; its classes are no, yes"),
+        ({"late": None}, "no label in record 0 of column 'late'"),
+    ],
+)
+def test_other_frames_are_refused_by_a_model(model, changes, message):
+    with pytest.raises(dsinga.UserError, match=message):
+        model.evaluate(FRAME.assign(**changes))
+
+
+def test_predictions_need_no_labels(model):
+    known = model.predict(FRAME)
+    np.testing.assert_array_equal(model.predict(FRAME.assign(late=None)), known)
+    np.testing.assert_array_equal(model.predict(FRAME.drop(columns="late")), known)
+    assert model.predict(FRAME[:0]).shape == (0, 2)
+
+
+def test_arrays_are_refused_unless_they_are_opened_as_records(model):
+    x, y = TABLE.read(np.arange(600))
+    for call in (model.predict, lambda x: model.evaluate(x, y), lambda x: model.train_on_batch(x, y)):
+        with pytest.raises(dsinga.UserError, match="trained on a table; give a data frame with the columns distance, "):
+            call(x)
+    np.testing.assert_array_equal(model.predict(dsinga.data.open_records(x)), model.predict(FRAME))
+
+
+def test_a_new_category_is_missing_or_refused():
+    table = dsinga.table(FRAME, label="late")
+    new = FRAME.assign(carrier="AB")
+    codes = dsinga.table(new, columns=table.definition).read(np.arange(3))[0][:, -1]
+    np.testing.assert_array_equal(codes, 0)
+    strict = dsinga.table(FRAME, label="late", unknown="error")
+    with pytest.raises(dsinga.UserError, match="column 'carrier' has the category 'AB' in record 0"):
+        dsinga.table(new, columns=strict.definition)
+
+
+def test_dates_have_the_parts_that_are_asked_for():
+    assert dsinga.table(FRAME, label="late", dates=["hour", "weekday"]).parts.numbers[-2:] == (
+        "leaves.hour",
+        "leaves.weekday",
+    )
+    by_column = dsinga.table(FRAME, label="late", dates={"leaves": ["month", "hour"]})
+    assert by_column.parts.numbers[2:] == ("leaves.hour",)  # all are in January
+
+
+def test_labels_of_any_library_keep_their_classes():
+    x = FRAME.drop(columns="late")
+    for labels in (FRAME.late, FRAME.late.to_numpy(), FRAME.late.astype("category"), in_dask(FRAME).late):
+        table = dsinga.table(x, labels)
+        assert table.definition.classes == ["no", "yes"]
+        np.testing.assert_array_equal(table.read(np.arange(600))[1], FRAME.late == "yes")
