@@ -137,7 +137,7 @@ class NetEstimator(EstimatorRecords):
         stops = self._stops_early(len(records.x), is_part=epochs is not None)
         if stops and validation_data is None:
             records, held_out = self._split(records, seed, groups, client)
-        if len(records.x) <= size and not is_dask_collection(X) and self._merges_records(records.weights):
+        if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, seed, client)
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import (
     _check_n_features,
@@ -27,6 +26,7 @@ from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, re
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_dense
 from dsinga.estimators.tables import (
     check_no_gaps,
     check_numbers,
@@ -242,9 +242,9 @@ class EstimatorRecords(BaseEstimator, ABC):
     def as_trained(self, X: Any) -> Any:
         """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks.
 
-        Those of scipy.sparse become dense. Of a table, whose columns ``fit`` has learnt, the encoded records.
+        Small ones of scipy.sparse become dense. Of a table, whose columns ``fit`` has learnt, the encoded records.
         """
-        X = X.toarray() if issparse(X) else X
+        X = small_as_dense(X)
         if self.columns_ is not None and is_table(X):
             return encode(self.columns_, X, ())
         check_numbers(X, "X")
@@ -282,12 +282,15 @@ class EstimatorRecords(BaseEstimator, ABC):
             y = _check_y(y, estimator=self, **options)
             check_consistent_length(X, y)
             return X, y
-        x, y = validate_data(self, X, y, reset=first, dtype="numeric", **options)
-        return x, y
+        x, y = validate_data(self, X, y, reset=first, dtype="numeric", accept_sparse="csr", **options)
+        return by_block(x), y
 
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:
         if self.columns_ is None:
-            X = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
+            X = validate_data(
+                self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None, accept_sparse="csr"
+            )
+        X = by_block(X)
         if first:
             self._record_shape = X.shape[1:]
         x: np.ndarray = X
@@ -376,5 +379,5 @@ class EstimatorRecords(BaseEstimator, ABC):
     def _scaled(self, x: Any) -> Any:
         """Return records, numpy or dask arrays, as the net takes them."""
         if self._scaling is not None:
-            return self._scaling.apply(x)
-        return x.astype(record_dtype(x.dtype), copy=False)
+            return x.scaled(self._scaling) if isinstance(x, SparseRecords) else self._scaling.apply(x)
+        return x if isinstance(x, SparseRecords) else x.astype(record_dtype(x.dtype), copy=False)

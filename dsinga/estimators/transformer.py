@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -58,6 +59,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         outputs = outputs.reshape(len(outputs), -1)
         dtype = np.dtype(getattr(X, "dtype", np.float64))
         return outputs.astype(dtype if dtype in (np.float32, np.float64) else np.float64)
+
+    def as_trained(self, X: Any) -> Any:
+        """Return records as those of ``fit`` lay; those of a Boltzmann machine, which are clipped, always dense."""
+        dense = self.net is None and self.method == "rbm" and issparse(X)
+        return super().as_trained(X.toarray() if dense else X)
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if self.net is None or y is None:

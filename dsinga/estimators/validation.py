@@ -14,6 +14,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.sparse_records import SparseRecords
 from dsinga.extensions import EarlyStopping
 from dsinga.job import Job
 
@@ -148,6 +149,8 @@ def _draw(fraction: float, seed: int, offset: float, block_info: Any = None) -> 
 
 def _chosen(array: Any, mask: Any, records: Any) -> Any:
     """Return the rows of an array that a mask chooses; those of a dask array lie in the chunks of ``records``."""
+    if isinstance(array, SparseRecords):
+        return array.chosen(mask)
     if not is_dask_collection(records):
         return array[mask]
     import dask.array as da
