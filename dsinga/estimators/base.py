@@ -24,6 +24,7 @@ from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import loadable, save
+from dsinga.estimators.strong import check_preset
 from dsinga.estimators.tables import with_definition
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
 from dsinga.estimators.validation import create_stopping, split_records
@@ -37,8 +38,7 @@ from dsinga.reading.checked_job import CheckedJob
 
 T = TypeVar("T")
 
-BATCHSIZE = 200
-LEAST_STEPS, LEAST_EPOCHS = 200, 10  # the default number of epochs has at least so many: small data are read often
+LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
@@ -80,18 +80,18 @@ class NetEstimator(EstimatorRecords):
     """Base of the estimators, with the parameters that all of them have; see :class:`dsinga.estimators.Classifier`."""
 
     net: Any = field(default=None, kw_only=False)
-    hidden: int | Sequence[int] = (64,)
+    hidden: int | Sequence[int] | None = None
     activation: str = "relu"
     epochs: int | None = None
     batchsize: int | None = None
-    learning_rate: float = 0.01
-    weight_decay: float = 0.01
+    learning_rate: float | None = None
+    weight_decay: float | None = None
     warm_start: bool = False
     random_state: Any = None
     early_stopping: bool | str = "auto"
     validation_fraction: float = 0.1
     validation_split: Any = None
-    n_iter_no_change: int = 10
+    n_iter_no_change: int | None = None
     tol: float = 1e-7
     workers: int | None = None
 
@@ -114,6 +114,7 @@ class NetEstimator(EstimatorRecords):
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
+        check_preset(self)
         if self.workers is not None:
             check_whole("workers", self.workers, 1)
         X = in_chunks(X)
@@ -133,9 +134,11 @@ class NetEstimator(EstimatorRecords):
         go_on = go_on and hasattr(self, "params_")
         records = self._open(X, y, sample_weight, not go_on, classes, client)
         records = self._with_class_weights(records, client, is_part=epochs is not None)
-        size, seed, held_out = self._batchsize(), self.job_.seed if go_on else self._seed(), None
-        stops = self._stops_early(len(records.x), is_part=epochs is not None)
-        if stops and validation_data is None:
+        size, seed = self._batchsize(), self.job_.seed if go_on else self._seed()
+        is_part = epochs is not None
+        stops, calibrates = self._stops_early(len(records.x), is_part), self._calibrates(is_part)
+        held_out = self._open_validation(validation_data, client)
+        if held_out is None and (stops or calibrates):
             records, held_out = self._split(records, seed, groups, client)
         if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
             records = canonical(records)
@@ -145,14 +148,13 @@ class NetEstimator(EstimatorRecords):
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
-        validation = (
-            self._open_validation(validation_data, client) if held_out is None else self._prepare(held_out, client)
-        )
+        validation = None if held_out is None else self._prepare(held_out, client)
         trained_job = self.job_
         if records.weights is not None or (validation is not None and validation.weights is not None):
             trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
         rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
-        stopping = create_stopping(self.job_, self.n_iter_no_change, self.tol) if stops else None
+        patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
+        stopping = create_stopping(self.job_, patience, self.tol) if stops else None
         updater = self._updater if go_on and not on_cluster else None  # those of a cluster begin anew
         earlier_steps = updater.steps if updater else 0
         try:
@@ -168,7 +170,17 @@ class NetEstimator(EstimatorRecords):
                 rows = epoch_rows(rescued.history, len(history), earlier_steps)
                 self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
                 self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
+        if calibrates and held_out is not None:
+            self._calibrate(held_out, client)
         return self
+
+    def _calibrates(self, is_part: bool) -> bool:
+        """Whether validation records calibrate the probabilities after training."""
+        return False
+
+    def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
+        """Calibrate the probabilities by records that were not trained on."""
+        raise NotImplementedError
 
     def _stops_early(self, length: int, is_part: bool) -> bool:
         """Whether training on so many records, or on a part of the records, ends where validation no longer improves.
@@ -177,7 +189,7 @@ class NetEstimator(EstimatorRecords):
         """
         early_stopping = self.early_stopping
         if isinstance(early_stopping, str) and early_stopping == "auto":
-            return self.net is None and not is_part and length > STOPS_ABOVE
+            return self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
         if not isinstance(early_stopping, (bool, np.bool_)):
             raise UserError(f"early_stopping is {early_stopping!r}; give True, False or 'auto'")
         if early_stopping and is_part:
@@ -213,6 +225,13 @@ class NetEstimator(EstimatorRecords):
             return False
         return self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
 
+    @property
+    def _defaults(self) -> jobs.NetDefaults:
+        """What the net has for arguments that are None."""
+        if self._is_strong:
+            return jobs.OF_STRONG
+        return jobs.OF_ARRAYS if self.columns_ is None else jobs.OF_TABLES
+
     def _seed(self) -> int:
         """Return the seed of the job that is trained."""
         if self.net is not None and self.random_state is None:
@@ -223,15 +242,18 @@ class NetEstimator(EstimatorRecords):
         """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
         self._find_scaling(records, client)
         if self.net is None:
-            check_range("learning_rate", self.learning_rate, 0)
-            check_range("weight_decay", self.weight_decay, 0)
-            fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
+            fields: dict[str, Any] = {"seed": seed}
+            for name in ("learning_rate", "weight_decay"):
+                value = getattr(self, name)
+                fields[name] = getattr(self._defaults, name) if value is None else value
+                check_range(name, fields[name], 0)
             return with_definition(self._default_job(records.x, **fields), self.columns_)
         return with_definition(jobs.open_net(self.net, self._record_shape).replace(seed=seed), self.columns_)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
-        hidden: Any = [self.hidden] if np.ndim(self.hidden) == 0 else self.hidden
+        given: Any = self._defaults.hidden if self.hidden is None else self.hidden
+        hidden = [given] if np.ndim(given) == 0 else given
         for size in hidden:
             check_whole("a size of hidden", size, 1)
         return [int(size) for size in hidden]
@@ -240,14 +262,18 @@ class NetEstimator(EstimatorRecords):
         if self.batchsize is not None:
             check_whole("batchsize", self.batchsize, 1)
             return int(self.batchsize)
-        return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
+        return (
+            self._defaults.batchsize
+            if self.net is None
+            else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
+        )
 
     def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int, least: int) -> Job:
         if self.epochs is not None:
             check_whole("epochs", self.epochs, 1)
         epochs = epochs or (None if self.epochs is None else int(self.epochs))
         if epochs is None and self.net is None:
-            epochs = max(least, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
+            epochs = max(least, math.ceil(self._defaults.steps * min(batchsize, length) / length))
         return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
 
     # -- passes over new records ------------------------------------------------------------------------------

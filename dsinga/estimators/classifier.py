@@ -12,12 +12,15 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 
 from dsinga.base.error_frames import public
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
-from dsinga.estimators.lazy import average, lazily, predicted
+from dsinga.estimators.calibration import find_temperature
+from dsinga.estimators.lazy import average, lazily, predicted, raw_scores
 from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
 
@@ -44,15 +47,17 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     Args:
         net: a Job, the path of a job file, or a model of dsinga.nn; it has one input layer and one loss. By default it
-            is a small fully connected net, whose records are scaled to mean 0 and deviation 1.
-        hidden: the number of units of each hidden layer of the default net; a number for one layer.
+            is a small fully connected net, whose records are scaled to mean 0 and deviation 1, or which takes the
+            columns of a data frame.
+        hidden: the number of units of each hidden layer of the default net; a number for one layer. By default it is
+            (64,), for data frames (100,).
         activation: the function after each hidden layer of the default net: "relu", "sigmoid", "tanh" or "stanh".
         epochs: how often all records are read, at most where training stops early; by default those of ``net``. For the
             default net it is 10, or 100 where training stops early, or more for few records, so that there are at least
-            200 steps.
-        batchsize: records of one step; by default those of ``net``, or 200 for the default net.
-        learning_rate: of the default net's updater, Adam.
-        weight_decay: of the default net's updater.
+            200 steps, for data frames 500.
+        batchsize: records of one step; by default those of ``net``, or 200 for the default net, 256 for the preset.
+        learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.002.
+        weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
         warm_start: whether ``fit`` goes on from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
@@ -64,12 +69,17 @@ class Classifier(ClassifierMixin, NetEstimator):
             chunk gives its share. With ``groups`` of ``fit`` it is a share of the groups.
         validation_split: a splitter of scikit-learn in place of ``validation_fraction``, such as TimeSeriesSplit() for
             records in the order of time, or StratifiedGroupKFold(10); its last split is taken.
-        n_iter_no_change: after how many epochs in a row without improvement training ends.
+        n_iter_no_change: after how many epochs in a row without improvement training ends: by default 10, 5 for data
+            frames, 16 for the preset.
         tol: by how much the loss must be below the least one so far to be an improvement.
         workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
             of the params: with it they are those of a cluster of any size, also where this process trains alone.
         class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others; "balanced"
             stands for n / (k·n_c) of a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
+        preset: "strong" for an ensemble in one net, TabM, on columns learnt of a data frame or of an array (n, d). It
+            stops early by default, whatever the number of records, and calibrates.
+        calibrate: whether scores are divided by a temperature with which probabilities fit the validation records best;
+            by default with the preset. These records are held out as for ``early_stopping``.
 
     Attributes:
         classes_: the classes, sorted; for label matrices the numbers of the columns.
@@ -81,9 +91,13 @@ class Classifier(ClassifierMixin, NetEstimator):
         loss_curve_: the loss of each of these epochs.
         n_features_in_: the number of features of a record, or of columns of a data frame.
         columns_: what the columns of a data frame are; None for arrays, and for frames of numbers without gaps.
+        temperature_: what scores are divided by for probabilities; 1 without calibration.
     """
 
     class_weight: Mapping[Any, float] | str | None = None
+    preset: str | None = None
+    calibrate: bool | str = "auto"
+    temperature_ = 1.0
 
     @property
     def _has_classes(self) -> bool:  # type: ignore[override]
@@ -126,7 +140,7 @@ class Classifier(ClassifierMixin, NetEstimator):
     @lazily("class")
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, k); of label matrices, that of each label."""
-        scores = self._outputs(X).astype(np.float64)
+        scores = self._outputs(X).astype(np.float64) / self.temperature_
         if self._multilabel:
             return np.exp(-np.logaddexp(0, -scores))
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -135,7 +149,7 @@ class Classifier(ClassifierMixin, NetEstimator):
     @lazily("class")
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithm of the probability of each class (n, k); of label matrices, that of each label."""
-        scores = self._outputs(X).astype(np.float64)
+        scores = self._outputs(X).astype(np.float64) / self.temperature_
         if self._multilabel:
             return -np.logaddexp(0, -scores)
         scores -= scores.max(axis=1, keepdims=True)
@@ -223,7 +237,29 @@ class Classifier(ClassifierMixin, NetEstimator):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.int64)
 
+    def _calibrates(self, is_part: bool) -> bool:
+        calibrate = self.calibrate
+        if not is_part:
+            self.temperature_ = 1.0
+        if isinstance(calibrate, str) and calibrate == "auto":
+            return self._is_strong and not is_part
+        if not isinstance(calibrate, (bool, np.bool_)):
+            raise UserError(f"calibrate is {calibrate!r}; give True, False or 'auto'")
+        return bool(calibrate) and not is_part
+
+    def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
+        scores = compute(raw_scores(self, held_out.x), client)
+        targets, weights = compute((held_out.y, held_out.weights), client)
+        self.temperature_ = find_temperature(scores, targets, weights)
+
+    @property
+    def _is_strong(self) -> bool:  # type: ignore[override]
+        return self.preset is not None
+
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+        if self._is_strong:
+            task = "answers" if self._multilabel else "classes"
+            return strong_job(self.columns_, len(self.classes_), task, **fields)
         return jobs.classifier_job(
             self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, self.columns_, **fields
         )

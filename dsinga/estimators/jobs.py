@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dsinga import nn
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.estimators.tables import parts_of
+from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.net import filter_layers
@@ -32,7 +32,35 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
+BINS = 48  # of each number of a table, between which what the net learns is linear
 DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
+
+
+class NetDefaults(NamedTuple):
+    """What the net of an estimator has for arguments that are None.
+
+    Attributes:
+        hidden: the units of each hidden layer.
+        learning_rate: of the updater.
+        weight_decay: of the updater.
+        batchsize: records of one step.
+        steps: the steps that training has at least where it does not stop early: small data are read often.
+        patience: the epochs without a better validation loss after which training stops early.
+        dropout: the share of the numbers after each hidden layer that are 0 in a training step.
+    """
+
+    hidden: tuple[int, ...]
+    learning_rate: float
+    weight_decay: float
+    batchsize: int
+    steps: int
+    patience: int
+    dropout: float = 0.0
+
+
+OF_ARRAYS = NetDefaults((64,), 0.01, 0.01, 200, 200, 10)
+OF_TABLES = NetDefaults((100,), 1e-3, 1e-4, 200, 500, 5, 0.3)
+OF_STRONG = NetDefaults((), 2e-3, 3e-4, 256, 2000, 16)
 
 
 def classifier_job(
@@ -44,7 +72,7 @@ def classifier_job(
     Records are numbers or, with ``columns``, those of a table.
     """
     data, x = _records(columns)
-    out = _fully_connected(x, hidden, activation, outputs)
+    out = _fully_connected(x, hidden, activation, outputs, 0.0 if columns is None else OF_TABLES.dropout)
     if not multilabel:
         return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
     label = nn.Layer("kLabel", name="label")(data)
@@ -58,7 +86,8 @@ def regressor_job(
     """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
     builder, count, distribution = loss
     data, x = _records(columns)
-    out = _fully_connected(x, hidden, activation, targets * count)
+    dropout = 0.0 if columns is None else OF_TABLES.dropout
+    out = _fully_connected(x, hidden, activation, targets * count, dropout)
     label = nn.Layer("kLabel", name="label")(data)
     if distribution:
         out = nn.DistributionParams(distribution, name="params")(out)
@@ -124,15 +153,17 @@ def _records(columns: TableDefinition | None) -> tuple[Symbol, Symbol]:
         return data, data
     from dsinga.models.tables import table_inputs  # which arrays do not need
 
-    parts = parts_of(columns)
-    data = nn.Input(sum(map(len, parts[:3])))
-    return data, table_inputs(data, len(parts.numbers), len(parts.flags), parts.sizes)
+    table = columns_of_table(columns)
+    parts = table.parts
+    data, sizes = nn.Input(table.width), (len(parts.numbers), len(parts.flags), parts.sizes)
+    return data, table_inputs(data, *sizes, bins=table.bins(BINS), stddev=0.1)
 
 
-def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int) -> Symbol:
+def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int, dropout: float) -> Symbol:
     for number, size in enumerate(hidden, 1):
         x = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(x)
         x = _activation(number, activation)(x)
+        x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
     return nn.Dense(outputs, name="out")(x)
 
 

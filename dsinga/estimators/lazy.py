@@ -16,6 +16,7 @@ from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_data_a
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import as_numpy
+from dsinga.estimators.sparse_records import SparseRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -165,6 +166,13 @@ def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
         raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")
     estimator.check_shape(records.array.shape[1:], records.names)
     return targets, map_records(estimator, "predict", records.array, "output")
+
+
+def raw_scores(estimator: Any, x: Any) -> Any:
+    """Return what the net gives for records that ``fit`` has opened, lazily for a dask array."""
+    if is_dask_collection(x):
+        return map_records(estimator, "_outputs", x, "class")
+    return estimator.for_blocks()._outputs(x.matrix if isinstance(x, SparseRecords) else x)
 
 
 def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:

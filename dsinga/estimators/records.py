@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,11 +20,12 @@ from sklearn.utils.validation import (
 
 from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.arrays import ParamArrays
-from dsinga.data.array_kinds import in_order, is_dask_collection, is_frame, order_of
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.scaling import Scaling, standard_scaling, without_zeros
 from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_dense
 from dsinga.estimators.tables import (
     check_no_gaps,
@@ -44,29 +44,6 @@ from dsinga.training.local_updater import LocalUpdater
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
-BLOCK_BYTES = 1 << 23
-CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
-
-
-class Scaling(NamedTuple):
-    """The map x -> (x - offset) / scale of each column, to float32; ``offset`` and ``scale`` are float64."""
-
-    offset: np.ndarray
-    scale: np.ndarray
-
-    def apply(self, x: Any) -> Any:
-        """Return scaled numbers, float32, of the shape of ``x``, which may be a dask array."""
-        if not isinstance(x, np.ndarray):
-            return ((x - self.offset) / self.scale).astype(np.float32)
-        scaled = np.empty(x.shape, np.float32)
-        for rows in row_blocks(x, CACHED_BYTES):
-            scaled[rows] = (x[rows] - self.offset) / self.scale
-        return scaled
-
-    def undo(self, x: np.ndarray) -> np.ndarray:
-        """Return the unscaled numbers of ``x``, float64."""
-        return x * self.scale + self.offset
-
 
 class TrainingSet(NamedTuple):
     """Records (n, ...), their targets (n, ...) or None, and their weights float64 or None for equal ones.
@@ -77,39 +54,6 @@ class TrainingSet(NamedTuple):
     x: Any
     y: Any = None
     weights: Any = None
-
-
-def standard_scaling(x: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
-    """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted."""
-    mean = weighted_mean(x, weights, lambda block: block)
-    variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
-    return Scaling(mean, without_zeros(np.sqrt(variance), mean))
-
-
-def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
-    total, count = np.zeros(x.shape[1:]), np.zeros(())
-    for rows in row_blocks(x):
-        block = of(np.asarray(x[rows], np.float64))
-        if weights is None:
-            total += block.sum(axis=0)
-            count = count + len(block)
-        else:
-            by_column = weights.ndim > 1
-            total += (weights[rows] * block).sum(axis=0) if by_column else np.tensordot(weights[rows], block, (0, 0))
-            count = count + weights[rows].sum(axis=0)
-    return total / count
-
-
-def row_blocks(x: np.ndarray, nbytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Yield slices of rows that have at most ``nbytes`` each in float64: temporary arrays stay small."""
-    size = max(1, nbytes // max(1, 8 * math.prod(x.shape[1:])))
-    yield from (slice(start, start + size) for start in range(0, len(x), size))
-
-
-def without_zeros(scale: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """Return ``scale`` with 1 for columns that are constant up to rounding."""
-    return np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(offset), scale, 1.0)
 
 
 def canonical(records: TrainingSet) -> TrainingSet:
@@ -208,6 +152,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     """
 
     columns_: TableDefinition | None = None
+    _is_strong = False  # whether it has the preset "strong", which learns columns of arrays, too
 
     net: Any
     job_: Job
@@ -218,6 +163,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _record_shape: tuple[int, ...]
+    _order: ArrayOrder
     _scaling: Scaling | None
     _updater: LocalUpdater | None
     _local: LocalNet
@@ -253,12 +199,19 @@ class EstimatorRecords(BaseEstimator, ABC):
         return X if self.columns_ is None else encode(self.columns_, self._validate_cells(X), self._column_names())
 
     def _learn_columns(self, X: Any, client: Any) -> None:
-        """Learn what the columns of a data frame are, unless it has numbers alone, which are records as they are."""
+        """Learn what the columns of a data frame are, with the preset those of an array, too.
+
+        Frames of numbers without gaps are records as they are, without it.
+        """
         self.columns_ = None
-        if is_table(X) and needs_columns(X, client):
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if is_table(X) and (self._is_strong or needs_columns(X, client)):
             names = column_names(X)
             self.columns_ = learn_columns(X, names, client)
             self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)
+        elif self._is_strong:
+            X = self._validate_cells(in_chunks(in_order(small_as_dense(X), self._order)), first=True)
+            self.columns_ = learn_columns(X, self._column_names(), client)
 
     def _column_names(self) -> list[str]:
         """Return the names of the columns of a table: those of the frame, or x0, x1, ... as scikit-learn has them."""
@@ -268,6 +221,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         """Return an array (n, columns) of numbers of a table, with gaps, or such a dask array."""
         if is_dask_collection(X):
             array = open_collection(X, lengths=first).array
+            if array.ndim != 2:
+                raise ValueError(f"X has {array.ndim} axes; give a table of records (n, columns)")
             _check_n_features(self, array, reset=first)
             return array
         return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
@@ -339,12 +294,13 @@ class EstimatorRecords(BaseEstimator, ABC):
         return TrainingSet(x, y, weights)
 
     def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
+        """Return the records of ``validation_data``."""
         if data is None:
             return None
         x, y, *weights = data if isinstance(data, tuple) else (data, None)
         if len(weights) > 1:
             raise ValueError(f"validation_data is (X, y) or (X, y, sample_weight), not {len(data)} things")
-        return self._prepare(self._open(x, y, weights[0] if weights else None, False, None, client), client)
+        return self._open(x, y, weights[0] if weights else None, False, None, client)
 
     def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
         """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""

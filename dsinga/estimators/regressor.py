@@ -20,7 +20,9 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling
+from dsinga.estimators.records import TrainingSet, compute, find_scaling
+from dsinga.estimators.scaling import Scaling
+from dsinga.estimators.strong import strong_job
 from dsinga.estimators.tables import check_numbers
 from dsinga.job import Job
 from dsinga.net.layer_classes import forecast_form
@@ -35,9 +37,10 @@ LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay pos
 class Regressor(RegressorMixin, NetEstimator):
     """A neural net that predicts one number of each record, or several.
 
-    The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight``, and those below, which
-    are for the default net; a ``net`` has a loss of its own. With the default net, targets are scaled to mean 0 and
-    deviation 1, too, but for counts, and for the targets of "lognormal", which are divided by their mean.
+    The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight`` and ``calibrate``, and
+    those below, which are for the default net; a ``net`` has a loss of its own. With the default net, targets are
+    scaled to mean 0 and deviation 1, too, but for counts, and for the targets of "lognormal", which are divided by
+    their mean.
 
     Args:
         loss: what is predicted, and by which loss: "squared_error" (the mean), "absolute_error" (the median),
@@ -48,6 +51,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     loss: str = "squared_error"
     quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    preset: str | None = None
     _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
 
     @public
@@ -202,8 +206,14 @@ class Regressor(RegressorMixin, NetEstimator):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
+    @property
+    def _is_strong(self) -> bool:  # type: ignore[override]
+        return self.preset is not None
+
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
+        if self._is_strong:
+            return strong_job(self.columns_, outputs, "numbers", **fields)
         loss = jobs.regressor_loss(self.loss, self.quantiles, outputs)
         return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, loss, self.columns_, **fields)
 

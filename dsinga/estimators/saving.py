@@ -22,7 +22,7 @@ from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import check_marks, read_safetensors, write_tensors
-from dsinga.estimators.records import Scaling
+from dsinga.estimators.scaling import Scaling
 from dsinga.estimators.tables import definition_of
 from dsinga.job import Job, redact_job, to_text
 from dsinga.job import load as load_job
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
 ATTRIBUTES = (
-    "n_features_in_", "history_", "best_epoch_", "_multilabel", "_record_shape", "_target_shape", "_order",
-    "_label_order", "_target_names",
+    "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
+    "_order", "_label_order", "_target_names",
 )  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name

@@ -15,7 +15,7 @@ from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
-    from dsinga.addons.tables.columns import RecordParts, TableColumns
+    from dsinga.addons.tables.columns import TableColumns
     from dsinga.addons.tables.definition import TableDefinition
     from dsinga.addons.tables.summary import PartSummary
 
@@ -95,9 +95,7 @@ def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
     Those of a Dask data frame are one with the same index, those of a dask array are one, made when they are computed.
     Raises UserError for a column that is missing or has values of another kind.
     """
-    from dsinga.addons.tables.columns import TableColumns
-
-    columns = TableColumns(definition)
+    columns = columns_of_table(definition)
     if not is_dask_collection(X):
         return columns.encode(_to_arrow(X, names))
     from dask import delayed
@@ -158,11 +156,11 @@ def check_no_gaps(X: Any) -> None:
         )
 
 
-def parts_of(definition: TableDefinition) -> RecordParts:
-    """Return the names of the numbers of a table's records, in their three parts, and the sizes of categories."""
+def columns_of_table(definition: TableDefinition) -> TableColumns:
+    """Return the columns of a table, which say what its records are made of."""
     from dsinga.addons.tables.columns import TableColumns
 
-    return TableColumns(definition).parts
+    return TableColumns(definition)
 
 
 def without_number_codes(definition: TableDefinition) -> TableDefinition:

@@ -16,7 +16,7 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
-from dsinga.estimators.tables import parts_of, without_number_codes
+from dsinga.estimators.tables import columns_of_table, without_number_codes
 from dsinga.job import Job
 
 
@@ -103,10 +103,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         if self.method not in ("autoencoder", "rbm"):
             raise UserError(f"method must be 'autoencoder' or 'rbm', not {self.method!r}")
         check_whole("n_components", self.n_components, 1)
-        if self.columns_ is not None and parts_of(self.columns_).sizes:
+        parts = None if self.columns_ is None else columns_of_table(self.columns_).parts
+        if parts is not None and parts.sizes:
             raise UserError(
                 "the default nets of Transformer take numbers, but the table has categories: "
-                f"{', '.join(parts_of(self.columns_).categories)}; leave them out, or give net="
+                f"{', '.join(parts.categories)}; leave them out, or give net="
             )
         if self.method == "rbm":
             return jobs.rbm_job(x.shape[1], self.n_components, **fields)

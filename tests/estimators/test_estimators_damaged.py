@@ -19,7 +19,6 @@ def test_a_number_is_one_hidden_layer_as_of_scikit_learn():
 
 FAULTS = {
     "hidden": (Classifier(hidden=0), "a size of hidden is 0; give a whole number of at least 1"),
-    "no hidden": (Classifier(hidden=None), "a size of hidden is None; give"),
     "size": (Classifier(hidden=(5, 2.5)), "a size of hidden is 2.5; give"),
     "epochs": (Classifier(epochs=2.5), "epochs is 2.5; give a whole number of at least 1"),
     "batchsize": (Classifier(batchsize=True), "batchsize is True; give a whole number of at least 1"),

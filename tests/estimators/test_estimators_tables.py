@@ -24,7 +24,7 @@ X, Y = FRAME.drop(columns="late"), FRAME.late
 
 
 def classifier(**arguments: Any) -> Classifier:
-    return Classifier(**{"epochs": 4, "random_state": 0, **arguments})
+    return Classifier(**{"epochs": 4, "learning_rate": 0.01, "random_state": 0, **arguments})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_frame_is_read_by_name_in_any_library(fitted: Classifier) -> None:
 def test_predictions_for_a_dask_frame_are_lazy(fitted: Classifier) -> None:
     frame = in_dask(X)
     lazy = fitted.predict_proba(frame[frame.columns[::-1]])
-    np.testing.assert_array_equal(np.asarray(lazy.compute()), fitted.predict_proba(X))
+    np.testing.assert_allclose(np.asarray(lazy.compute()), fitted.predict_proba(X), atol=1e-6)
     np.testing.assert_array_equal(fitted.to_local().predict(frame), fitted.predict(X))
     assert fitted.score(frame, in_dask(FRAME).late) == pytest.approx(fitted.score(X, Y))
     with pytest.raises(UserError, match="no column 'stops', which the records of training have"):
@@ -58,7 +58,7 @@ def test_predictions_for_a_dask_frame_are_lazy(fitted: Classifier) -> None:
 def test_a_dask_frame_is_learnt_from_its_partitions(threads: Any, fitted: Classifier) -> None:
     lazy = classifier().fit(in_dask(X), in_dask(FRAME).late)
     assert lazy.columns_ == fitted.columns_
-    assert lazy.score(X, Y) > 0.85
+    assert lazy.score(X, Y) > 0.8
 
 
 def test_files_and_pickles_keep_columns(fitted: Classifier, tmp_path: Any) -> None:
@@ -85,7 +85,7 @@ def test_further_records_go_by_name(fitted: Classifier) -> None:
     columns = other.columns_
     other.partial_fit(X[X.columns[::-1]][::2], Y[::2])
     assert other.columns_ is columns
-    assert Regressor(epochs=12, random_state=0).fit(X, X.distance.fillna(0)).score(X, X.distance.fillna(0)) > 0.7
+    assert Regressor(random_state=0).fit(X, X.distance.fillna(0)).score(X, X.distance.fillna(0)) > 0.7
 
 
 def test_a_frame_of_numbers_is_an_array() -> None:

@@ -1,0 +1,65 @@
+"""Scales the columns of records to mean 0 and deviation 1, in float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BLOCK_BYTES = 1 << 23
+CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
+
+
+class Scaling(NamedTuple):
+    """The map x -> (x - offset) / scale of each column, to float32; ``offset`` and ``scale`` are float64."""
+
+    offset: np.ndarray
+    scale: np.ndarray
+
+    def apply(self, x: Any) -> Any:
+        """Return scaled numbers, float32, of the shape of ``x``, which may be a dask array."""
+        if not isinstance(x, np.ndarray):
+            return ((x - self.offset) / self.scale).astype(np.float32)
+        scaled = np.empty(x.shape, np.float32)
+        for rows in row_blocks(x, CACHED_BYTES):
+            scaled[rows] = (x[rows] - self.offset) / self.scale
+        return scaled
+
+    def undo(self, x: np.ndarray) -> np.ndarray:
+        """Return the unscaled numbers of ``x``, float64."""
+        return x * self.scale + self.offset
+
+
+def standard_scaling(x: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
+    """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted."""
+    mean = weighted_mean(x, weights, lambda block: block)
+    variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
+    return Scaling(mean, without_zeros(np.sqrt(variance), mean))
+
+
+def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
+    total, count = np.zeros(x.shape[1:]), np.zeros(())
+    for rows in row_blocks(x):
+        block = of(np.asarray(x[rows], np.float64))
+        if weights is None:
+            total += block.sum(axis=0)
+            count = count + len(block)
+        else:
+            by_column = weights.ndim > 1
+            total += (weights[rows] * block).sum(axis=0) if by_column else np.tensordot(weights[rows], block, (0, 0))
+            count = count + weights[rows].sum(axis=0)
+    return total / count
+
+
+def row_blocks(x: np.ndarray, nbytes: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Yield slices of rows that have at most ``nbytes`` each in float64: temporary arrays stay small."""
+    size = max(1, nbytes // max(1, 8 * math.prod(x.shape[1:])))
+    yield from (slice(start, start + size) for start in range(0, len(x), size))
+
+
+def without_zeros(scale: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Return ``scale`` with 1 for columns that are constant up to rounding."""
+    return np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(offset), scale, 1.0)
