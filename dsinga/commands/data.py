@@ -86,14 +86,23 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
 @data.command()
 @click.argument("source")
 @click.option("--data", metavar="NAME", help="Name of the array of records in a zarr group [default: guessed].")
-@click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
-def info(source: str, data: str | None, label: str | None) -> None:
-    """Describe the records of SOURCE: the path or URL of a store, of any other zarr, or of a Dataset (zarr, netCDF)."""
+@click.option("--label", metavar="NAME", help="Name of its array of labels, or of a table's column of labels.")
+@click.option(
+    "--message", is_flag=True, help="Print what a job's store_conf needs to read SOURCE: table { } of parquet."
+)
+def info(source: str, data: str | None, label: str | None, message: bool) -> None:
+    """Describe SOURCE: the path or URL of a store, of other zarr, of a Dataset (zarr, netCDF), or of parquet."""
     from dsinga.data import describe, open_records
 
-    ways = entries("data").values() if data is None and label is None else ()  # of what is no records
-    facts = next((facts for way in ways if (facts := way(source)) is not None), None)
+    ways = entries("data").values() if data is None else ()  # of what is no records
+    facts = next((facts for way in ways if (facts := way(source, label)) is not None), None)
     facts = facts or describe(open_records(source, data=data, label=label))
+    text = facts.pop("message", None)
+    if message:
+        if text is None:
+            raise UserError(f"a job reads {redact(source)} by its path alone; leave --message out")
+        click.echo(text)
+        return
     for name, value in facts.items():
         click.echo(f"{name:18} {_text(name, value)}")
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from html import escape
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.tables.columns import RecordParts, TableColumns
 from dsinga.addons.tables.definition import TableDefinition
+from dsinga.addons.tables.describing import facts_of
 from dsinga.addons.tables.frames import Frame, open_frame
 from dsinga.addons.tables.learning import Dates, learn
 from dsinga.addons.tables.values import as_numbers, indexed_texts, is_missing
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest, nearest_or_listed, register
 from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_path
 from dsinga.data.chunk_cache import ChunkCache
@@ -68,6 +71,20 @@ class TableRecords(RecordSource):
         elif has_labels and definition.label in self.frame.names:
             labels = _label_column(self.frame, definition)
         super().__init__(self.frame.location, records, labels, classes=classes)
+
+    def __repr__(self) -> str:
+        numbers, flags, categories, _ = self.parts
+        counts = f"{len(numbers)} numbers, {len(flags)} flags, {len(categories)} categories"
+        labels = f"labels {self.definition.label or 'y'!r}" if self.has_labels else "no labels"
+        return f"<TableRecords {redact(self.location)}: {len(self)} records {self.shape}: {counts}, {labels}>"
+
+    def _repr_html_(self) -> str:
+        rows = [f"<tr><th>{escape(name)}</th><td>{escape(str(fact))}</td></tr>" for name, fact in self.facts().items()]
+        return f"<table>{''.join(rows)}</table>"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the rows and columns are, and what becomes of each column, as ``dsinga data info`` prints it."""
+        return facts_of(self.frame, self.definition, self.parts)
 
     @property
     def parts(self) -> RecordParts:

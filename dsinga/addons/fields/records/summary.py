@@ -51,9 +51,12 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
 
 
 @register("data", "dataset")
-def summary_of(source: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets."""
-    return describe_dataset(source) if is_dataset(source) else None
+def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
+    """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets.
+
+    Of a Dataset with a ``label`` records are described.
+    """
+    return describe_dataset(source) if label is None and is_dataset(source) else None
 
 
 @public

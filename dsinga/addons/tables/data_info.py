@@ -1,0 +1,37 @@
+"""Tells ``dsinga data info`` what the columns of files of parquet are."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dsinga.addons.tables.parquet_files import SUFFIXES, find_files
+from dsinga.addons.tables.records import table
+from dsinga.base.errors import UserError
+from dsinga.base.locations import absolute
+from dsinga.base.registry import register
+from dsinga.data.filesystem import has_zarr_metadata
+from dsinga.job.writer import lines
+
+
+@register("data", "table")
+def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, Any] | None:
+    """Return what ``dsinga data info`` prints of parquet, all of which is read once; None for other paths.
+
+    ``message`` is that of a ``store_conf`` by which a job reads the same records.
+    """
+    if not is_parquet(source):
+        return None
+    records = table(source, label=label)
+    return {**records.facts(), "message": "\n".join(lines([("table", records.definition)]))}
+
+
+def is_parquet(source: str | os.PathLike[str]) -> bool:
+    """Whether a path, URL or pattern is that of files of parquet."""
+    location = absolute(source)
+    if location.endswith(SUFFIXES):
+        return True
+    try:
+        return not has_zarr_metadata(location) and find_files(location)[0][0].endswith(SUFFIXES)
+    except UserError:  # there are no such files, or none at all
+        return False
