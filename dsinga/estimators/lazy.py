@@ -16,6 +16,7 @@ from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_data_a
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import as_numpy
+from dsinga.data.sources.dask_arrays import with_fixed_partitions
 from dsinga.estimators.sparse_records import SparseRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +47,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     data, names = with_nan(data, "X"), None
     wrap: Callable[[Any, str], Any] = _identity
     if hasattr(data, "to_dask_array"):
+        data = with_fixed_partitions(data)
         if plain_dtypes(data):
             data = data.map_partitions(_as_plain, meta=_as_plain(data._meta))
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None

@@ -117,6 +117,19 @@ def test_data_frames_have_names_and_an_index(threads: Client) -> None:
         classifier.predict(frame[names[::-1]])
 
 
+def test_small_partitions_of_parquet_which_dask_joins_are_counted_as_they_are_read(threads: Client, tmp_path) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    local = pd.DataFrame(X, columns=list("abcdef")).assign(of=Y)
+    for number, start in enumerate(range(0, 900, 150)):
+        local[start : start + 150].to_parquet(tmp_path / f"{number}.parquet")
+    frame = dd.read_parquet(tmp_path)
+    for names in (["a"], ["c", "b"], list("abcdef")):
+        classifier = Classifier(random_state=0, epochs=1).fit(frame[names], frame["of"])
+        answers = frame.assign(answer=classifier.predict(frame[names])).compute().answer
+        np.testing.assert_array_equal(answers, classifier.predict(local[names]))
+        assert classifier.score(frame[names], frame["of"]) == np.mean(answers == Y)
+
+
 def test_results_of_several_columns_are_data_frames(threads: Client) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     local = pd.DataFrame(X[:90], columns=list("abcdef"))

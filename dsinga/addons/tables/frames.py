@@ -17,7 +17,7 @@ from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import lookup, nearest
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
-from dsinga.data.sources.dask_arrays import DaskGraph, compute
+from dsinga.data.sources.dask_arrays import DaskGraph, compute, with_fixed_partitions
 
 Result = TypeVar("Result")
 Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
@@ -92,13 +92,14 @@ class DaskFrame(Frame):
 
     def __init__(self, frame: Any):
         self.names = column_names(frame.columns)
-        column = frame[[frame.columns[0]]]  # which parquet and others read without the rest
+        self._given, self._frame = frame, with_fixed_partitions(frame)
+        column = self._chosen(self.names[:1], self._frame.npartitions)  # which parquet reads without the rest
         (lengths,) = _computed(column.map_partitions(len, meta=("length", "i8")), self.location)
         self.lengths = [int(length) for length in lengths]
-        self._frame, self._graph = frame, DaskGraph(frame, "the data frame")
+        self._graph = DaskGraph(self._frame, "the data frame")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_frame"}
+        return {name: value for name, value in vars(self).items() if name not in ("_frame", "_given")}
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Compute a partition, and return some of its columns."""
@@ -118,20 +119,23 @@ class DaskFrame(Frame):
         """Return the merged results for all partitions, computed by Dask's scheduler."""
         from dask import delayed
 
-        run, partitions = delayed(_summarise_partition), self._chosen(names).to_delayed()
+        run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
         tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
         return _computed(merged(tasks, merge), self.location)[0]
 
     def only(self, names: Sequence[str]) -> DaskFrame:
         """Return the frame with some columns, so that a partition is read without the others."""
-        part, frame = object.__new__(type(self)), self._chosen(names)
+        part, frame = object.__new__(type(self)), self._chosen(names, len(self.lengths))
         vars(part).update(vars(self), names=list(names), _frame=frame, _graph=DaskGraph(frame, "the data frame"))
         return part
 
-    def _chosen(self, names: Sequence[str]) -> Any:
+    def _chosen(self, names: Sequence[str], count: int) -> Any:
+        """Return some columns, in ``count`` partitions, of which parquet reads no other columns if Dask joins none."""
         columns = {str(name): name for name in self._frame.columns}
-        return self._frame[[columns[name] for name in names]]
+        chosen = [columns[name] for name in names]
+        partitions = with_fixed_partitions(self._given[chosen])
+        return partitions if partitions.npartitions == count else self._frame[chosen]
 
 
 def _has_dask_client() -> bool:

@@ -231,6 +231,22 @@ def compute(*collections: Any) -> tuple[Any, ...]:
     return dask.compute(*collections)
 
 
+def with_fixed_partitions(frame: Any) -> Any:
+    """Return a Dask data frame or series that keeps its partitions, whatever is computed of it.
+
+    Of files of parquet Dask joins small partitions when it computes something of some columns, more of them for fewer
+    columns, so that the values of a frame and their lengths would be those of other partitions.
+    """
+    from dask.dataframe.dask_expr import from_graph
+    from dask.dataframe.dask_expr.io.parquet import ReadParquet
+
+    if next(frame.expr.find_operations(ReadParquet), None) is None:
+        return frame
+    tasks = frame.optimize()  # of which Dask joins none
+    keys, prefix = list(tasks.__dask_keys__()), frame._name
+    return from_graph(dict(tasks.__dask_graph__()), frame._meta, tasks.divisions, keys, prefix)
+
+
 class DaskGraph:
     """The optimised tasks of a dask array or data frame.
 

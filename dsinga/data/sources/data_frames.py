@@ -17,7 +17,7 @@ from dsinga.data.array_kinds import is_dask_frame, order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
-from dsinga.data.sources.dask_arrays import DaskColumn, compute
+from dsinga.data.sources.dask_arrays import DaskColumn, compute, with_fixed_partitions
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
@@ -35,6 +35,8 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
     label = options.label or None
     features = _feature_columns(frame, label, options.columns)
     dtype = _common_dtype(frame, features)
+    if is_dask_frame(frame):
+        frame = with_fixed_partitions(frame[features if label is None else [*features, label]])
     labels = y if label is None else frame[label]
     data: Column
     name = str(label if label is not None else "y")

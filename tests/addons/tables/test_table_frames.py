@@ -106,3 +106,18 @@ def test_a_cluster_learns_the_same_where_the_parts_are(threads, tmp_path):
             assert table.definition == known.definition
             for got, expected in zip(table.read(np.arange(200)), known.read(np.arange(200)), strict=True):
                 np.testing.assert_array_equal(got, expected)
+
+
+def test_small_partitions_of_parquet_are_those_of_the_frame_though_dask_joins_them(tmp_path):
+    random = np.random.default_rng(0)
+    whole = pandas.DataFrame({"x": random.random(60), "kind": random.choice(["a", "b"], 60), "y": np.arange(60) % 2})
+    for number, start in enumerate(range(0, 60, 10)):
+        whole[start : start + 10].to_parquet(tmp_path / f"{number}.parquet")
+    frame = dd.read_parquet(tmp_path)
+    rows, expected = [59, 0, 31], dsinga.table(whole, label="y")
+    for part in (frame, frame[["y", "x", "kind"]], frame.assign(x=frame.x * 1)):
+        table = dsinga.table(part, label="y")
+        assert table.frame.lengths == [10] * 6
+        assert table.definition == expected.definition
+        np.testing.assert_array_equal(table.read(rows)[0], expected.read(rows)[0])
+        np.testing.assert_array_equal(table.read(rows)[1], expected.read(rows)[1])

@@ -125,3 +125,14 @@ def test_other_faults_are_named() -> None:
         open_records(pd.DataFrame({"when": pd.to_datetime(["2026-01-01"])}))
     with pytest.raises(UserError, match="column 'name' of the data frame has categories, not numbers"):
         open_records(frame()[["name"]].astype("category"))
+
+
+@pytest.mark.parametrize("columns", [["a"], ["b", "c"], ["c", "b", "a"]])
+def test_small_partitions_of_parquet_which_dask_joins_are_counted_as_they_are_read(tmp_path, columns) -> None:
+    for number, rows in enumerate(np.split(np.arange(20), [3, 5, 6, 10, 16])):
+        frame().iloc[rows].to_parquet(tmp_path / f"{number}.parquet")
+    lazy = dd.read_parquet(tmp_path)
+    assert len(lazy["a"].map_partitions(len).compute()) < lazy.npartitions  # so does Dask
+    data, labels = open_records(lazy, label="name", columns=columns, classes=NAMES).read(ROWS)
+    np.testing.assert_array_equal(data, open_records(frame()[columns]).read(ROWS)[0])
+    np.testing.assert_array_equal(labels, Y[ROWS])
