@@ -22,7 +22,8 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
-from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
+from dsinga.estimators.lazy import running_client
+from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import loadable, save
 from dsinga.estimators.strong import check_preset
 from dsinga.estimators.tables import with_definition

@@ -18,8 +18,8 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.calibration import find_temperature
-from dsinga.estimators.lazy import average, lazily, predicted, raw_scores
-from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.lazy import average, compute, lazily, predicted, raw_scores
+from dsinga.estimators.records import TrainingSet
 from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 

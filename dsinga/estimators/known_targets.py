@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_array
 
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
-from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.lazy import compute
+from dsinga.estimators.records import TrainingSet
 
 FILL = 1.0  # in place of missing targets: a number that every distribution has
 

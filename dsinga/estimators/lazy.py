@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import zarr
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_data_array
 from dsinga.data.missing_values import with_nan
@@ -22,6 +24,27 @@ from dsinga.estimators.sparse_records import SparseRecords
 F = TypeVar("F", bound=Callable[..., Any])
 
 SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a client, not put into the task graph
+
+
+@contextlib.contextmanager
+def running_client(client: Any) -> Iterator[Any]:
+    """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
+    runner: Any = find_runner(client, waits=True).for_call(False)
+    with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
+        yield opened
+
+
+def compute(values: Any, client: Any) -> Any:
+    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of :func:`running_client`."""
+    import dask
+
+    with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
+        if running is None:
+            return dask.compute(values)[0]
+        from dsinga.cluster.connecting.expected_workers import await_number_of_workers
+
+        await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
+        return running.compute(dask.delayed(values)).result()
 
 
 class Collection(NamedTuple):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,13 +17,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.arrays import ParamArrays
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
-from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.lazy import compute, open_collection
 from dsinga.estimators.scaling import Scaling, standard_scaling, without_zeros
 from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_dense
 from dsinga.estimators.tables import (
@@ -81,27 +79,6 @@ def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
     if weights is None or np.all(weights == weights.flat[0]):
         return None
     return weights / weights.mean()
-
-
-@contextlib.contextmanager
-def running_client(client: Any) -> Iterator[Any]:
-    """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
-    runner: Any = find_runner(client, waits=True).for_call(False)
-    with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
-        yield opened
-
-
-def compute(values: Any, client: Any) -> Any:
-    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of :func:`running_client`."""
-    import dask
-
-    with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
-        if running is None:
-            return dask.compute(values)[0]
-        from dsinga.cluster.connecting.expected_workers import await_number_of_workers
-
-        await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
-        return running.compute(dask.delayed(values)).result()
 
 
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:

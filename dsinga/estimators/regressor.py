@@ -19,8 +19,8 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
-from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import TrainingSet, compute, find_scaling
+from dsinga.estimators.lazy import average, compute, lazily, predicted
+from dsinga.estimators.records import TrainingSet, find_scaling
 from dsinga.estimators.scaling import Scaling
 from dsinga.estimators.strong import strong_job
 from dsinga.estimators.tables import check_numbers

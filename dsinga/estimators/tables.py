@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame, is_frame
+from dsinga.estimators.lazy import compute
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
 
@@ -31,8 +32,6 @@ def needs_columns(X: Any, client: Any) -> bool:
     """Whether a data frame has anything else than numbers and booleans without gaps, which are records as they are."""
     if is_frame(X):
         from pandas.api.types import is_numeric_dtype  # type: ignore[import-untyped]
-
-        from dsinga.estimators.records import compute
 
         if not all(map(is_numeric_dtype, X.dtypes)):
             return True
@@ -70,7 +69,6 @@ def _learn_partitions(X: Any, names: Sequence[str], client: Any) -> TableDefinit
     from dsinga.addons.tables.frames import merged
     from dsinga.addons.tables.learning import describe, sample_share
     from dsinga.addons.tables.summary import merge
-    from dsinga.estimators.records import compute
 
     parts = np.ravel(X.to_delayed())
     lengths = compute([delayed(len)(part) for part in parts], client)

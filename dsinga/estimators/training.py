@@ -13,7 +13,8 @@ from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.lazy import compute
+from dsinga.estimators.records import TrainingSet
 from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions

@@ -13,7 +13,8 @@ from dsinga.base.arguments import check_range, check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
-from dsinga.estimators.records import TrainingSet, compute
+from dsinga.estimators.lazy import compute
+from dsinga.estimators.records import TrainingSet
 from dsinga.estimators.sparse_records import SparseRecords
 from dsinga.extensions import EarlyStopping
 from dsinga.job import Job
