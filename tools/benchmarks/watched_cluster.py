@@ -56,6 +56,8 @@ def watch(
 ) -> Run:  # fmt: skip
     """Run ``train`` on a new cluster; ``memory_limit`` is that of each worker process, in bytes.
 
+    What a cluster raises that does not end in order, after all, is left out.
+
     Args:
         name: of the run.
         train: called with a client of the cluster, in the main thread.
@@ -65,25 +67,37 @@ def watch(
         spill: the most bytes that a worker puts there.
     """
     settings = {"distributed.worker.memory.max-spill": spill, "distributed.admin.large-graph-warning-threshold": "1GB"}
-    with (
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=WORKERS, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=None,
-            local_directory=str(folder),
-        ) as cluster,
-        Client(cluster) as client,
-        _Memory(cluster) as memory,
-    ):  # fmt: skip
-        fault, result, started = "", None, time.monotonic()
-        signal.signal(signal.SIGALRM, _end)
-        signal.alarm(most_seconds)
-        try:
-            result = train(client)
-        except Exception as error:  # of whatever is compared: any class
-            fault = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        finally:
-            signal.alarm(0)
-        return Run(name, time.monotonic() - started, fault, result, memory.stop())
+    found: list[Run] = []
+    try:
+        with (
+            dask.config.set(settings),
+            LocalCluster(
+                n_workers=WORKERS, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0",
+                local_directory=str(folder),
+            ) as cluster,
+            Client(cluster) as client,
+            _Memory(cluster) as memory,
+        ):  # fmt: skip
+            seconds, fault, result = _outcome(train, client, most_seconds)
+            found.append(Run(name, seconds, fault, result, memory.stop()))
+    except Exception:  # of a cluster that does not end in order, whose workers hang
+        if not found:
+            raise
+    return found[0]
+
+
+def _outcome(train: Callable[[Client], Any], client: Client, most_seconds: int) -> tuple[float, str, Any]:
+    """Return the seconds that a function takes, why it fails, and what it returns."""
+    fault, result, started = "", None, time.monotonic()
+    signal.signal(signal.SIGALRM, _end)
+    signal.alarm(most_seconds)
+    try:
+        result = train(client)
+    except Exception as error:  # of whatever is compared: any class
+        fault = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    finally:
+        signal.alarm(0)
+    return time.monotonic() - started, fault, result
 
 
 def _end(number: int, frame: Any) -> None:
