@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 LONG = set(
     "arrays augmentation background checkpoints clusters energy estimators extensions graph-grain layer-rules "
     "learning-rate losses memory microscopes models nn partitioning planning probabilities recurrent "
-    "reinforcement retrieval running search security shared-clusters singa sites slurm sparse speed text "
+    "reinforcement retrieval running search security shared-clusters singa sites slurm sparse speed tables text "
     "topologies tracking training".split()
 )
 
