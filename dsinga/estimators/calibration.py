@@ -5,7 +5,11 @@ Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks (2017)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+
+Expect = Callable[[np.ndarray, float], np.ndarray]
 
 COLDEST, HOTTEST = 1 / 16, 16.0  # the temperatures that are tried
 HALVINGS = 60  # of the bracket of the logarithm of the temperature, which is then exact to a float64
@@ -15,34 +19,51 @@ def find_temperature(scores: np.ndarray, targets: np.ndarray, weights: np.ndarra
     """Return the temperature by which divided scores (n, k) have the smallest log loss for the targets.
 
     Targets (n,) are codes of classes, and those (n, k) zeros and ones of labels of which each is predicted by itself.
-    The log loss is convex in 1 / temperature, so that the sign of its derivative says on which side of a temperature
-    the best one lies. It is 1 where the loss falls to the end of the bracket, as with scores that make no mistake: such
-    records do not say how sure the others may be.
+    A temperature below 1, which makes scores surer, is the best one for targets of which about one in all is wrong: few
+    records without a mistake do not say how sure others may be (Platt, 1999). It is never worse than 1.
     """
     scores = np.asarray(scores, np.float64)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
-    slope = _slope_of_labels if targets.ndim == 2 else _slope_of_classes
-    low, high = np.log(COLDEST), np.log(HOTTEST)
-    if not slope(scores, targets, weights, 1 / COLDEST) > 0 or not slope(scores, targets, weights, 1 / HOTTEST) < 0:
+    if targets.ndim == 1 and scores.shape[1] == 1:  # one class, which is certain
         return 1.0
+    mistakes = 1 / (len(scores) + 2)
+    if targets.ndim == 2:
+        expect, shares = _expected_of_labels, targets * (1 - 2 * mistakes) + mistakes
+        given, doubted = (scores * targets).sum(axis=1), (scores * shares).sum(axis=1)
+    else:
+        expect, given = _expected_of_classes, scores[np.arange(len(scores)), targets]
+        others = (scores.sum(axis=1) - given) / (scores.shape[1] - 1)
+        doubted = (1 - mistakes) * given + mistakes * others
+    best = _solve(scores, given, weights, expect)
+    return best if best >= 1 else min(1.0, max(best, _solve(scores, doubted, weights, expect)))
+
+
+def _solve(scores: np.ndarray, given: np.ndarray, weights: np.ndarray, expect: Expect) -> float:
+    """Return the temperature with which the scores expected by the probabilities are those ``given`` (n,) in the mean.
+
+    That is where the derivative of the log loss by 1 / temperature is 0. The log loss is convex in it, so that the sign
+    of the derivative says on which side of a temperature the best one lies.
+    """
+    low, high = np.log(COLDEST), np.log(HOTTEST)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if slope(scores, targets, weights, float(np.exp(-middle))) > 0:  # a lower 1 / temperature is better
+        if weights @ (expect(scores, float(np.exp(-middle))) - given) > 0:  # a higher temperature is better
             low = middle
         else:
             high = middle
     return float(np.exp((low + high) / 2))
 
 
-def _slope_of_classes(scores: np.ndarray, codes: np.ndarray, weights: np.ndarray, sharpness: float) -> float:
-    """Return the derivative by ``sharpness``, 1 / temperature, of the summed log loss of classes."""
+def _expected_of_classes(scores: np.ndarray, sharpness: float) -> np.ndarray:
+    """Return the score (n,) of the class that is expected by the probabilities with 1 / temperature."""
     powers = sharpness * (scores - scores.max(axis=1, keepdims=True))
     np.exp(powers, out=powers)
-    expected = (powers * scores).sum(axis=1) / powers.sum(axis=1)
-    return float(weights @ (expected - scores[np.arange(len(scores)), codes]))
+    expected: np.ndarray = (powers * scores).sum(axis=1) / powers.sum(axis=1)
+    return expected
 
 
-def _slope_of_labels(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, sharpness: float) -> float:
-    """Return the derivative by ``sharpness`` of the summed log loss of labels, each by itself."""
+def _expected_of_labels(scores: np.ndarray, sharpness: float) -> np.ndarray:
+    """Return the sum of the scores of labels (n,) that is expected by their probabilities with 1 / temperature."""
     probabilities = np.exp(-np.logaddexp(0, -sharpness * scores))
-    return float(weights @ (scores * (probabilities - labels)).sum(axis=1))
+    expected: np.ndarray = (scores * probabilities).sum(axis=1)
+    return expected

@@ -56,8 +56,8 @@ class Classifier(ClassifierMixin, NetEstimator):
             default net it is 10, or 100 where training stops early, or more for few records, so that there are at least
             200 steps, for data frames 500.
         batchsize: records of one step; by default those of ``net``, or 200 for the default net, 256 for the preset.
-        learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.002.
-        weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
+        learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.0007.
+        weight_decay: of the default net's updater: 0.01, for data frames and the preset 0.0001.
         warm_start: whether ``fit`` goes on from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
@@ -70,7 +70,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         validation_split: a splitter of scikit-learn in place of ``validation_fraction``, such as TimeSeriesSplit() for
             records in the order of time, or StratifiedGroupKFold(10); its last split is taken.
         n_iter_no_change: after how many epochs in a row without improvement training ends: by default 10, 5 for data
-            frames, 16 for the preset.
+            frames, 8 for the preset.
         tol: by how much the loss must be below the least one so far to be an improvement.
         workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
             of the params: with it they are those of a cluster of any size, also where this process trains alone.

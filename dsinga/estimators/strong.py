@@ -13,7 +13,8 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
-MEMBERS, DEPTH, WIDTH, DROPOUT = 32, 2, 128, 0.1
+BINS = 16  # of each number
+MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 1, 256, 0.5
 
 
 def check_preset(estimator: Any) -> None:
@@ -48,7 +49,7 @@ def strong_job(
 
     assert columns is not None
     table = columns_of_table(columns)
-    parts, bins = table.parts, table.bins(jobs.BINS)
+    parts, bins = table.parts, table.bins(BINS)
     model = tabm(
         len(parts.numbers), len(parts.flags), parts.sizes, outputs, task, bins=bins,
         members=MEMBERS, depth=DEPTH, width=WIDTH, dropout=DROPOUT, learning_rate=learning_rate,

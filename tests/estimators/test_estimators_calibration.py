@@ -31,6 +31,7 @@ def loss(scores: np.ndarray, targets: np.ndarray, temperature: float) -> float:
 @pytest.mark.parametrize("targets", [CODES, np.eye(3, dtype=int)[CODES]])
 def test_no_other_temperature_has_a_lower_log_loss(targets: np.ndarray) -> None:
     found = find_temperature(SCORES, targets)
+    assert found > 1
     for other in (1.0, found * 0.999, found * 1.001, 0.5, 5.0):
         assert loss(SCORES, targets, found) <= loss(SCORES, targets, other)
     if targets.ndim == 1:
@@ -42,12 +43,17 @@ def test_calibrated_scores_have_the_temperature_1() -> None:
     codes = np.tile(np.arange(3), len(SCORES))  # each record once for each class, weighed by its probability
     scores, weights = np.repeat(SCORES, 3, axis=0), probabilities.ravel()
     assert find_temperature(scores, codes, weights) == pytest.approx(1, abs=1e-12)
+    assert find_temperature(scores / 3, codes, weights) == pytest.approx(1 / 3, rel=0.02)  # but for about one mistake
     assert find_temperature(3 * scores, codes, weights) == pytest.approx(3, abs=1e-12)
 
 
-@pytest.mark.parametrize("codes", [SCORES.argmax(axis=1), SCORES.argmin(axis=1)])
-def test_scores_that_are_always_right_or_wrong_stay_as_they_are(codes: np.ndarray) -> None:
-    assert find_temperature(SCORES, codes) == 1
+def test_scores_without_a_mistake_become_as_sure_as_their_number_allows() -> None:
+    codes = SCORES.argmax(axis=1)
+    few, many = find_temperature(SCORES[:20], codes[:20]), find_temperature(SCORES, codes)
+    assert 1 / 16 < many < few <= 1
+    assert loss(SCORES, codes, many) < loss(SCORES, codes, 1)
+    assert find_temperature(SCORES, SCORES.argmin(axis=1)) == pytest.approx(16)
+    assert find_temperature(SCORES[:, :1], 0 * codes) == 1  # one class
 
 
 def test_it_is_that_of_scikit_learn() -> None:

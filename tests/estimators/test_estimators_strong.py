@@ -29,7 +29,7 @@ def fitted() -> Classifier:
 
 def test_it_is_an_ensemble_that_keeps_its_best_epoch_and_is_calibrated(fitted: Classifier, tmp_path: Any) -> None:
     assert fitted.score(X, Y) > 0.75
-    assert fitted.params_["heads_weight"].shape[0] == 32
+    assert fitted.params_["heads_weight"].shape[0] == 8
     assert fitted.best_epoch_ is not None
     assert "val_loss" in fitted.history_[-1]
     fitted.save(tmp_path / "saved")
