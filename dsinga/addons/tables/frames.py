@@ -59,7 +59,7 @@ class Frame(ABC):
         """
         starts = list(accumulate(self.lengths, initial=0))[:-1]
         if self.in_memory or not _has_dask_client():
-            return merge(summarise(self.read(part, names), start) for part, start in enumerate(starts))
+            return _read_and_summarise(self, range(len(starts)), names, summarise, merge, starts)
         from dask import delayed
 
         frame, run = delayed(self), delayed(_read_and_summarise)
@@ -116,9 +116,12 @@ class DaskFrame(Frame):
         self._graph.connect(client)
 
     def reduce(self, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]) -> Result:
-        """Return the merged results for all partitions, computed by Dask's scheduler."""
+        """Return the merged results, computed by Dask's scheduler; a frame out of a pickle reads its parts here."""
         from dask import delayed
 
+        if not hasattr(self, "_frame"):
+            starts = list(accumulate(self.lengths, initial=0))[:-1]
+            return _read_and_summarise(self, range(len(starts)), names, summarise, merge, starts)
         run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
         tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
@@ -156,7 +159,7 @@ def _read_and_summarise(
     merge: Merge[Result],
     starts: Sequence[int],
 ) -> Result:
-    """Task: return the merged results for parts of a frame that follow each other."""
+    """Return the merged results for parts of a frame that follow each other; a task on a cluster."""
     return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=True))
 
 

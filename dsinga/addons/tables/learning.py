@@ -151,7 +151,8 @@ class ColumnLearner:
         else:
             yield from self._describe_numbers(name, column)
             if column.kind == "number" and column.counts and 3 <= len(column.counts) <= MOST_NUMBERS:
-                yield self._conf_of_category(name, column)
+                codes = self._conf_of_category(name, column)
+                yield from [codes] if codes.category else []
 
     def _leave_out(self, reason: str, name: str) -> None:
         self.left_out.setdefault(reason, []).append(name)
@@ -163,6 +164,9 @@ class ColumnLearner:
             self._leave_out("another text in each record", name)
             return
         conf = self._conf_of_category(name, column)
+        if not conf.category:
+            self._leave_out("no text in enough records", name)
+            return
         if name not in self.categories and len(conf.category) > 2 and all(map(is_number, conf.category)):
             logger.warning(
                 "column %r has texts that are numbers, such as %r, which count as categories; make numbers of them, or "

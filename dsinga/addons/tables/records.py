@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any
@@ -95,6 +95,14 @@ class TableRecords(RecordSource):
         """Return the edges of bins of each number, for piecewise-linear embeddings; see :meth:`.TableColumns.bins`."""
         return self._encoder.bins(count)
 
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest label that is a whole number; large ones are read where the parts are."""
+        if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
+            return super().label_range()
+        labels = self._labels
+        bounds = labels.frame.reduce(labels.names, partial(_bounds, labels.encode), _outer_bounds)
+        return int(bounds.min()), int(bounds.max())
+
     def job_settings(self) -> dict[str, Any]:
         """Return the definition, by which other frames are read in the same way."""
         return {"table": self.definition}
@@ -184,6 +192,17 @@ def _label_column(frame: Frame, definition: TableDefinition) -> Column:
         labels = frame.reduce([name], encode, lambda parts: np.concatenate(list(parts)))
         return ArrayColumn(labels, name, labels=True)
     return _column(frame, [name], encode, (), name, labels=True)
+
+
+def _bounds(encode: Encode, table: Any, first: int) -> np.ndarray:
+    """Return the smallest and the largest label of an Arrow table; nothing where it has no rows."""
+    labels = encode(table, first)
+    return np.array([labels.min(), labels.max()] if len(labels) else [], np.int64)
+
+
+def _outer_bounds(bounds: Iterable[np.ndarray]) -> np.ndarray:
+    labels = np.concatenate(list(bounds))
+    return np.array([labels.min(), labels.max()])
 
 
 def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.ndarray:

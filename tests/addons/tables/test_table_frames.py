@@ -1,6 +1,7 @@
 """Frames of any library, in any partitions: the same definition and the same records, to the bit."""
 
 import datetime
+import pickle
 
 import numpy as np
 import pytest
@@ -121,3 +122,12 @@ def test_small_partitions_of_parquet_are_those_of_the_frame_though_dask_joins_th
         assert table.definition == expected.definition
         np.testing.assert_array_equal(table.read(rows)[0], expected.read(rows)[0])
         np.testing.assert_array_equal(table.read(rows)[1], expected.read(rows)[1])
+
+
+def test_large_labels_stay_where_they_are(monkeypatch):
+    frame = flights(200).assign(late=np.arange(200) % 3)
+    monkeypatch.setattr("dsinga.addons.tables.records.SMALL_BYTES", 100)
+    table = dsinga.table(in_dask(frame, [0, 30, 90]), label="late")
+    assert not table.columns[1].in_memory
+    assert table.label_range() == pickle.loads(pickle.dumps(table)).label_range() == (0, 2)
+    np.testing.assert_array_equal(table.read(np.arange(200))[1], frame.late)
