@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
 
 BINS = 16  # of each number
-MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 1, 256, 0.5
+ONE_HOT = 400  # the most codes of a category that is a one-hot vector
+MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 2, 256, 0.5
 
 
 def check_preset(estimator: Any) -> None:
@@ -51,7 +52,7 @@ def strong_job(
     table = columns_of_table(columns)
     parts, bins = table.parts, table.bins(BINS)
     model = tabm(
-        len(parts.numbers), len(parts.flags), parts.sizes, outputs, task, bins=bins,
+        len(parts.numbers), len(parts.flags), parts.sizes, outputs, task, bins=bins, one_hot=ONE_HOT,
         members=MEMBERS, depth=DEPTH, width=WIDTH, dropout=DROPOUT, learning_rate=learning_rate,
         weight_decay=weight_decay,
     )  # fmt: skip

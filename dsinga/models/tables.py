@@ -36,6 +36,7 @@ def tabm(
     task: Task = "classes",
     *,
     bins: Sequence[Sequence[float]] = (),
+    one_hot: int = 8,
     members: int = 32,
     depth: int | None = None,
     width: int = 512,
@@ -48,8 +49,8 @@ def tabm(
 
     Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has a head of its own. In
     training the loss is the mean of the members' losses; a prediction is the mean of the members': probabilities of
-    "classes", or of each of several "answers", or "numbers". Categories of at most 8 codes are one-hot vectors, others
-    embeddings.
+    "classes", or of each of several "answers", or "numbers". Categories of at most ``one_hot`` codes are one-hot
+    vectors, others embeddings.
 
     Args:
         numbers: how many numbers a record has.
@@ -59,6 +60,7 @@ def tabm(
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
         bins: the edges of bins of each number, as scaled in records: each number becomes 16, piecewise-linear functions
             of it with kinks there (kPiecewiseLinear). A number with fewer than two edges stays linear.
+        one_hot: the most codes of a category that is a one-hot vector.
         members: the number of members, k in the paper.
         depth: the number of layers before the heads; by default 3, and 2 with ``bins``.
         width: the number of outputs of each layer.
@@ -72,7 +74,7 @@ def tabm(
     """
     data = _input(numbers, flags, categories, task)
     embed = _piecewise_linear(numbers, bins) if bins else None
-    x, blocks = _inputs(data, numbers, flags, categories, embed)
+    x, blocks = _inputs(data, numbers, flags, categories, embed, one_hot=one_hot)
     scales: Any = {"type": "kMemberScales", "block": blocks, "normal": bool(bins)}
     inputs = sum(blocks)
     for number in range(1, (3 - bool(bins) if depth is None else depth) + 1):
