@@ -1,5 +1,7 @@
 """The benchmark of large tables: its table, its pictures, and a run on a cluster that is watched."""
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -21,11 +23,15 @@ def test_a_table_is_made_of_its_seed(tmp_path):
     assert pq.ParquetFile(tmp_path / "1.parquet").metadata.num_row_groups == 3
 
 
-def test_runs_are_drawn():
-    memory = [[(0.0, 200.0), (1.0, 900.0)], [(0.0, 210.0), (1.0, 300.0)], [(1.5, 190.0), (9.0, 950.0)]]
+def test_runs_are_drawn(tmp_path):
+    long = [(float(second), 300.0 + second % 7) for second in range(900)]
+    memory = [[(0.0, 200.0), (1.0, 900.0)], long, [(1.5, 190.0), (9.0, 950.0)]]
     run = Run("xgboost", 9.4, "KilledWorker: x", None, memory)
     assert str(run) == "xgboost: KilledWorker: x, 9 s, at most 950 MiB, 1 worker processes killed"
-    svg = large_tables.draw([run, run._replace(name="dsinga", memory=memory[:2])], 1024)
+    file = tmp_path / "runs.jsonl"
+    file.write_text("\n".join(json.dumps(each._asdict()) for each in (run, run._replace(name="dsinga"))))
+    assert large_tables.read(file)[0] == run
+    svg = large_tables.draw(large_tables.read(file), 1024)
     assert svg.count("<polyline") + svg.count("<path") >= 7
     assert "xgboost: MiB" in svg
 

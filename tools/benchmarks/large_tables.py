@@ -63,8 +63,9 @@ def draw(runs: Sequence[Run], limit: float) -> str:
 
 
 def read(file: Path) -> list[Run]:
-    """Return the runs of a file."""
-    return [Run(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+    """Return the runs of a file, with points as tuples, which JSON has as lists."""
+    runs = [Run(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+    return [each._replace(memory=[[(at, mib) for at, mib in points] for points in each.memory]) for each in runs]
 
 
 @click.group()
