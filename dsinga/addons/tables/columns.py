@@ -14,6 +14,8 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.data.conversion import nonfinite_error
 
+FAR = 1e150  # a scaled number whose square is no infinity
+
 SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 
@@ -103,7 +105,15 @@ class TableColumns:
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
         missing = {name: is_missing(table.column(name)) for name in self._flagged}
         for place, values in enumerate(self._values(table, missing, first)):
-            out[place] = values
+            with np.errstate(over="ignore"):
+                out[place] = values
+        numbers = out[: len(self._numbers)]
+        if not np.isfinite(numbers).all():
+            place, row = np.argwhere(~np.isfinite(numbers))[0].tolist()
+            raise UserError(
+                f"column {self._numbers[place].name!r} has a number in record {first + row} that is so far from those "
+                "of training that no float32 holds it scaled; see whether its unit is the same"
+            )
         return np.ascontiguousarray(out.T)
 
     def _values(self, table: Any, missing: dict[str, np.ndarray], first: int) -> Iterator[np.ndarray]:
@@ -173,7 +183,10 @@ class _Scaling:
         if self.kind == "quantile":
             return _interpolate(numbers, self._quantiles, self._normal)
         scaled = (numbers - self._offset) / self._scale
-        return scaled / np.sqrt(1 + np.square(scaled / 3)) if self.kind == "robust" else scaled
+        if self.kind != "robust":
+            return scaled
+        scaled = np.clip(scaled, -FAR, FAR)
+        return scaled / np.sqrt(1 + np.square(scaled / 3))
 
 
 def _interpolate(numbers: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -216,11 +216,18 @@ class ColumnLearner:
 def _conf_of_numbers(
     name: str, kind: str, part: str, missing: int, numbers: np.ndarray, low: float, high: float
 ) -> TableColumnConf:
-    """Return what the numbers of a column are; ``low`` and ``high`` are the ends of all, not of a sample only."""
+    """Return what the numbers of a column are; ``low`` and ``high`` are the ends of all, not of a sample only.
+
+    Raises UserError for larger numbers than float32 holds.
+    """
+    if (size := max(abs(low), abs(high))) > float(np.finfo(np.float32).max):
+        raise UserError(
+            f"column {name!r} of the table has numbers as large as {size:.3g}, which no float32 holds; give their "
+            "logarithm, or leave the column out"
+        )
     quantiles = np.quantile(numbers, np.linspace(0, 1, QUANTILES))
     quantiles[0], quantiles[-1] = low, high
     quantiles[np.abs(quantiles) < TINY] = 0
-    size = max(abs(low), abs(high))
     ratio = size / (high - low) if low < high else 1.0
     digits = 9 + int(math.log10(min(max(ratio, 1.0), 1e8)))  # so that numbers with a large offset keep what differs
     exponent = math.frexp(size)[1]  # squares of numbers of any size are no infinity then

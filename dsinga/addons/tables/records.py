@@ -156,15 +156,23 @@ def table(
             the same.
     """
     frame = open_frame(data)
+    label = None if label is None else str(label)
+    categories = _names("categories", categories)
+    dates = _checked_dates(dates)
     if label is not None and label not in frame.names:
         raise UserError(f"the table has no column {label!r}{nearest_or_listed(label, frame.names, 'it has')}")
     if isinstance(columns, TableDefinition):
+        _refuse_options(columns, label, categories, dates, scaling, unknown)
         return TableRecords(frame, columns, y, has_labels=y is not None or columns.label in frame.names)
     if label is not None and y is not None:
         raise UserError("labels are given by y and by label; leave one of the two out")
-    names = [name for name in frame.names if name != label] if columns is None else list(columns)
+    names = [name for name in frame.names if name != label] if columns is None else _names("columns", columns)
     if label in names:
         raise UserError(f"columns has {label!r}, the labels, from which nothing is to be learnt; leave it out")
+    for argument, chosen in (("categories", categories), ("dates", dates if isinstance(dates, dict) else ())):
+        for name in chosen:
+            if name in frame.names and name not in (*names, label):
+                raise UserError(f"{argument} names column {name!r}, which columns lacks; add it, or leave it out")
     definition = learn(frame, names, label, categories=categories, dates=dates, scaling=scaling, unknown=unknown)
     if y is not None:
         definition = definition.replace(classes=_classes_of(y))
@@ -173,6 +181,39 @@ def table(
     if labels is not None and labels.ndim == 1 and (labels == labels[0]).all():
         raise UserError(f"y has the label {labels[0]} in all {len(labels)} records, so there is nothing to learn")
     return records
+
+
+def _names(argument: str, names: Any) -> list[str]:
+    """Return names that an argument has as texts, as those of a frame are. Raises UserError for a name twice."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise UserError(f"{argument} is {names!r}; give a list of names, such as [{names!r}]")
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        twice = next(name for name in texts if texts.count(name) > 1)
+        raise UserError(f"{argument} has {twice!r} twice; leave one out")
+    return texts
+
+
+def _checked_dates(dates: Any) -> Dates:
+    """Return the parts of dates of all columns, or by column, with names as texts. Raises UserError as _names does."""
+    if isinstance(dates, Mapping):
+        return {str(name): _names(f"dates[{name!r}]", parts) for name, parts in dates.items()}
+    return _names("dates", dates)
+
+
+def _refuse_options(
+    definition: TableDefinition, label: Any, categories: Any, dates: Any, scaling: str, unknown: str
+) -> None:
+    """Raise UserError for arguments of :func:`table` that say otherwise than a definition, which has all of them."""
+    for name, is_given in (
+        ("label", label not in (None, definition.label)),
+        ("categories", bool(categories)),
+        ("dates", bool(dates)),
+        ("scaling", scaling not in ("quantile", definition.scaling)),
+        ("unknown", unknown not in ("missing", definition.unknown)),
+    ):
+        if is_given:
+            raise UserError(f"columns is a definition, which says how the frame is read; leave {name} out")
 
 
 def _classes_of(y: Any) -> list[str]:

@@ -149,6 +149,10 @@ def _texts_of(values: Any) -> Any:
         return pyarrow.array(texts, pyarrow.large_string())
     if pyarrow.types.is_floating(values.type):
         return pyarrow.array(map(_text_of, values.to_numpy(zero_copy_only=False)), pyarrow.large_string())
+    if pyarrow.types.is_boolean(values.type):  # as Python and pandas write them
+        return pyarrow.array(
+            [None if value is None else str(value) for value in values.to_pylist()], pyarrow.large_string()
+        )
     if kind_of(values.type) == "date":
         values = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), safe=False)
     return values.cast(pyarrow.large_string())

@@ -35,6 +35,17 @@ def model():
         ({}, {"categories": ["stop"]}, "no column 'stop'; did you mean 'stops'"),
         ({}, {"dates": {"leaves": ["hours"]}}, "dates has the part 'hours'; did you mean 'hour'"),
         ({}, {"dates": {"stops": ["hour"]}}, "dates names column 'stops', which has numbers"),
+        ({}, {"dates": "hour"}, r"dates is 'hour'; give a list of names, such as \['hour'\]"),
+        ({}, {"dates": ["hour", "hour"]}, "dates has 'hour' twice"),
+        ({}, {"columns": "stops"}, "columns is 'stops'; give a list of names"),
+        ({}, {"columns": ["stops", "stops"]}, "columns has 'stops' twice; leave one out"),
+        (
+            {},
+            {"columns": ["distance"], "categories": ["stops"]},
+            "categories names column 'stops', which columns lacks",
+        ),
+        ({}, {"columns": TABLE.definition, "scaling": "robust"}, "columns is a definition, .* leave scaling out"),
+        ({"distance": np.arange(600) * 1e37}, {}, "column 'distance' of the table has numbers as large as 5.99e.39"),
         ({}, {"scaling": "robus"}, "scaling is 'robus'; did you mean 'robust'"),
         ({}, {"y": np.zeros(600)}, "labels are given by y and by label"),
         ({}, {"y": np.zeros(600), "label": None}, "y has the label 0.0 in all 600 records"),
@@ -140,3 +151,20 @@ def test_labels_of_any_library_keep_their_classes():
         table = dsinga.table(x, labels)
         assert table.definition.classes == ["no", "yes"]
         np.testing.assert_array_equal(table.read(np.arange(600))[1], FRAME.late == "yes")
+
+
+def test_a_number_far_from_those_of_training_names_its_column():
+    table = dsinga.table(FRAME, label="late", scaling="standard")
+    far = FRAME.assign(distance=1e300)
+    with pytest.raises(dsinga.UserError, match="column 'distance' has a number in record 0 that is so far"):
+        table.definition.open_records("data", far, has_labels=False).columns[0].load(0, 1)
+    robust = dsinga.table(FRAME, label="late", scaling="robust")
+    records = robust.definition.open_records("data", far, has_labels=False)
+    assert records.columns[0].load(0, 1).max() == 3.0  # the smooth clip of numbers of any size
+
+
+def test_columns_with_numbers_as_names_are_named_by_them():
+    frame = FRAME.set_axis(range(FRAME.shape[1]), axis=1)
+    label = FRAME.columns.get_loc("late")
+    chosen = [number for number in frame.columns if number != label]
+    assert dsinga.table(frame, label=label, columns=chosen).definition.label == str(label)
