@@ -28,7 +28,7 @@ from dsinga.estimators.saving import loadable, save
 from dsinga.estimators.strong import check_preset
 from dsinga.estimators.tables import with_definition
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
-from dsinga.estimators.validation import create_stopping, split_records
+from dsinga.estimators.validation import check_stopping, create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.monitor import History
@@ -189,6 +189,7 @@ class NetEstimator(EstimatorRecords):
         Raises UserError for another ``early_stopping`` than True, False and "auto".
         """
         early_stopping = self.early_stopping
+        check_stopping(self.validation_fraction, self.n_iter_no_change, self.tol)
         if isinstance(early_stopping, str) and early_stopping == "auto":
             return self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
         if not isinstance(early_stopping, (bool, np.bool_)):

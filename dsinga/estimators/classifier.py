@@ -11,9 +11,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
 from sklearn.utils.validation import column_or_1d
 
+from dsinga.base.arguments import value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import in_order, is_dask_collection
+from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
@@ -198,12 +199,15 @@ class Classifier(ClassifierMixin, NetEstimator):
         return x, y if multilabel else _codes(y, self.classes_)
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
-        class_weight = self.class_weight
+        class_weight: Any = self.class_weight
         if class_weight is None:
             return records
+        if is_a(class_weight, "pandas", "Series"):
+            class_weight = class_weight.to_dict()
         if not (isinstance(class_weight, Mapping) or (isinstance(class_weight, str) and class_weight == "balanced")):
             raise ValueError(
-                f"class_weight is a factor for each class, as in {{0: 1.0}}, or 'balanced', not {class_weight!r}"
+                "class_weight is a factor for each class, as in {0: 1.0}, or 'balanced', not "
+                f"{value_text(class_weight)}"
             )
         if self._multilabel:
             raise ValueError("class_weight is for one column of classes; give sample_weight for a matrix of labels")

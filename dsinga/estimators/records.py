@@ -182,8 +182,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         """
         self.columns_ = None
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        if is_table(X) and (self._is_strong or needs_columns(X, client)):
-            names = column_names(X)
+        names = column_names(X) if is_table(X) else []
+        if names and (self._is_strong or needs_columns(X, client)):
             self.columns_ = learn_columns(X, names, client)
             self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)
         elif self._is_strong:

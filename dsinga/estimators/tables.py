@@ -42,8 +42,12 @@ def needs_columns(X: Any, client: Any) -> bool:
 
 
 def column_names(X: Any) -> list[str]:
-    """Return the names of the columns of a data frame as texts."""
-    return [str(name) for name in (X.column_names if is_a(X, "pyarrow", "Table") else X.columns)]
+    """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
+    names = [str(name) for name in (X.column_names if is_a(X, "pyarrow", "Table") else X.columns)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"X has several columns named {twice!r}; give each its own name")
+    return names
 
 
 def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:

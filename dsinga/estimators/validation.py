@@ -52,9 +52,8 @@ def split_records(
         client: the client of the cluster that computes what is needed of dask arrays.
 
     Raises:
-        UserError: ``fraction`` or ``splitter`` is none, or no records would be left to train on or for validation.
+        UserError: ``splitter`` is none, or no records would be left to train on or for validation.
     """
-    check_range("validation_fraction", fraction, 0, 1)
     length, is_lazy = len(records.x), is_dask_collection(records.x)
     groups = _in_memory(groups, client)
     if groups is not None and len(groups := column_or_1d(groups)) != length:
@@ -79,13 +78,16 @@ def split_records(
     return trained, held_out
 
 
-def create_stopping(job: Job, n_iter_no_change: Any, tol: Any) -> EarlyStopping:
-    """Return the extension that ends training where the loss of validation no longer falls, and keeps the best params.
-
-    Raises UserError where ``n_iter_no_change`` is no number of epochs, or ``tol`` negative.
-    """
-    check_whole("n_iter_no_change", n_iter_no_change, 1)
+def check_stopping(validation_fraction: Any, n_iter_no_change: Any, tol: Any) -> None:
+    """Raise UserError for no share, no number of epochs, or a ``tol`` below 0, also where nothing stops early."""
+    check_range("validation_fraction", validation_fraction, 0, 1)
+    if n_iter_no_change is not None:
+        check_whole("n_iter_no_change", n_iter_no_change, 1)
     check_range("tol", tol, 0)
+
+
+def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStopping:
+    """Return the extension that ends training where the validation loss no longer falls, and keeps the best params."""
     metric = "loss" if jobs.losses(job) else "reconstruction_error"
     return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
 

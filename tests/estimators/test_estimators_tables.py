@@ -140,3 +140,20 @@ def test_bad_input_of_fit_is_refused(cls: Any, x: Any, y: Any, message: str) -> 
 
 def test_records_of_one_class_are_of_that_class() -> None:
     assert set(classifier().fit(X, ["late"] * len(X)).predict(X)) == {"late"}
+
+
+def test_names_that_are_twice_and_settings_that_are_none_are_refused_whatever_the_frame() -> None:
+    numbers = X[["distance", "distance"]]
+    with pytest.raises(UserError, match="X has several columns named 'distance'; give each its own name"):
+        classifier().fit(numbers, Y)
+    for name, value in {"n_iter_no_change": 0, "validation_fraction": 50, "tol": -1}.items():  # of the few records too
+        with pytest.raises(UserError, match=f"{name} is {value}; give"):
+            classifier(**{name: value}).fit(X, Y)
+
+
+def test_weights_of_classes_may_be_a_series() -> None:
+    weights = {label: 1.0 + number for number, label in enumerate(sorted(set(Y)))}
+    by_name, by_series = (
+        classifier(epochs=1, class_weight=given).fit(X, Y) for given in (weights, pandas.Series(weights)[::-1])
+    )
+    np.testing.assert_array_equal(by_name.predict_proba(X), by_series.predict_proba(X))
