@@ -2,10 +2,12 @@
 
     python -m tools.benchmarks.accuracy_tables --results FILE [--set NAME]... [--model NAME]... [--splits N]
     python -m tools.benchmarks.accuracy_tables --results FILE --print
+    python -m tools.benchmarks.accuracy_tables --results FILE --page docs/tables.md
 
 The first measures each model on each split of each set, in turn, and adds the figures to the file; what is there is not
 measured again unless --again is given. The second prints the tables of a file in Markdown: the mean and the standard
 deviation over the splits of the area under the curve (two classes), the accuracy (more) or R squared (a regression).
+The third writes one table of a file, a row a set, into a page, between the marks that name this program.
 Peers are not needed by dsinga: run the first with a Python that has them, and this folder on its PYTHONPATH.
 """
 
@@ -123,15 +125,56 @@ def within(figures: Figures, model: str = "dsinga, strong") -> Iterator[str]:
         yield f"{name}: {ours[0]:.4f}, best {best} {theirs[0]:.4f}, spread {spread:.4f}: {verdict}"
 
 
+def page_rows(figures: Figures) -> Iterator[str]:
+    """Yield the table of a page: a row a set with the scores of models, and a row of their seconds."""
+    models = [model for model in MODELS if any(model in figures[name] for name in figures)]
+    yield row_of(["", *models])
+    yield row_of(["---"] * (len(models) + 1))
+    for name in (name for name in SETS if name in figures):
+        found = [figures[name].get(model) for model in models]
+        most = max(len(splits) for splits in found if splits)
+        best = max(over_splits(splits, "score")[0] for splits in found if splits and len(splits) == most)
+        yield row_of([name, *(short_cell(splits, best, most) for splits in found)])
+    if "flights" in figures:
+        found = [figures["flights"].get(model) for model in models]
+        seconds = [f"{over_splits(splits, 'seconds')[0]:.0f} s" if splits else "-" for splits in found]
+        yield row_of(["flights, time", *seconds])
+
+
+def short_cell(splits: dict[str, dict[str, float]] | None, best: float, most: int) -> str:
+    """Return the score of a model and its spread with three digits, bold where it is the best of all splits."""
+    if not splits:
+        return "-"
+    mean, spread = over_splits(splits, "score")
+    text = f"{mean:.3f} ± {spread:.3f}" if len(splits) > 1 else f"{mean:.3f}"
+    if len(splits) < most:
+        return f"{text} ({len(splits)} of {most} splits)"
+    return f"**{text}**" if mean == best else text
+
+
+def write_to(page: Path, rows: Iterator[str]) -> None:
+    """Write a table into a page, between the marks that name this program."""
+    mark, end = "<!-- accuracy: written by python -m tools.benchmarks.accuracy_tables -->", "<!-- end of accuracy -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(mark)
+    after = rest.partition(end)[2]
+    page.write_text("\n".join([before + mark, "", *rows, "", end + after]), encoding="utf-8")
+
+
 @click.command(help=__doc__)
 @click.option("--results", type=click.Path(path_type=Path), required=True, help="File of the figures, JSON.")
 @click.option("--set", "names", type=click.Choice(list(SETS)), multiple=True, help="A set; all by default.")
 @click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True, help="A model; all by default.")
 @click.option("--splits", type=int, default=100, help="How many of the splits of each set to measure.")
 @click.option("--again", is_flag=True, help="Measure again what the file has.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write a table into this page, and measure nothing.")
 @click.option("--print", "printed", is_flag=True, help="Print the tables, and measure nothing.")
-def main(results: Path, names: tuple, models: tuple, splits: int, again: bool, printed: bool) -> None:
+def main(
+    results: Path, names: tuple, models: tuple, splits: int, again: bool, page: Path | None, printed: bool
+) -> None:
     """Measure what is missing from a file, or print its tables."""
+    if page:
+        write_to(page, page_rows(read(results)))
+        return
     if printed:
         figures = read(results)
         for lines in (scores(figures), others(figures, "loss"), others(figures, "seconds"), within(figures)):
