@@ -271,12 +271,14 @@ class DaskGraph:
 
     def __init__(self, array: Any, name: str):
         import dask
+        from dask._task_spec import convert_legacy_graph
         from dask.core import flatten
 
         self._futures = {future.key: future for future in _finished_futures(cluster_futures(array), name)}
         # dask.optimize fails for a frame of delayed partitions, whose keys are texts.
         optimised = array.optimize() if is_dask_frame(array) else dask.optimize(array)[0]
-        self.tasks: Mapping[Any, Any] = dict(optimised.__dask_graph__())
+        # Some graphs, such as those of dask.dataframe.concat, have tasks that are tuples still.
+        self.tasks: Mapping[Any, Any] = convert_legacy_graph(dict(optimised.__dask_graph__()))
         self.keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
         named = {key for task in self.tasks.values() for key in getattr(task, "dependencies", ())}
         if unknown := named - self.tasks.keys() - self._futures.keys():  # in a frame of futures, dask has them by key
