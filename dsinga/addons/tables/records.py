@@ -23,7 +23,7 @@ from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_path
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.arrays import ArrayColumn, Options, check_block
+from dsinga.data.sources.arrays import ArrayColumn, Kind, Options, check_block
 from dsinga.data.sources.dask_arrays import compute
 from dsinga.data.sources.open_records import open_labels_of
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
@@ -214,6 +214,18 @@ def _refuse_options(
     ):
         if is_given:
             raise UserError(f"columns is a definition, which says how the frame is read; leave {name} out")
+
+
+@register("records", "dsinga.TableRecords")
+def records_without_labels(value: Any) -> Kind | None:
+    """Return what opens the records of a table beside labels that are given to ``fit``, where it has none itself."""
+    return None if value.has_labels else Kind("a table", _with_labels)
+
+
+def _with_labels(records: TableRecords, y: Any, _options: Options) -> TableRecords:
+    """Return the records of a table with labels ``y``; None for none."""
+    classes = [] if y is None else records.definition.classes or _classes_of(y)
+    return TableRecords(records.frame, records.definition.replace(classes=classes), y, has_labels=False)
 
 
 def _classes_of(y: Any) -> list[str]:

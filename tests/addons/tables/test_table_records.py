@@ -76,3 +76,16 @@ def test_a_job_keeps_the_definition():
     job = loads(to_text(model.job(table)))
     trained = dsinga.train(job.replace(train_steps=5), data=flights(seed=1), progress=False)
     assert trained.job.neuralnet.layer[0].store_conf.table == table.definition
+
+
+def test_labels_may_be_given_beside_the_records_of_a_table():
+    frame = flights()
+    x, y = frame.drop(columns="late"), frame.late
+    params = []
+    for source in ((dsinga.table(frame, label="late"), None), (dsinga.table(x), y), (dsinga.table(x, y), None)):
+        net = nn.Sequential([nn.Input(source[0].shape), nn.Dense(2)])
+        net.compile("sgd", "sparse_categorical_crossentropy")
+        net.fit(*source, epochs=1, progress=False)
+        params.append(net.predict(x))
+    for others in params[1:]:
+        np.testing.assert_array_equal(others, params[0])
