@@ -111,6 +111,8 @@ def search(
     source, training_options = find_cluster(client), TrainingOptions.of("search", {**options, "progress": False})
     sampled = None if sampler is None else SampledSettings(sampler, space, samples, at_once)
     settings = make_settings(space, samples, seed) if sampled is None else sampled.first()
+    if sampled is None and at_once != AT_ONCE:
+        raise UserError("at_once is of a search with a sampler; give sampler, or leave at_once out")
     if sampled is not None and only is not None:
         raise UserError("a sampler needs the scores of all settings, so one program trains them; leave out only")
     make = functools.partial(_make_job, job if callable(job) else _with_fields_of(job, settings))
