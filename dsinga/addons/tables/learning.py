@@ -27,7 +27,7 @@ SHARE_OF_KNOWN, MOST_NEEDED = 400, 100  # a category is known from one record in
 MOST_CLASSES = 10_000
 TINY = 1e-200  # smaller numbers count as 0, so that no scale is infinite
 
-Dates = Sequence[str] | Mapping[str, Sequence[str]]
+DateParts = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 def learn(
@@ -36,7 +36,7 @@ def learn(
     label: str | None = None,
     *,
     categories: Sequence[str] = (),
-    dates: Dates = (),
+    dates: DateParts = (),
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableDefinition:
@@ -75,7 +75,7 @@ def describe(
     names: Sequence[str],
     location: str,
     categories: Sequence[str] = (),
-    dates: Dates = (),
+    dates: DateParts = (),
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableDefinition:
@@ -126,7 +126,7 @@ class ColumnLearner:
     """
 
     total: PartSummary
-    dates: Dates
+    dates: DateParts
     keeps_all: bool
     categories: frozenset[str]
     left_out: dict[str, list[str]] = field(default_factory=dict)

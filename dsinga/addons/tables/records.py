@@ -13,7 +13,7 @@ from dsinga.addons.tables.columns import RecordParts, TableColumns
 from dsinga.addons.tables.definition import TableDefinition
 from dsinga.addons.tables.describing import facts_of
 from dsinga.addons.tables.frames import Frame, open_frame
-from dsinga.addons.tables.learning import Dates, learn
+from dsinga.addons.tables.learning import DateParts, learn
 from dsinga.addons.tables.values import as_numbers, indexed_texts, is_missing
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
@@ -127,7 +127,7 @@ def table(
     label: str | None = None,
     columns: Sequence[str] | TableDefinition | None = None,
     categories: Sequence[str] = (),
-    dates: Dates = (),
+    dates: DateParts = (),
     scaling: str = "quantile",
     unknown: str = "missing",
 ) -> TableRecords:
@@ -194,7 +194,7 @@ def _names(argument: str, names: Any) -> list[str]:
     return texts
 
 
-def _checked_dates(dates: Any) -> Dates:
+def _checked_dates(dates: Any) -> DateParts:
     """Return the parts of dates of all columns, or by column, with names as texts. Raises UserError as _names does."""
     if isinstance(dates, Mapping):
         return {str(name): _names(f"dates[{name!r}]", parts) for name, parts in dates.items()}

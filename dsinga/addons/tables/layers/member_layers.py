@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from dsinga.addons.tables.own_products import own_product_gradients, own_products
+from dsinga.addons.tables.layers.own_products import own_product_gradients, own_products
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.tables.own_products import own_product_gradients, own_products
+from dsinga.addons.tables.layers.own_products import own_product_gradients, own_products
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting

@@ -1,0 +1,1 @@
+"""Layers, losses, initialisers and a schedule of nets for tables, which any net can use."""
