@@ -58,7 +58,7 @@ class Classifier(ClassifierMixin, NetEstimator):
             200 steps, for data frames 500.
         batchsize: records of one step; by default those of ``net``, or 200 for the default net, 256 for the preset.
         learning_rate: of the default net's updater, Adam: 0.01, for data frames 0.001, for the preset 0.0007.
-        weight_decay: of the default net's updater: 0.01, for data frames and the preset 0.0001.
+        weight_decay: of the default net's updater: 0.01, for data frames 0.0001, for the preset 0.0003.
         warm_start: whether ``fit`` goes on from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
