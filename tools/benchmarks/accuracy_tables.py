@@ -112,12 +112,12 @@ def others(figures: Figures, key: str) -> Iterator[str]:
 
 
 def within(figures: Figures, model: str = "dsinga, strong") -> Iterator[str]:
-    """Yield, of each set, by how many spreads of the best peer a model misses its mean, on the splits of both."""
+    """Yield, of each set, whether a model is within one spread of the best of the peers measured on all its splits."""
     for name, models in figures.items():
-        if model not in models:
+        splits = models.get(model, {}).keys()
+        peers = {peer: models[peer] for peer in PEERS if splits and splits <= models.get(peer, {}).keys()}
+        if not peers:
             continue
-        common = {peer: models[model].keys() & models.get(peer, {}).keys() for peer in PEERS}
-        peers = {peer: {split: models[peer][split] for split in splits} for peer, splits in common.items() if splits}
         best = max(peers, key=lambda peer: over_splits(peers[peer], "score")[0])
         ours, theirs = (over_splits(splits, "score") for splits in (models[model], peers[best]))
         spread, missing = max(ours[1], theirs[1]), theirs[0] - ours[0]
