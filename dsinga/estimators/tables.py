@@ -25,7 +25,8 @@ SCALING, UNKNOWN = "quantile", "missing"
 
 def is_table(X: Any) -> bool:
     """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
-    return is_frame(X) or (hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) == 2)
+    is_two_dimensional = len(getattr(X, "shape", ())) == 2
+    return is_frame(X) or is_two_dimensional and hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns")
 
 
 def needs_columns(X: Any, client: Any) -> bool:

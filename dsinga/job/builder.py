@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.base.components import written_distribution
+from dsinga.base.components import built_in, written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, missing_hint, nearest
 from dsinga.job.component import Component
@@ -92,6 +92,9 @@ class MessageBuilder:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
         kinds = {name: item_type(hint)[0] for name, hint in importable_fields(self.cls).items()}
         blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
+        if issubclass(self.cls, Component):  # rather those of the layer's own type
+            row = built_in(self.cls.kind).get(str(self.values.get(self.cls.type_field)))
+            blocks = [name for name in blocks if row and name in row.fields] or blocks
         if blocks:
             return f"; it belongs in {' or '.join(blocks)}"
         outer = self.outer

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
+from distributed.protocol import deserialize, serialize
 from scipy import sparse
 
 from dsinga.estimators import Classifier, Regressor, Transformer, sparse_records
@@ -50,3 +51,8 @@ def test_a_sparse_matrix_is_sent_to_a_cluster(threads: Client, always_large: Non
     bad.data[5] = np.nan
     with pytest.raises(ValueError, match="Input X contains NaN"):
         here.fit(bad, Y)
+
+
+def test_a_column_is_sent_to_other_processes() -> None:
+    column = sparse_records.SparseColumn(sparse_records.SparseRecords(X.tocsr()), "X")
+    np.testing.assert_array_equal(deserialize(*serialize(column)).load(10, 40), column.load(10, 40))

@@ -11,7 +11,7 @@ from dsinga.data.array_kinds import is_dask_frame, is_path
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
-from dsinga.job.limits import Natural
+from dsinga.job.limits import Natural, NonNegative
 
 KINDS = ("number", "boolean", "category", "date")
 PARTS = ("day", "year", "month", "monthday", "yearday", "weekday", "hour", "minute", "second")
@@ -30,7 +30,7 @@ class TableColumnConf(Settings):
         [], "the quantiles of its numbers in training at equal steps, from the smallest to the largest number"
     )
     mean: float = setting(0.0, "the mean of its numbers in training")
-    deviation: float = setting(1.0, "their standard deviation")
+    deviation: NonNegative = setting(1.0, "their standard deviation")
     category: list[str] = setting([], "its categories as texts, in the order of their codes 1, 2, ...")
     missing: Natural = setting(0, "how many of its values were missing in training; a flag tells of these")
 
@@ -112,4 +112,5 @@ def is_table(value: Any) -> bool:
 
 def is_arrow_table(value: Any) -> bool:
     """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
-    return hasattr(value, "__arrow_c_stream__") and len(getattr(value, "shape", ())) == 2
+    is_two_dimensional = len(getattr(value, "shape", ())) == 2
+    return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")

@@ -137,7 +137,7 @@ def flatten(results: list[Any]) -> list[np.ndarray]:
 
 
 def test_all_models_are_here():
-    assert {*models.__all__} - {name.split()[0] for name in MODELS} == {"bigru_crf", "rbm"}
+    assert {*models.__all__} - {name.split()[0] for name in MODELS} == {"bigru_crf", "rbm", "tabm", "realmlp"}
 
 
 def test_the_scores_of_tags_take_lengths_from_the_words(tmp_path):

@@ -54,6 +54,7 @@ WITHOUT_EFFECT = {
 NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "AugmentConf.value",  # pixels may be negative
+    "TableColumnConf.mean", "TableColumnConf.quantile", "PiecewiseLinearConf.edge",
     "FieldErrorConf.climatology", "NormalizationConf.mean", "SequenceLengthConf.mask_value",
     "ExtensionConf.above", "ExtensionConf.baseline", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
