@@ -144,6 +144,8 @@ class BackwardWeights:
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
         if dtype != FLOAT32 and len(x) == 5 and w[2] > x[2]:
             raise Unsupported("oneDNN 3.2 leaves gradients of a kernel that is deeper than its volumes undefined")
+        if dtype != FLOAT32 and x[1] == 1 and stride[-1] > x[-1]:
+            raise Unsupported("oneDNN 3.2 reads past the end of images of one channel narrower than the stride")
         self.shape = w
         by_group = by_group_of(w, groups)
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
@@ -32,6 +33,7 @@ from dsinga.testing.kernel_backend import (
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms
+MARGIN = 64  # numbers on each side of an array
 
 on_processor = pytest.mark.skipif(
     get_ops().name != "onednn" or bool(get_ops().lacks_bf16()), reason="the processor has no bfloat16"
@@ -84,15 +86,24 @@ def assert_near(actual: np.ndarray, exact: np.ndarray, roundings: int = 1, scale
 
 
 def place(values: np.ndarray, layout: str, dtype: np.dtype) -> np.ndarray:
+    """Return ``values`` in a layout and dtype, with NaN in the memory on both sides: a kernel must not read there."""
     array = KernelBackend(get_ops, np.float32).place(values, layout).astype(dtype)
-    array.flags.writeable = False
-    return array
+    order = axes_in_memory(array)
+    memory = np.full(array.size + 2 * MARGIN, np.nan, dtype)
+    placed = memory[MARGIN:-MARGIN].reshape([array.shape[axis] for axis in order]).transpose(np.argsort(order))
+    placed[...] = array
+    placed.flags.writeable = False
+    return placed
 
 
 DTYPES = st.sampled_from([np.dtype(np.float32), BFLOAT16])
 
 
+NARROW = {"shape": (4, 1, 5, 1), "window": ((3, 1), (2, 3), (2, 0)), "layout": "channels last", "seed": 0}
+
+
 @given(case=windowed(), filters=CHANNELS, bias=st.booleans(), x_dtype=DTYPES, dy_dtype=DTYPES)
+@example(case=NARROW, filters=1, bias=True, x_dtype=BFLOAT16, dy_dtype=BFLOAT16)
 def test_convolution(ops, case, filters, bias, x_dtype, dy_dtype):
     kernel, stride, pad = case["window"]
     x = rounded(normal(case["seed"], *case["shape"]))
