@@ -181,11 +181,11 @@ class Bf16Ops(Bf16Images):
         return cast_like(x, target) if type(x) is type(target) is np.ndarray else x
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
-        kernel = None
-        if _are_numbers(x, w):
-            kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
-        if kernel is None:
+        if not _are_numbers(x, w):
             return super().convolution(to_float32(x), w, b, stride, pad)
+        kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
+        if kernel is None:
+            return cast(super().convolution(to_float32(x), w, b, stride, pad), BFLOAT16)
         bias = () if b is None else (contiguous(b),)
         return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), *bias)
 
@@ -207,12 +207,12 @@ class Bf16Ops(Bf16Images):
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
-        kernel = None
-        if _are_numbers(x, w):
-            shape = (x.shape[0], w.shape[1], *size)
-            kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
-        if kernel is None:
+        if not _are_numbers(x, w):
             return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
+        shape = (x.shape[0], w.shape[1], *size)
+        kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
+        if kernel is None:
+            return cast(super().transposed_convolution(to_float32(x), w, b, stride, pad, size), BFLOAT16)
         y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w))
         if b is not None:
             add_to_rows(y, b)

@@ -100,10 +100,12 @@ DTYPES = st.sampled_from([np.dtype(np.float32), BFLOAT16])
 
 
 NARROW = {"shape": (4, 1, 5, 1), "window": ((3, 1), (2, 3), (2, 0)), "layout": "channels last", "seed": 0}
+LEFT_OVER = {"shape": (2, 16, 1, 11), "window": ((1, 4), (1, 7), (0, 3)), "layout": "channels last", "seed": 0}
 
 
 @given(case=windowed(), filters=CHANNELS, bias=st.booleans(), x_dtype=DTYPES, dy_dtype=DTYPES)
 @example(case=NARROW, filters=1, bias=True, x_dtype=BFLOAT16, dy_dtype=BFLOAT16)
+@example(case=LEFT_OVER, filters=5, bias=True, x_dtype=BFLOAT16, dy_dtype=BFLOAT16)
 def test_convolution(ops, case, filters, bias, x_dtype, dy_dtype):
     kernel, stride, pad = case["window"]
     x = rounded(normal(case["seed"], *case["shape"]))
