@@ -28,7 +28,7 @@ from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.space import cell
 from dsinga.monitor import Row
 
-# Blues from the best setting to the worst, ColorBrewer's of one hue; vermillion for failed settings, as in panels.
+# Blues from the best setting to the worst, ColorBrewer's of one hue; vermilion for failed settings, as in panels.
 BEST, MIDDLE, WORST, FAILED = (8, 48, 107), (66, 146, 198), (190, 212, 232), "#d55e00"
 MOST_LINES, MOST_POINTS = 200, 6000  # settings that are drawn, and points of all their curves
 MOST_CHOICES, MOST_BARS = 12, 9  # values that are listed on an axis, and names with a bar
