@@ -33,7 +33,7 @@ SEARCHES = {
     "GPU": "gpu.html",
     "resume": "recovery.html",
     "class weights": "nn.html",
-    "early stopping": "extensions.html",
+    "early stopping": "estimators.html",
     "learning rate": "learning-rate.html",
     "mixed precision": "precision.html",
     "AMP": "precision.html",
@@ -43,7 +43,7 @@ SEARCHES = {
     "DDP": "training.html",
     "ONNX": "onnx.html",
     "fine-tuning": "fine-tuning.html",
-    "Parquet": "arrays.html",
+    "Parquet": "tables.html",
 }
 pytestmark = pytest.mark.slow  # the site is built
 
