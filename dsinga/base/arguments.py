@@ -60,6 +60,16 @@ def value_text(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that has been there before, None where all differ."""
+    known = set[str]()
+    for name in names:
+        if name in known:
+            return name
+        known.add(name)
+    return None
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: "1 worker", "3 workers"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -87,6 +87,12 @@ def is_frame(value: Any) -> bool:
     return is_a(value, "pandas", "DataFrame") or is_dask_frame(value) and value.ndim == 2
 
 
+def is_arrow_table(value: Any) -> bool:
+    """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
+    is_two_dimensional = len(getattr(value, "shape", ())) == 2
+    return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
+
+
 def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = False) -> Any:
     """Return the points of a dimension that have these coordinates, in this order.
 

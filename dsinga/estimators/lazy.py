@@ -34,17 +34,23 @@ def running_client(client: Any) -> Iterator[Any]:
         yield opened
 
 
+@contextlib.contextmanager
+def computing_on(client: Any) -> Iterator[Any]:
+    """Yield ``client``, or that of :func:`running_client`, whose cluster has a worker; None for no cluster."""
+    with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
+        if running is not None:
+            from dsinga.cluster.connecting.expected_workers import await_number_of_workers
+
+            await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
+        yield running
+
+
 def compute(values: Any, client: Any) -> Any:
-    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of :func:`running_client`."""
+    """Return dask collections, in any nesting, computed on the cluster of :func:`computing_on`."""
     import dask
 
-    with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
-        if running is None:
-            return dask.compute(values)[0]
-        from dsinga.cluster.connecting.expected_workers import await_number_of_workers
-
-        await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
-        return running.compute(dask.delayed(values)).result()
+    with computing_on(client) as running:
+        return dask.compute(values)[0] if running is None else running.compute(dask.delayed(values)).result()
 
 
 class Collection(NamedTuple):

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame, is_frame
-from dsinga.estimators.lazy import compute
+from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
+from dsinga.estimators.lazy import compute, computing_on
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.columns import TableColumns
     from dsinga.addons.tables.definition import TableDefinition
-    from dsinga.addons.tables.summary import PartSummary
-
-SCALING, UNKNOWN = "quantile", "missing"
 
 
 def is_table(X: Any) -> bool:
     """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
-    is_two_dimensional = len(getattr(X, "shape", ())) == 2
-    return is_frame(X) or is_two_dimensional and hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns")
+    return is_frame(X) or is_arrow_table(X)
 
 
 def needs_columns(X: Any, client: Any) -> bool:
@@ -45,8 +42,7 @@ def needs_columns(X: Any, client: Any) -> bool:
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
     names = [str(name) for name in (X.column_names if is_a(X, "pyarrow", "Table") else X.columns)]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := repeated(names)) is not None:
         raise UserError(f"X has several columns named {twice!r}; give each its own name")
     return names
 
@@ -54,42 +50,22 @@ def column_names(X: Any) -> list[str]:
 def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
     """Return what the columns of a data frame are, or those of an array (n, d), which are called ``names``.
 
-    The partitions of a Dask collection are summarised where they are. Raises UserError for values of no kind that a
-    table has, and where the add-on of tables or pyarrow is missing.
+    The partitions of a Dask collection are summarised on the cluster of ``client``. Raises UserError for values of no
+    kind that a table has, and where the add-on of tables or pyarrow is missing.
     """
     lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
-    from dsinga.addons.tables.frames import MemoryFrame, import_arrow
+    from dsinga.addons.tables.frames import import_arrow, open_frame
     from dsinga.addons.tables.learning import learn
 
     import_arrow()
-    if is_dask_collection(X):
-        return _learn_partitions(X, names, client)
-    return learn(MemoryFrame(_to_arrow(X, names)), names, scaling=SCALING, unknown=UNKNOWN)
+    if not is_dask_collection(X):
+        return learn(open_frame(_to_arrow(X, names)), names)
+    if not is_dask_frame(X):
+        from dask.dataframe import from_dask_array
 
-
-def _learn_partitions(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
-    """Return what the columns of a Dask data frame or array are, from summaries of its partitions."""
-    from dask import delayed
-
-    from dsinga.addons.tables.frames import merged
-    from dsinga.addons.tables.learning import describe, sample_share
-    from dsinga.addons.tables.summary import merge
-
-    parts = np.ravel(X.to_delayed())
-    lengths = compute([delayed(len)(part) for part in parts], client)
-    if not sum(lengths):
-        raise UserError("X has no records")
-    share, starts = sample_share(sum(lengths)), accumulate(lengths, initial=0)
-    summaries = [delayed(_summarise)(part, names, start, share) for part, start in zip(parts, starts, strict=False)]
-    (total,) = compute([merged(summaries, merge)], client)
-    return describe(total, names, "X", scaling=SCALING, unknown=UNKNOWN)
-
-
-def _summarise(part: Any, names: Sequence[str], start: int, share: float) -> PartSummary:
-    """Task: return what the columns of a partition say of all, which begins with the record ``start``."""
-    from dsinga.addons.tables.summary import summarise
-
-    return summarise(_to_arrow(part, names).select(names), start, categories=(), share=share)
+        X = from_dask_array(X.rechunk({1: -1}), columns=list(names))
+    with computing_on(client) as running, contextlib.nullcontext() if running is None else running.as_current():
+        return learn(open_frame(X), names)
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:

@@ -169,7 +169,7 @@ class _Scaling:
     def __init__(self, conf: TableColumnConf, kind: str):
         self.kind = kind
         quantiles = np.asarray(conf.quantile, np.float64)
-        self._median = float(np.interp(0.5, np.linspace(0, 1, len(quantiles)), quantiles))
+        self._median = conf.median
         if kind == "quantile":
             self._quantiles, self._normal = _normal_scores(quantiles)
         elif kind == "robust":

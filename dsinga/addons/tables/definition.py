@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, lookup, nearest, register
-from dsinga.data.array_kinds import is_dask_frame, is_path
+from dsinga.base.registry import listed, lookup, nearest_or_listed, register
+from dsinga.data.array_kinds import is_arrow_table, is_dask_frame, is_path
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
@@ -34,11 +36,16 @@ class TableColumnConf(Settings):
     category: list[str] = setting([], "its categories as texts, in the order of their codes 1, 2, ...")
     missing: Natural = setting(0, "how many of its values were missing in training; a flag tells of these")
 
+    @property
+    def median(self) -> float:
+        """The median of its numbers in training."""
+        return float(np.interp(0.5, np.linspace(0, 1, len(self.quantile)), self.quantile))
+
     def faults(self) -> Iterator[Fault | str]:
         """Yield a message for each fault in the kind, the part of a date and the quantiles."""
         for field, known in (("kind", KINDS), ("part", PARTS if self.kind == "date" else ("",))):
             if (value := getattr(self, field)) not in known:
-                hint = nearest(value, known) or f"; it is one of {', '.join(map(repr, known))}"
+                hint = nearest_or_listed(value, known, "it is one of")
                 yield Fault(f"column {self.name!r} has the {field} {value!r}{hint}", field)
         if self.kind in ("number", "date") and len(self.quantile) < 2:
             yield Fault(f"column {self.name!r} has {len(self.quantile)} quantiles; give at least 2", "quantile")
@@ -67,8 +74,7 @@ class TableDefinition(Settings):
         """Yield a message for an unknown scaling, and for a column that is named twice."""
         for field, known in (("scaling", SCALINGS), ("unknown", ("missing", "error"))):
             if (value := getattr(self, field)) not in known:
-                hint = nearest(value, known) or f"; it is one of {', '.join(map(repr, known))}"
-                yield Fault(f"{field} is {value!r}{hint}", field)
+                yield Fault(f"{field} is {value!r}{nearest_or_listed(value, known, 'it is one of')}", field)
         names = [(column.name, column.part, column.kind) for column in self.column]
         for name, *_ in {name for name in names if names.count(name) > 1}:
             yield Fault(f"the column {name!r} is there twice; leave one out", "column")
@@ -108,9 +114,3 @@ class TableDefinition(Settings):
 def is_table(value: Any) -> bool:
     """Whether a value is a data frame: of pandas, Dask, or another library that gives its columns to Arrow."""
     return is_dask_frame(value) and value.ndim == 2 or is_arrow_table(value)
-
-
-def is_arrow_table(value: Any) -> bool:
-    """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
-    is_two_dimensional = len(getattr(value, "shape", ())) == 2
-    return is_two_dimensional and hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")

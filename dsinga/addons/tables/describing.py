@@ -38,8 +38,7 @@ def _described(confs: list[TableColumnConf], rows: int) -> str:
     first, *_ = confs
     words = []
     if first.kind == "number":
-        median = float(np.interp(0.5, np.linspace(0, 1, len(first.quantile)), first.quantile))
-        words.append(f"number; {first.quantile[0]:g} to {first.quantile[-1]:g}, median {median:g}; scaled")
+        words.append(f"number; {first.quantile[0]:g} to {first.quantile[-1]:g}, median {first.median:g}; scaled")
     elif first.kind == "date":
         days = next((conf.quantile for conf in confs if conf.part == "day"), None)
         ends = [str(np.datetime64(int(day // 1), "D")) for day in (days[0], days[-1])] if days else []

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from dsinga.addons.tables.definition import is_arrow_table
 from dsinga.addons.tables.values import kind_of
+from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.locations import absolute
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import lookup, nearest
-from dsinga.data.array_kinds import is_a, is_dask_frame, is_path
+from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
 from dsinga.data.sources.dask_arrays import DaskGraph, compute, with_fixed_partitions
 
@@ -57,15 +57,15 @@ class Frame(ABC):
         Each part is read once, on the workers of the current Dask client if there is one, and only results come back.
         ``first`` is the number of the first record of a part. Raises UserError where a part cannot be read.
         """
-        starts = list(accumulate(self.lengths, initial=0))[:-1]
+        parts = range(len(self.lengths))
         if self.in_memory or not _has_dask_client():
-            return _read_and_summarise(self, range(len(starts)), names, summarise, merge, starts)
+            return _read_and_summarise(self, parts, names, summarise, merge)
         from dask import delayed
 
         frame, run = delayed(self), delayed(_read_and_summarise)
-        ranges = [range(part, min(part + MERGED, len(starts))) for part in range(0, len(starts), MERGED)]
-        tasks = [run(frame, parts, names, summarise, merge, [starts[part] for part in parts]) for parts in ranges]
-        return _computed(merged(tasks, merge), self.location)[0]
+        ranges = [parts[first : first + MERGED] for first in parts[::MERGED]]
+        tasks = [run(frame, some, names, summarise, merge) for some in ranges]
+        return _computed(_merged(tasks, merge), self.location)[0]
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most frames need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
@@ -120,12 +120,11 @@ class DaskFrame(Frame):
         from dask import delayed
 
         if not hasattr(self, "_frame"):
-            starts = list(accumulate(self.lengths, initial=0))[:-1]
-            return _read_and_summarise(self, range(len(starts)), names, summarise, merge, starts)
+            return _read_and_summarise(self, range(len(self.lengths)), names, summarise, merge)
         run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
         tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
-        return _computed(merged(tasks, merge), self.location)[0]
+        return _computed(_merged(tasks, merge), self.location)[0]
 
     def only(self, names: Sequence[str]) -> DaskFrame:
         """Return the frame with some columns, so that a partition is read without the others."""
@@ -143,24 +142,20 @@ class DaskFrame(Frame):
 
 def _has_dask_client() -> bool:
     """Whether Dask computes on a cluster unless it is told otherwise."""
-    if (distributed := sys.modules.get("distributed")) is None:
+    if "distributed" not in sys.modules:
         return False
-    try:
-        return distributed.default_client() is not None
-    except ValueError:  # there is none
-        return False
+    from dsinga.cluster.clients import current_client  # imports distributed
+
+    return current_client() is not None
 
 
 def _read_and_summarise(
-    frame: Frame,
-    parts: Sequence[int],
-    names: Sequence[str],
-    summarise: Summarise[Result],
-    merge: Merge[Result],
-    starts: Sequence[int],
+    frame: Frame, parts: range, names: Sequence[str], summarise: Summarise[Result], merge: Merge[Result]
 ) -> Result:
     """Return the merged results for parts of a frame that follow each other; a task on a cluster."""
-    return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=True))
+    lengths = (frame.lengths[part] for part in parts)
+    starts = accumulate(lengths, initial=sum(frame.lengths[: parts.start]))
+    return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=False))
 
 
 def _summarise_partition(
@@ -170,7 +165,7 @@ def _summarise_partition(
     return summarise(_columns_of(frame, names, part), start)
 
 
-def merged(tasks: list[Any], merge: Merge[Any]) -> Any:
+def _merged(tasks: list[Any], merge: Merge[Any]) -> Any:
     """Return Dask's task that merges the results of tasks in their order, by the dozen, so that none has many."""
     from dask import delayed
 
@@ -281,8 +276,7 @@ def column_names(columns: Any) -> list[str]:
     names = [str(name) for name in columns]
     if not names:
         raise UserError("the data frame has no columns")
-    if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
+    if (name := repeated(names)) is not None:
         raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
     return names
 

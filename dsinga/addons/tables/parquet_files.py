@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 from dsinga.addons.tables.values import WORDS, kind_of
+from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.locations import file_system, is_url
 from dsinga.base.redaction import redact, redacted_cause
@@ -151,8 +152,7 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
     """Return the kinds of values of the columns of a file."""
     names = schema.names
-    if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
+    if (name := repeated(names)) is not None:
         raise UserError(f"{redact(path)} has several columns named {name!r}; give each its own name")
     kinds = dict(zip(names, map(kind_of, schema.types), strict=True))
     of_values = {type(None): "", int: "number", str: "category"}

@@ -15,6 +15,7 @@ from dsinga.addons.tables.describing import facts_of
 from dsinga.addons.tables.frames import Frame, open_frame
 from dsinga.addons.tables.learning import DateParts, learn
 from dsinga.addons.tables.values import as_numbers, indexed_texts, is_missing
+from dsinga.base.arguments import repeated
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
@@ -188,8 +189,7 @@ def _names(argument: str, names: Any) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise UserError(f"{argument} is {names!r}; give a list of names, such as [{names!r}]")
     texts = [str(name) for name in names]
-    if len(set(texts)) < len(texts):
-        twice = next(name for name in texts if texts.count(name) > 1)
+    if (twice := repeated(texts)) is not None:
         raise UserError(f"{argument} has {twice!r} twice; leave one out")
     return texts
 

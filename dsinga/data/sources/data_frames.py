@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import repeated
 from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed, register
@@ -52,8 +53,7 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
     """Return the names of the feature columns, by default all columns except the labels."""
     known = [str(name) for name in frame.columns]
-    if len(set(known)) < len(known):
-        name = next(name for name in known if known.count(name) > 1)
+    if (name := repeated(known)) is not None:
         raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
     for name in [*(columns or ()), *([label] if label is not None else [])]:
         if name not in frame.columns:
