@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest
+from dsinga.base.registry import listed, nearest_or_listed
 
 
 def is_a(value: Any, module: str, *names: str) -> bool:
@@ -87,6 +87,11 @@ def is_frame(value: Any) -> bool:
     return is_a(value, "pandas", "DataFrame") or is_dask_frame(value) and value.ndim == 2
 
 
+def is_table(value: Any) -> bool:
+    """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
+    return is_frame(value) or is_arrow_table(value)
+
+
 def is_arrow_table(value: Any) -> bool:
     """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
     is_two_dimensional = len(getattr(value, "shape", ())) == 2
@@ -115,11 +120,7 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
     """Return the columns of a data frame that have these names. Raises UserError for others."""
     columns = {str(label): label for label in frame.columns}
-    for name in names:
-        if name not in columns:
-            raise UserError(
-                f"the data frame has no column {name!r}, which the records of training have{nearest(name, columns)}"
-            )
+    check_columns(names, columns, "the data frame", ", which the records of training have")
     for name in columns:
         if name not in names:
             raise UserError(
@@ -127,6 +128,14 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
                 f"frame.drop(columns={columns[name]!r})"
             )
     return [columns[name] for name in names]
+
+
+def check_columns(names: Iterable[str], known: Collection[str], where: str, which: str = "") -> None:
+    """Raise UserError for a column that is not among the ``known`` ones; ``which`` is a clause that says who has it."""
+    columns = set(known)
+    for name in names:
+        if name not in columns:
+            raise UserError(f"{where} has no column {name!r}{which}{nearest_or_listed(name, known, 'it has')}")
 
 
 def has_labels(dataset: Any, dim: str) -> bool:

@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from dsinga.base.arrays import ParamArrays
-from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, order_of
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, is_table, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
@@ -30,7 +30,6 @@ from dsinga.estimators.tables import (
     check_numbers,
     column_names,
     encode,
-    is_table,
     learn_columns,
     needs_columns,
 )

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame, is_frame
 from dsinga.estimators.lazy import compute, computing_on
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
@@ -19,11 +19,6 @@ from dsinga.net.layer_classes import layer_class
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.columns import TableColumns
     from dsinga.addons.tables.definition import TableDefinition
-
-
-def is_table(X: Any) -> bool:
-    """Whether an object is a data frame: of pandas, Dask, or a library that gives its columns to Arrow."""
-    return is_frame(X) or is_arrow_table(X)
 
 
 def needs_columns(X: Any, client: Any) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.addons.tables.definition import TableColumnConf, TableDefinition
-from dsinga.addons.tables.values import Dates, Indexed, as_numbers, indexed_numbers, indexed_texts, is_missing
+from dsinga.addons.tables.values import Dates, Indexed, as_numbers, codes_of, indexed_numbers, is_missing
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
+from dsinga.data.array_kinds import check_columns
 from dsinga.data.conversion import nonfinite_error
 
 FAR = 1e150  # a scaled number whose square is no infinity
@@ -96,15 +97,9 @@ class TableColumns:
         ``first`` is the number of its first record, for messages. Raises UserError for a column that is missing or has
         values of another kind, for infinity, and for a new category where these are refused.
         """
-        known = set(table.column_names)
-        for name in self.names:
-            if name not in known:
-                raise UserError(
-                    f"the table has no column {name!r}, which the records of training have{nearest(name, known)}"
-                )
+        check_columns(self.names, table.column_names, "the table", ", which the records of training have")
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
-        missing = {name: is_missing(table.column(name)) for name in self._flagged}
-        for place, values in enumerate(self._values(table, missing, first)):
+        for place, values in enumerate(self._values(table, first)):
             with np.errstate(over="ignore"):
                 out[place] = values
         numbers = out[: len(self._numbers)]
@@ -116,7 +111,7 @@ class TableColumns:
             )
         return np.ascontiguousarray(out.T)
 
-    def _values(self, table: Any, missing: dict[str, np.ndarray], first: int) -> Iterator[np.ndarray]:
+    def _values(self, table: Any, first: int) -> Iterator[np.ndarray]:
         """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
         dates = {conf.name: Dates(table.column(conf.name), conf.name) for conf in self._numbers if conf.part}
         for conf, scaling in zip(self._numbers, self._scalings, strict=True):
@@ -139,28 +134,21 @@ class TableColumns:
                     "training; give 0 or 1"
                 )
             yield flags
-        yield from missing.values()
+        for name in self._flagged:
+            yield is_missing(table.column(name))
         for conf in self._categories:
             yield self._codes(table.column(conf.name), conf, first)
 
     def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
         """Return the code of each category, 0 for a missing or an unknown one."""
-        import pyarrow
-        import pyarrow.compute
-
-        parts = [np.empty(0, np.float32)]
-        for texts, places in indexed_texts(column, conf.name):
-            found = pyarrow.compute.index_in(texts, value_set=pyarrow.array(conf.category, texts.type))
-            codes = np.append(found.fill_null(-1).to_numpy(zero_copy_only=False) + 1, 0).astype(np.float32)
-            parts.append(codes.take(places))
-            if self.definition.unknown == "error" and (new := (parts[-1] == 0) & (places < len(texts))).any():
-                text = texts[int(places[int(np.argmax(new))])].as_py()
-                row = first + sum(map(len, parts[:-1])) + int(np.argmax(new))
-                raise UserError(
-                    f"column {conf.name!r} has the category {text!r} in record {row}, which the records of training "
-                    f"lack{nearest(text, conf.category)}"
-                )
-        return np.concatenate(parts)
+        codes, new = codes_of(column, conf.name, conf.category)
+        if new is not None and self.definition.unknown == "error":
+            row, text = new
+            raise UserError(
+                f"column {conf.name!r} has the category {text!r} in record {first + row}, which the records of "
+                f"training lack{nearest(text, conf.category)}"
+            )
+        return codes
 
 
 class _Scaling:

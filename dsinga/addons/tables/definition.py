@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.tables.values import WORDS
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, lookup, nearest_or_listed, register
-from dsinga.data.array_kinds import is_arrow_table, is_dask_frame, is_path
+from dsinga.data.array_kinds import is_path, is_table
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Natural, NonNegative
 
-KINDS = ("number", "boolean", "category", "date")
 PARTS = ("day", "year", "month", "monthday", "yearday", "weekday", "hour", "minute", "second")
 SCALINGS = ("quantile", "robust", "standard")
 
@@ -43,7 +43,7 @@ class TableColumnConf(Settings):
 
     def faults(self) -> Iterator[Fault | str]:
         """Yield a message for each fault in the kind, the part of a date and the quantiles."""
-        for field, known in (("kind", KINDS), ("part", PARTS if self.kind == "date" else ("",))):
+        for field, known in (("kind", tuple(WORDS)), ("part", PARTS if self.kind == "date" else ("",))):
             if (value := getattr(self, field)) not in known:
                 hint = nearest_or_listed(value, known, "it is one of")
                 yield Fault(f"column {self.name!r} has the {field} {value!r}{hint}", field)
@@ -109,8 +109,3 @@ class TableDefinition(Settings):
     def remark_on_scores(self, layer: str) -> str:
         """Return "": each record counts once in scores."""
         return ""
-
-
-def is_table(value: Any) -> bool:
-    """Whether a value is a data frame: of pandas, Dask, or another library that gives its columns to Arrow."""
-    return is_dask_frame(value) and value.ndim == 2 or is_arrow_table(value)

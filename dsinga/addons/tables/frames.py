@@ -13,15 +13,15 @@ from dsinga.addons.tables.values import kind_of
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.locations import absolute
-from dsinga.base.redaction import redacted_cause
-from dsinga.base.registry import lookup, nearest
-from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_frame, is_path
+from dsinga.base.registry import lookup
+from dsinga.data.array_kinds import check_columns, is_a, is_arrow_table, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
-from dsinga.data.sources.dask_arrays import DaskGraph, compute, with_fixed_partitions
+from dsinga.data.sources.dask_arrays import DaskGraph, compute, naming_failures, with_fixed_partitions
 
 Result = TypeVar("Result")
 Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
 Merge = Callable[[Iterable[Result]], Result]
+REMEDY = "see whether frame.compute() can"
 MERGED = 16  # parts, or results of parts, that a task on a cluster merges
 
 
@@ -64,8 +64,7 @@ class Frame(ABC):
 
         frame, run = delayed(self), delayed(_read_and_summarise)
         ranges = [parts[first : first + MERGED] for first in parts[::MERGED]]
-        tasks = [run(frame, some, names, summarise, merge) for some in ranges]
-        return _computed(_merged(tasks, merge), self.location)[0]
+        return _merged([run(frame, some, names, summarise, merge) for some in ranges], merge, self.location)
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most frames need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
@@ -94,7 +93,8 @@ class DaskFrame(Frame):
         self.names = column_names(frame.columns)
         self._given, self._frame = frame, with_fixed_partitions(frame)
         column = self._chosen(self.names[:1], self._frame.npartitions)  # which parquet reads without the rest
-        (lengths,) = _computed(column.map_partitions(len, meta=("length", "i8")), self.location)
+        with naming_failures(f"{self.location} cannot be computed", REMEDY):
+            (lengths,) = compute(column.map_partitions(len, meta=("length", "i8")))
         self.lengths = [int(length) for length in lengths]
         self._graph = DaskGraph(self._frame, "the data frame")
 
@@ -103,12 +103,8 @@ class DaskFrame(Frame):
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Compute a partition, and return some of its columns."""
-        try:
+        with naming_failures(f"partition {part} of {self.location} cannot be computed", REMEDY):
             (frame,) = self._graph.compute([self._graph.keys[part]])
-        except UserError:
-            raise
-        except Exception as error:  # of the user's functions and files: any class
-            raise _failed(f"partition {part} of {self.location}", error) from redacted_cause(error)
         return _columns_of(frame, names, part)
 
     def connect(self, client: Callable[[], Any]) -> None:
@@ -124,7 +120,7 @@ class DaskFrame(Frame):
         run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
         tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
-        return _computed(_merged(tasks, merge), self.location)[0]
+        return _merged(tasks, merge, self.location)
 
     def only(self, names: Sequence[str]) -> DaskFrame:
         """Return the frame with some columns, so that a partition is read without the others."""
@@ -165,28 +161,15 @@ def _summarise_partition(
     return summarise(_columns_of(frame, names, part), start)
 
 
-def _merged(tasks: list[Any], merge: Merge[Any]) -> Any:
-    """Return Dask's task that merges the results of tasks in their order, by the dozen, so that none has many."""
+def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:
+    """Return the merged results of Dask's tasks in their order; a task merges a dozen, so that none has many."""
     from dask import delayed
 
     run = delayed(merge)
     while len(tasks) > 1:
         tasks = [run(tasks[first : first + MERGED]) for first in range(0, len(tasks), MERGED)]
-    return run(tasks)
-
-
-def _computed(collection: Any, location: str) -> tuple[Any, ...]:
-    """Return what Dask computes, on the cluster that keeps the data, or else by its current scheduler."""
-    try:
-        return compute(collection)
-    except UserError:
-        raise
-    except Exception as error:  # of the user's functions and files: any class
-        raise _failed(location, error) from redacted_cause(error)
-
-
-def _failed(what: str, error: Exception) -> UserError:
-    return UserError(f"{what} cannot be computed ({type(error).__name__}: {error}); see whether frame.compute() can")
+    with naming_failures(f"{location} cannot be computed", REMEDY):
+        return compute(run(tasks))[0]
 
 
 def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
@@ -195,9 +178,7 @@ def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
         table = to_arrow(frame)
     except UserError as error:
         raise UserError(f"partition {part}: {error}") from error
-    for name in names:
-        if name not in table.column_names:
-            raise UserError(f"partition {part} has no column {name!r}{nearest(name, table.column_names)}")
+    check_columns(names, table.column_names, f"partition {part}")
     return table.select(names)
 
 

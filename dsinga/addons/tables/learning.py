@@ -16,7 +16,7 @@ from dsinga.addons.tables.summary import MOST_NUMBERS, ColumnSummary, PartSummar
 from dsinga.addons.tables.values import WORDS, date_part
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed
-from dsinga.data.array_kinds import is_number
+from dsinga.data.array_kinds import check_columns, is_number
 
 logger = logging.getLogger(__name__)
 
@@ -48,48 +48,24 @@ def learn(
     Raises:
         UserError: a column is not there, or has values of no kind that a table has, of several kinds, or infinity.
     """
-    for name in (*names, *categories, *(dates if isinstance(dates, Mapping) else ())):
-        if name not in frame.names:
-            raise UserError(f"the table has no column {name!r}{nearest_or_listed(name, frame.names, 'it has')}")
+    check_columns((*names, *categories, *(dates if isinstance(dates, Mapping) else ())), frame.names, "the table")
     settings = TableDefinition(scaling=scaling, unknown=unknown)
     for fault in settings.all_faults():
         raise settings.error(*fault)
     if not len(frame):
         raise UserError(f"{frame.location} has no records")
     read = [*names, *([] if label is None else [label])]
-    part_summary = partial(summarise, categories=frozenset(categories), share=sample_share(len(frame)))
-    total = frame.reduce(read, part_summary, merge)
-    definition = describe(total, names, frame.location, categories, dates, scaling, unknown)
-    if label is None:
-        return definition
-    return definition.replace(label=label, classes=_classes(label, total.columns[label], total.rows))
-
-
-def sample_share(rows: int) -> float:
-    """Return the share of so many rows that is in the sample."""
-    return min(1.0, SAMPLE_ROWS / rows)
-
-
-def describe(
-    total: PartSummary,
-    names: Sequence[str],
-    location: str,
-    categories: Sequence[str] = (),
-    dates: DateParts = (),
-    scaling: str = "quantile",
-    unknown: str = "missing",
-) -> TableDefinition:
-    """Return the definition of the columns that a summary of all rows tells of.
-
-    Columns of which nothing can be learnt are left out, which the log says. Raises UserError where none is left.
-    """
+    share = min(1.0, SAMPLE_ROWS / len(frame))
+    total = frame.reduce(read, partial(summarise, categories=frozenset(categories), share=share), merge)
     learner = ColumnLearner(total, dates, unknown == "error", frozenset(categories))
     confs = [conf for name in names for conf in learner.describe(name)]
     for reason, left_out in learner.left_out.items():
-        logger.warning("%s: columns left out, %s: %s", location, reason, listed(left_out))
+        logger.warning("%s: columns left out, %s: %s", frame.location, reason, listed(left_out))
     if not confs:
-        raise UserError(f"{location}: no column has values that differ and recur, so nothing can be learnt")
-    return TableDefinition(column=confs, scaling=scaling, unknown=unknown)
+        raise UserError(f"{frame.location}: no column has values that differ and recur, so nothing can be learnt")
+    if label is None:
+        return settings.replace(column=confs)
+    return settings.replace(column=confs, label=label, classes=_classes(label, total.columns[label], total.rows))
 
 
 def _classes(name: str, labels: ColumnSummary, rows: int) -> list[str]:

@@ -13,8 +13,8 @@ from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.locations import file_system, is_url
 from dsinga.base.redaction import redact, redacted_cause
-from dsinga.base.registry import nearest_or_listed
 from dsinga.base.regular_files import open_regular
+from dsinga.data.array_kinds import check_columns
 from dsinga.data.stores.checked_files import retry
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -163,10 +163,7 @@ def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
     """Raise UserError where a file has other columns than those that the first one has, or other kinds of values."""
     first, path = redact(first), redact(path)
     for here, names, there, others in ((path, own, first, known), (first, known, path, own)):
-        for name in others:
-            if name not in names:
-                hint = nearest_or_listed(name, list(names), "its columns are")
-                raise UserError(f"{here} has no column {name!r}, which {there} has{hint}")
+        check_columns(others, [*names], here, f", which {there} has")
     for name, kind in own.items():
         if kind != "" and known[name] not in ("", kind):
             has, had = (WORDS.get(str(each), "values of another type") for each in (kind, known[name]))

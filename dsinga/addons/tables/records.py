@@ -14,13 +14,13 @@ from dsinga.addons.tables.definition import TableDefinition
 from dsinga.addons.tables.describing import facts_of
 from dsinga.addons.tables.frames import Frame, open_frame
 from dsinga.addons.tables.learning import DateParts, learn
-from dsinga.addons.tables.values import as_numbers, indexed_texts, is_missing
+from dsinga.addons.tables.values import as_numbers, codes_of, is_missing
 from dsinga.base.arguments import repeated
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import nearest, nearest_or_listed, register
-from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_path
+from dsinga.base.registry import nearest_or_listed, register
+from dsinga.data.array_kinds import check_columns, is_dask_collection, is_dask_frame, is_path
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
@@ -57,13 +57,9 @@ class TableRecords(RecordSource):
         self._encoder = TableColumns(definition)
         if not len(self.frame):
             raise UserError(f"{self.frame.location} has no records")
-        for name in self._encoder.names:
-            if name not in self.frame.names:
-                raise UserError(
-                    f"{self.frame.location} has no column {name!r}, which the records of training have"
-                    f"{nearest(name, self.frame.names)}"
-                )
-        records = _column(self.frame, self._encoder.names, self._encoder.encode, (self._encoder.width,), "features")
+        needed = self._encoder.names
+        check_columns(needed, self.frame.names, self.frame.location, ", which the records of training have")
+        records = _column(self.frame, needed, self._encoder.encode, (self._encoder.width,), "features")
         labels, classes = None, definition.classes
         if y is not None:
             labels, names = open_labels_of(y, "y", len(self.frame), Options(classes=classes or None))
@@ -101,8 +97,8 @@ class TableRecords(RecordSource):
         if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
             return super().label_range()
         labels = self._labels
-        bounds = labels.frame.reduce(labels.names, partial(_bounds, labels.encode), _outer_bounds)
-        return int(bounds.min()), int(bounds.max())
+        bounds = labels.frame.reduce(labels.names, partial(_bounds_of, labels.encode), _bounds)
+        return int(bounds[0]), int(bounds[1])
 
     def job_settings(self) -> dict[str, Any]:
         """Return the definition, by which other frames are read in the same way."""
@@ -160,11 +156,13 @@ def table(
     label = None if label is None else str(label)
     categories = _names("categories", categories)
     dates = _checked_dates(dates)
-    if label is not None and label not in frame.names:
-        raise UserError(f"the table has no column {label!r}{nearest_or_listed(label, frame.names, 'it has')}")
+    check_columns([] if label is None else [label], frame.names, "the table")
     if isinstance(columns, TableDefinition):
-        _refuse_options(columns, label, categories, dates, scaling, unknown)
-        return TableRecords(frame, columns, y, has_labels=y is not None or columns.label in frame.names)
+        options = {"label": label, "categories": categories, "dates": dates, "scaling": scaling, "unknown": unknown}
+        for name, value in options.items():
+            if value and value not in (getattr(TableDefinition(), name, None), getattr(columns, name, None)):
+                raise UserError(f"columns is a definition, which says how the frame is read; leave {name} out")
+        return TableRecords(frame, columns, y)
     if label is not None and y is not None:
         raise UserError("labels are given by y and by label; leave one of the two out")
     names = [name for name in frame.names if name != label] if columns is None else _names("columns", columns)
@@ -201,21 +199,6 @@ def _checked_dates(dates: Any) -> DateParts:
     return _names("dates", dates)
 
 
-def _refuse_options(
-    definition: TableDefinition, label: Any, categories: Any, dates: Any, scaling: str, unknown: str
-) -> None:
-    """Raise UserError for arguments of :func:`table` that say otherwise than a definition, which has all of them."""
-    for name, is_given in (
-        ("label", label not in (None, definition.label)),
-        ("categories", bool(categories)),
-        ("dates", bool(dates)),
-        ("scaling", scaling not in ("quantile", definition.scaling)),
-        ("unknown", unknown not in ("missing", definition.unknown)),
-    ):
-        if is_given:
-            raise UserError(f"columns is a definition, which says how the frame is read; leave {name} out")
-
-
 @register("records", "dsinga.TableRecords")
 def records_without_labels(value: Any) -> Kind | None:
     """Return what opens the records of a table beside labels that are given to ``fit``, where it has none itself."""
@@ -247,21 +230,19 @@ def _label_column(frame: Frame, definition: TableDefinition) -> Column:
     return _column(frame, [name], encode, (), name, labels=True)
 
 
-def _bounds(encode: Encode, table: Any, first: int) -> np.ndarray:
-    """Return the smallest and the largest label of an Arrow table; nothing where it has no rows."""
-    labels = encode(table, first)
+def _bounds_of(encode: Encode, table: Any, first: int) -> np.ndarray:
+    return _bounds([encode(table, first)])
+
+
+def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the smallest and the largest of all labels; nothing where there are none."""
+    labels = np.concatenate(list(parts))
     return np.array([labels.min(), labels.max()] if len(labels) else [], np.int64)
-
-
-def _outer_bounds(bounds: Iterable[np.ndarray]) -> np.ndarray:
-    labels = np.concatenate(list(bounds))
-    return np.array([labels.min(), labels.max()])
 
 
 def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.ndarray:
     """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32."""
     import pyarrow
-    import pyarrow.compute
 
     name = definition.label
     column = table.column(name)
@@ -271,16 +252,11 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.nd
             "without a label out"
         )
     if definition.classes:
-        labels = [np.empty(0, np.int64)]
-        for texts, places in indexed_texts(column, name):
-            codes = pyarrow.compute.index_in(texts, value_set=pyarrow.array(definition.classes, texts.type))
-            labels.append(codes.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)[places])
-            if (new := labels[-1] < 0).any():
-                row = int(np.argmax(new))
-                label, record = texts[int(places[row])].as_py(), first + sum(map(len, labels[:-1])) + row
-                known = nearest_or_listed(label, definition.classes, "its classes are")
-                raise UserError(f"column {name!r} has the label {label!r} in record {record}{known}")
-        return np.concatenate(labels)
+        codes, new = codes_of(column, name, definition.classes)
+        if new is not None:
+            known = nearest_or_listed(new[1], definition.classes, "its classes are")
+            raise UserError(f"column {name!r} has the label {new[1]!r} in record {first + new[0]}{known}")
+        return codes.astype(np.int64) - 1
     if pyarrow.types.is_integer(column.type) or pyarrow.types.is_boolean(column.type):
         return np.asarray(column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False), np.int64)
     return as_numbers(column, name).astype(np.float32)

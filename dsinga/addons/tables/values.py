@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.base.errors import UserError
 
-WORDS = {"number": "numbers", "boolean": "booleans", "category": "texts", "date": "dates"}
+WORDS = {"number": "numbers", "boolean": "booleans", "category": "texts", "date": "dates"}  # of each kind of column
 DAY = 86_400_000_000  # microseconds
 SECONDS = {"hour": (3600, 24), "minute": (60, 60), "second": (1, 60)}  # of a part, and how many there are
 ARROW_PARTS = {"monthday": "day", "yearday": "day_of_year", "weekday": "day_of_week"}
 MOST_DAYS = 100_000  # between the first and the last date of which each is looked up
 
 
-KINDS_OF_CATEGORIES = ("category", "number", "boolean", "date")
-
-
 def kind_of(arrow_type: Any) -> str | None:
-    """Return what the values of an Arrow type are: a kind of :data:`.definition.KINDS`, or "" for no values at all.
+    """Return what the values of an Arrow type are: a kind of :data:`WORDS`, or "" for no values at all.
 
     None stands for a type that no column of a table has, such as lists.
     """
@@ -38,13 +35,9 @@ def kind_of(arrow_type: Any) -> str | None:
         return "date"
     if types.is_dictionary(arrow_type):
         return None if kind_of(arrow_type.value_type) is None else "category"
-    return "category" if _is_text(arrow_type) else None
-
-
-def _is_text(arrow_type: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type))
+    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
+        return "category"
+    return None
 
 
 def is_missing(column: Any) -> np.ndarray:
@@ -115,7 +108,8 @@ def as_numbers(column: Any, name: str) -> np.ndarray:
         column, unit = column.cast(to_unit("us"), safe=False).cast(pyarrow.int64()), 1e6
     if pyarrow.types.is_boolean(column.type):
         column = column.cast(pyarrow.uint8())
-    return _to_numpy(column.cast(pyarrow.float64(), safe=False)) / unit + 0.0
+    numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers / unit + 0.0
 
 
 def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
@@ -126,8 +120,8 @@ def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
     """
     import pyarrow
 
-    if kind_of(column.type) not in KINDS_OF_CATEGORIES:
-        column = _of_kind(column, name, "category", *KINDS_OF_CATEGORIES)
+    if kind_of(column.type) not in WORDS:
+        column = _of_kind(column, name, "category", *WORDS)
     if pyarrow.types.is_string_view(column.type):
         column = column.cast(pyarrow.large_string())
     for part in column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]:
@@ -138,6 +132,25 @@ def indexed_texts(column: Any, name: str) -> Iterator[tuple[Any, np.ndarray]]:
             is_null = np.append(texts.is_null().to_numpy(zero_copy_only=False), False)
             places = np.where(is_null[places], len(texts), places)
         yield texts, places
+
+
+def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, tuple[int, str] | None]:
+    """Return the code of each text of an Arrow column: from 1 on its place in ``known``, 0 for others.
+
+    Also returned are the row and the text of the first one that is neither missing nor known; None for no such text.
+    """
+    import pyarrow
+    import pyarrow.compute
+
+    codes, new = [np.empty(0, np.int32)], None
+    for texts, places in indexed_texts(column, name):
+        found = pyarrow.compute.index_in(texts, value_set=pyarrow.array(known, texts.type))
+        codes.append(np.append(found.fill_null(-1).to_numpy(zero_copy_only=False) + 1, 0).astype(np.int32).take(places))
+        is_new = (codes[-1] == 0) & (places < len(texts))
+        if new is None and is_new.any():
+            row = int(np.argmax(is_new))
+            new = sum(map(len, codes[:-1])) + row, texts[int(places[row])].as_py()
+    return np.concatenate(codes), new
 
 
 def _texts_of(values: Any) -> Any:
@@ -218,9 +231,3 @@ class Dates:
         if self._missing is not None:
             places = np.where(self._missing, len(distinct), places)
         return Indexed(places, np.append(distinct, np.nan))
-
-
-def _to_numpy(column: Any) -> np.ndarray:
-    """Return an Arrow column of float64, in which missing values become NaN."""
-    numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return numbers

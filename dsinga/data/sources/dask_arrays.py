@@ -6,9 +6,10 @@ loaded.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, cast
@@ -124,15 +125,9 @@ class DaskColumn(Column):
         """Compute the rows ``start`` to ``stop``."""
         if self._array is not None:
             index = slice(start, stop), *(self.index or (slice(0, size) for size in self.shape))
-            try:
+            what = f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read"
+            with naming_failures(what, "see whether every worker can reach the array"):
                 rows = plain_array(self._array[index], self.name)
-            except UserError:
-                raise
-            except Exception as error:  # of files and codecs: any class
-                raise UserError(
-                    f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read ({type(error).__name__}: "
-                    f"{error}); see whether every worker can reach the array"
-                ) from redacted_cause(error)
             return convert(rows, self, self.labels)
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         chunks = self._compute(range(first, last + 1))
@@ -159,16 +154,10 @@ class DaskColumn(Column):
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Compute several chunks in one run, so that tasks they share run once."""
-        try:
+        which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
+        what = f"dask array: chunk {which} of {self.name!r} cannot be computed"
+        with naming_failures(what, f"see whether {self.name}.compute() can"):
             chunks = self._graph.compute([self._graph.keys[number] for number in numbers])
-        except UserError:
-            raise
-        except Exception as error:  # of the user's functions and files: any class
-            which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
-            raise UserError(
-                f"dask array: chunk {which} of {self.name!r} cannot be computed ({type(error).__name__}: {error}); "
-                f"see whether {self.name}.compute() can"
-            ) from redacted_cause(error)
         return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
@@ -218,6 +207,17 @@ def check_chunks(array: Any, name: str) -> None:
             f"the dask array {name!r} has chunks of shape {array.chunksize}, which cut its records of shape "
             f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {axes}}})"
         )
+
+
+@contextlib.contextmanager
+def naming_failures(what: str, remedy: str) -> Iterator[None]:
+    """Raise UserError, such as "chunk 3 cannot be computed", for any other error of the user's functions or files."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # of any class
+        raise UserError(f"{what} ({type(error).__name__}: {error}); {remedy}") from redacted_cause(error)
 
 
 def compute(*collections: Any) -> tuple[Any, ...]:
