@@ -54,13 +54,15 @@ def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
 
     import_arrow()
     if not is_dask_collection(X):
-        return learn(open_frame(_to_arrow(X, names)), names)
+        frame = open_frame(_to_arrow(X, names))
+        return learn(frame, frame.names)
     if not is_dask_frame(X):
         from dask.dataframe import from_dask_array
 
         X = from_dask_array(X.rechunk({1: -1}), columns=list(names))
     with computing_on(client) as running, contextlib.nullcontext() if running is None else running.as_current():
-        return learn(open_frame(X), names)
+        frame = open_frame(X)
+        return learn(frame, frame.names)
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:

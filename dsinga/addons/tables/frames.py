@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
 Merge = Callable[[Iterable[Result]], Result]
 REMEDY = "see whether frame.compute() can"
+UNNAMED_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 MERGED = 16  # parts, or results of parts, that a task on a cluster merges
 
 
@@ -33,6 +35,7 @@ class Frame(ABC):
     Attributes:
         location: what messages call it: its path, or "the data frame".
         names: the names of its columns.
+        index: columns that pandas or Dask has written of the index of a frame; they are not among the names.
         lengths: the rows of each part.
         path: the path that a job can name, None for a frame in memory.
         in_memory: whether all rows are in the memory of this process, in one part.
@@ -40,6 +43,7 @@ class Frame(ABC):
 
     location = "the data frame"
     names: Sequence[str]
+    index: Sequence[str] = ()
     lengths: Sequence[int]
     path: str | None = None
     in_memory = False
@@ -77,7 +81,9 @@ class MemoryFrame(Frame):
 
     def __init__(self, frame: Any):
         self._table = to_arrow(frame)
-        self.names, self.lengths = self._table.column_names, [self._table.num_rows]
+        self.index = index_columns(self._table.schema)
+        self.names = [name for name in self._table.column_names if name not in self.index]
+        self.lengths = [self._table.num_rows]
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Return some columns."""
@@ -260,6 +266,12 @@ def column_names(columns: Any) -> list[str]:
     if (name := repeated(names)) is not None:
         raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
     return names
+
+
+def index_columns(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that pandas or Dask has written of the index of a frame."""
+    stored = (schema.pandas_metadata or {}).get("index_columns", ())
+    return [name for name in schema.names if name in stored or UNNAMED_INDEX.fullmatch(name)]
 
 
 def import_arrow() -> None:

@@ -59,6 +59,8 @@ def learn(
     total = frame.reduce(read, partial(summarise, categories=frozenset(categories), share=share), merge)
     learner = ColumnLearner(total, dates, unknown == "error", frozenset(categories))
     confs = [conf for name in names for conf in learner.describe(name)]
+    if frame.index:
+        learner.left_out["the index of a data frame"] = [*frame.index]
     for reason, left_out in learner.left_out.items():
         logger.warning("%s: columns left out, %s: %s", frame.location, reason, listed(left_out))
     if not confs:

@@ -49,7 +49,7 @@ class ParquetFrame(Frame):
 
     def __init__(self, location: str):
         self.path, self.location = location, redact(location)
-        self._files, self.names = open_files(location)
+        self._files, self.names, self.index = open_files(location)
         self._parts = _cut_or_join(self._files, max(1, PART_BYTES // (8 * len(self.names))), self.location)
         self.lengths = [sum(rows.stop - rows.start for rows in part) for part in self._parts]
         self._forget()

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
+from dsinga.addons.tables.frames import index_columns
 from dsinga.addons.tables.values import WORDS, kind_of
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
@@ -52,26 +53,32 @@ class FileEnd(NamedTuple):
     opened: Any
 
 
-def open_files(location: str) -> tuple[list[ParquetFile], list[str]]:
-    """Return the files of parquet at a path, URL or pattern, and the names of their columns as the first one has them.
+def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
+    """Return the files of parquet at a path, URL or pattern, the names of their columns, and those of an index.
 
-    Types may differ where values are of one kind, such as integers in one file and floats in another one.
-    Raises UserError, which names the file, for one that cannot be read, lacks a column, or has other values in one.
+    All files have the columns of the first one, with values of one kind, such as integers in one file and floats in
+    another one; not all need to have an index. Raises UserError, which names the file, for one that cannot be read,
+    lacks a column, or has other values in one.
     """
     found = _with_numbers(find_files(location))
     with ThreadPoolExecutor(READERS) as threads:
         ends = list(threads.map(read_end, [path for path, _ in found]))
     files: list[ParquetFile] = []
     kinds: Kinds = {}
+    index: dict[str, None] = {}
     for (path, values), end in zip(found, ends, strict=True):
-        own = _kinds(path, end.opened.schema_arrow, values)
+        schema = end.opened.schema_arrow
+        index |= dict.fromkeys(index_columns(schema))
+        own = _kinds(path, schema, values)
         if files:
             _check_alike(files[0].path, kinds, path, own)
         kinds |= {name: kind for name, kind in own.items() if not kinds.get(name)}
         metadata = end.opened.metadata
         lengths = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         files.append(ParquetFile(path, end.size, end.footer, lengths, values))
-    return files, list(kinds)
+    if not kinds:
+        raise UserError(f"{redact(location)} has no columns")
+    return files, list(kinds), list(index)
 
 
 def find_files(location: str) -> list[tuple[str, Values]]:
@@ -150,11 +157,12 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 
 
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
-    """Return the kinds of values of the columns of a file."""
+    """Return the kinds of values of the columns of a file, without those of an index."""
     names = schema.names
     if (name := repeated(names)) is not None:
         raise UserError(f"{redact(path)} has several columns named {name!r}; give each its own name")
-    kinds = dict(zip(names, map(kind_of, schema.types), strict=True))
+    index = index_columns(schema)
+    kinds = {name: kind_of(type_) for name, type_ in zip(names, schema.types, strict=True) if name not in index}
     of_values = {type(None): "", int: "number", str: "category"}
     return kinds | {name: of_values[type(value)] for name, value in values.items()}
 

@@ -104,6 +104,19 @@ def test_names_of_folders_are_columns(tmp_path):
     assert "place" in dsinga.table(tmp_path, label="late").parts.categories
 
 
+def test_an_index_of_pandas_is_no_column(tmp_path, caplog):
+    expected, whole = dsinga.table(rows_of(0, 30), label="late"), rows_of(0, 30).to_pandas()
+    whole[:10].to_parquet(tmp_path / "0.parquet")  # of a range nothing is written
+    whole[10:20].set_index([[7] * 10]).to_parquet(tmp_path / "1.parquet")
+    whole[20:].assign(day=whole["count"] % 7).set_index("day").to_parquet(tmp_path / "2.parquet")
+    in_memory = pa.Table.from_pandas(whole.assign(day=whole["count"] % 7).set_index("day"))
+    for data, names in ((tmp_path, "__index_level_0__, day"), (in_memory, "day")):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert dsinga.table(data, label="late").definition == expected.definition
+        assert f"columns left out, the index of a data frame: {names}" in caplog.text
+
+
 def test_a_url_is_read():
     filesystem = fsspec.filesystem("memory")
     with filesystem.open("/tables/x/0.parquet", "wb") as file:
