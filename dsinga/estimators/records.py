@@ -40,6 +40,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
+    from dsinga.addons.tables.frames import Frame
 
 
 class TrainingSet(NamedTuple):
@@ -174,20 +175,22 @@ class EstimatorRecords(BaseEstimator, ABC):
         X = in_chunks(in_order(X, getattr(self, "_order", ())))
         return X if self.columns_ is None else encode(self.columns_, self._validate_cells(X), self._column_names())
 
-    def _learn_columns(self, X: Any, client: Any) -> None:
-        """Learn what the columns of a data frame are, with the preset those of an array, too.
+    def _learn_columns(self, X: Any, client: Any) -> Frame | None:
+        """Learn what the columns of a data frame are, with the preset those of an array, too; return the frame.
 
-        Frames of numbers without gaps are records as they are, without it.
+        Frames of numbers without gaps are records as they are, without it: then nothing is learnt, and None returned.
         """
         self.columns_ = None
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         names = column_names(X) if is_table(X) else []
         if names and (self._is_strong or needs_columns(X, client)):
-            self.columns_ = learn_columns(X, names, client)
+            self.columns_, frame = learn_columns(X, names, client)
             self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)
-        elif self._is_strong:
+            return frame
+        if self._is_strong:
             X = self._validate_cells(in_chunks(in_order(small_as_dense(X), self._order)), first=True)
-            self.columns_ = learn_columns(X, self._column_names(), client)
+            self.columns_, _ = learn_columns(X, self._column_names(), client)
+        return None
 
     def _column_names(self) -> list[str]:
         """Return the names of the columns of a table: those of the frame, or x0, x1, ... as scikit-learn has them."""
@@ -229,11 +232,16 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
+        lengths = None
         if first:
             self._order = () if is_frame(X) else order_of(X)  # scikit-learn checks the columns of frames
             self._label_order = order_of(y)
-            self._learn_columns(X, client)
+            frame = self._learn_columns(X, client)
+            if frame is not None and is_dask_collection(X):
+                X, lengths = frame.collection, frame.lengths
         X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
+        if lengths is not None:  # so that nothing is encoded only to count the records
+            X = X.to_dask_array(lengths=lengths)
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
         records = TrainingSet(*self._validate(X, y, first, classes))

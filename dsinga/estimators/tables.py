@@ -19,6 +19,7 @@ from dsinga.net.layer_classes import layer_class
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.columns import TableColumns
     from dsinga.addons.tables.definition import TableDefinition
+    from dsinga.addons.tables.frames import Frame
 
 
 def needs_columns(X: Any, client: Any) -> bool:
@@ -42,11 +43,12 @@ def column_names(X: Any) -> list[str]:
     return names
 
 
-def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
-    """Return what the columns of a data frame are, or those of an array (n, d), which are called ``names``.
+def learn_columns(X: Any, names: Sequence[str], client: Any) -> tuple[TableDefinition, Frame]:
+    """Return what the columns of a data frame or of an array (n, d) are, and the frame as they were learnt from it.
 
-    The partitions of a Dask collection are summarised on the cluster of ``client``. Raises UserError for values of no
-    kind that a table has, and where the add-on of tables or pyarrow is missing.
+    Those of an array are called ``names``. The partitions of a Dask collection are summarised on the cluster of
+    ``client``. Raises UserError for values of no kind that a table has, and where the add-on of tables or pyarrow is
+    missing.
     """
     lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
     from dsinga.addons.tables.frames import import_arrow, open_frame
@@ -55,14 +57,14 @@ def learn_columns(X: Any, names: Sequence[str], client: Any) -> TableDefinition:
     import_arrow()
     if not is_dask_collection(X):
         frame = open_frame(_to_arrow(X, names))
-        return learn(frame, frame.names)
+        return learn(frame, frame.names), frame
     if not is_dask_frame(X):
         from dask.dataframe import from_dask_array
 
         X = from_dask_array(X.rechunk({1: -1}), columns=list(names))
     with computing_on(client) as running, contextlib.nullcontext() if running is None else running.as_current():
         frame = open_frame(X)
-        return learn(frame, frame.names)
+        return learn(frame, frame.names), frame
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:

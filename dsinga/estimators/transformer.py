@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
@@ -18,6 +18,9 @@ from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
 from dsinga.estimators.tables import columns_of_table, without_number_codes
 from dsinga.job import Job
+
+if TYPE_CHECKING:  # an add-on
+    from dsinga.addons.tables.frames import Frame
 
 
 @estimator
@@ -86,10 +89,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         scaled = super()._scaled(x)
         return scaled.clip(0, 1) if self.net is None and self.method == "rbm" else scaled
 
-    def _learn_columns(self, X: Any, client: Any) -> None:
-        super()._learn_columns(X, client)
+    def _learn_columns(self, X: Any, client: Any) -> Frame | None:
+        frame = super()._learn_columns(X, client)
         if self.columns_ is not None:
             self.columns_ = without_number_codes(self.columns_)
+        return frame
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from dsinga import nn
+from dsinga.addons.tables.columns import TableColumns
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Regressor, Transformer, load
 from tests.addons.tables.test_table_records import flights, in_arrow, in_dask, in_polars
@@ -55,8 +56,17 @@ def test_predictions_for_a_dask_frame_are_lazy(fitted: Classifier) -> None:
         fitted.predict(frame.drop(columns="stops"))
 
 
-def test_a_dask_frame_is_learnt_from_its_partitions(threads: Any, fitted: Classifier) -> None:
+def test_a_dask_frame_is_learnt_from_its_partitions(
+    threads: Any, fitted: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    monkeypatch.setattr(
+        TableColumns,
+        "encode",
+        lambda self, table, first=0, encode=TableColumns.encode: (encoded.append(len(table)), encode(self, table))[1],
+    )
     lazy = classifier().fit(in_dask(X), in_dask(FRAME).late)
+    assert encoded == [0, 200, 200, 200]  # first of all nothing, to know the dtype; then each partition once
     assert lazy.columns_ == fitted.columns_
     assert lazy.score(X, Y) > 0.8
 

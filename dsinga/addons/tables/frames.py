@@ -39,6 +39,7 @@ class Frame(ABC):
         lengths: the rows of each part.
         path: the path that a job can name, None for a frame in memory.
         in_memory: whether all rows are in the memory of this process, in one part.
+        collection: the Dask data frame whose partitions are the parts; None for others, and in other processes.
     """
 
     location = "the data frame"
@@ -47,6 +48,7 @@ class Frame(ABC):
     lengths: Sequence[int]
     path: str | None = None
     in_memory = False
+    collection: Any = None
 
     @abstractmethod
     def read(self, part: int, names: Sequence[str]) -> Any:
@@ -97,15 +99,15 @@ class DaskFrame(Frame):
 
     def __init__(self, frame: Any):
         self.names = column_names(frame.columns)
-        self._given, self._frame = frame, with_fixed_partitions(frame)
-        column = self._chosen(self.names[:1], self._frame.npartitions)  # which parquet reads without the rest
+        self._given, self.collection = frame, with_fixed_partitions(frame)
+        column = self._chosen(self.names[:1], self.collection.npartitions)  # which parquet reads without the rest
         with naming_failures(f"{self.location} cannot be computed", REMEDY):
             (lengths,) = compute(column.map_partitions(len, meta=("length", "i8")))
         self.lengths = [int(length) for length in lengths]
-        self._graph = DaskGraph(self._frame, "the data frame")
+        self._graph = DaskGraph(self.collection, "the data frame")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_frame", "_given")}
+        return {name: value for name, value in vars(self).items() if name not in ("collection", "_given")}
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Compute a partition, and return some of its columns."""
@@ -121,7 +123,7 @@ class DaskFrame(Frame):
         """Return the merged results, computed by Dask's scheduler; a frame out of a pickle reads its parts here."""
         from dask import delayed
 
-        if not hasattr(self, "_frame"):
+        if self.collection is None:
             return _read_and_summarise(self, range(len(self.lengths)), names, summarise, merge)
         run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
@@ -131,15 +133,15 @@ class DaskFrame(Frame):
     def only(self, names: Sequence[str]) -> DaskFrame:
         """Return the frame with some columns, so that a partition is read without the others."""
         part, frame = object.__new__(type(self)), self._chosen(names, len(self.lengths))
-        vars(part).update(vars(self), names=list(names), _frame=frame, _graph=DaskGraph(frame, "the data frame"))
+        vars(part).update(vars(self), names=list(names), collection=frame, _graph=DaskGraph(frame, "the data frame"))
         return part
 
     def _chosen(self, names: Sequence[str], count: int) -> Any:
         """Return some columns, in ``count`` partitions, of which parquet reads no other columns if Dask joins none."""
-        columns = {str(name): name for name in self._frame.columns}
+        columns = {str(name): name for name in self.collection.columns}
         chosen = [columns[name] for name in names]
         partitions = with_fixed_partitions(self._given[chosen])
-        return partitions if partitions.npartitions == count else self._frame[chosen]
+        return partitions if partitions.npartitions == count else self.collection[chosen]
 
 
 def _has_dask_client() -> bool:
