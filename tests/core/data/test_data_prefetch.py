@@ -18,7 +18,8 @@ from dsinga.reading.prefetch import Prefetch
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     yield
-    gc.collect()
+    if prefetch_threads():
+        gc.collect()
     for thread in prefetch_threads():
         thread.join(5)
     assert not prefetch_threads()
