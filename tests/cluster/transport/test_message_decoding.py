@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from dsinga.cluster.transport.channel import HEAD, MESSAGE, Channel
 from dsinga.cluster.transport.message import flatten, pack, restore, restore_error, sizes, unpack
 from dsinga.ops import SparseRows
+from tests.support.texts import texts
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9)
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | texts(max_size=9)
     | st.binary(max_size=9) | st.sampled_from(["<f4", "rows", "O", "V1000000000", "f4,O", "M8[s]", ">i8", "|S9"]),
     lambda inner: st.lists(inner, max_size=4),
     max_leaves=12,

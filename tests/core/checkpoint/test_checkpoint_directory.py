@@ -18,13 +18,14 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint import latest, read_checkpoint, read_newest_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.checkpoint.directory import read_checkpoint_params
 from dsinga.checkpoint.metadata import write_metadata
+from tests.support.texts import texts
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.full(3, -0.0, np.float32)}
 STATE = {"w": {"history": np.ones((3, 4), np.float32)}, "b": {"history": np.zeros(3, np.float32)}}
 META = {"seed": 7, "job": "name: 'é'\n", "topology": {"workers": 2}}
 FILES = ["params.safetensors", "state.safetensors", "checkpoint.json"]
 
-names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lambda name: name != "__metadata__")
+names = texts(min_size=1, max_size=8).filter(lambda name: name != "__metadata__")
 # Every bit pattern of float32, NaNs with a payload and negative zero among them.
 arrays = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)).map(lambda a: a.view(np.float32))
 

@@ -15,10 +15,11 @@ from dsinga.base.tensor_files import insert_arrays, separate_arrays
 from dsinga.checkpoint import read_checkpoint, write_checkpoint
 from dsinga.checkpoint.directory import LOOP
 from dsinga.checkpoint.metadata import write_metadata
+from tests.support.texts import texts
 
 ARRAYS = st.lists(st.floats(width=32), max_size=4).map(lambda numbers: np.array(numbers, np.float32))
-PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
-KEYS = st.text(max_size=5).filter(lambda key: key != "$array")
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts(max_size=5))
+KEYS = texts(max_size=5).filter(lambda key: key != "$array")
 STATES = st.dictionaries(
     KEYS, st.recursive(PLAIN | ARRAYS | st.lists(PLAIN), lambda inner: st.dictionaries(KEYS, inner), max_leaves=8)
 )

@@ -24,6 +24,7 @@ from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.store_format import from_text, to_text
 from tests.support.old_stores import remove_checksums
+from tests.support.texts import texts
 
 RNG = np.random.default_rng(7)
 DATA = RNG.integers(0, 256, (100, 60_000), dtype=np.uint8)  # three chunks of 32 or fewer rows and one of 4
@@ -158,7 +159,7 @@ def test_a_store_of_an_earlier_version_is_read_and_said_to_have_no_checksums(
         open_store(store)
 
 
-@given(checksums=st.lists(st.integers(0, (1 << 32) - 1)), junk=st.text(max_size=3))
+@given(checksums=st.lists(st.integers(0, (1 << 32) - 1)), junk=texts(max_size=3))
 def test_checksums_as_text(checksums: list[int], junk: str) -> None:
     assert from_text(to_text(checksums)).tolist() == checksums
     if junk.strip():

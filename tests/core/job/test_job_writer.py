@@ -10,10 +10,11 @@ from dsinga.job import Job, LayerConf, LayerType, Message, loads, to_text
 from dsinga.job.field_types import item_type
 from dsinga.job.message import defaults, importable_fields, is_message
 from dsinga.job.type_names import TypeName
+from tests.support.texts import texts
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 FLOATS = st.floats(allow_nan=False)
-PLAIN = st.booleans() | st.integers() | FLOATS | st.text()
+PLAIN = st.booleans() | st.integers() | FLOATS | texts()
 
 
 def repeatable(value):
@@ -24,7 +25,7 @@ def repeatable(value):
 EXTENSION = st.recursive(
     repeatable(PLAIN), lambda inner: repeatable(st.dictionaries(NAMES, inner, max_size=3)), max_leaves=6
 )
-SCALARS = {bool: st.booleans(), int: st.integers(-(2**63), 2**63 - 1), float: FLOATS, str: st.text()}
+SCALARS = {bool: st.booleans(), int: st.integers(-(2**63), 2**63 - 1), float: FLOATS, str: texts()}
 SCALARS[dict] = st.dictionaries(NAMES, EXTENSION, max_size=2)
 
 
@@ -68,7 +69,7 @@ def test_every_net_is_read_back_equal(layers):
     assert loads(to_text(job)) == job
 
 
-@given(st.text())
+@given(texts())
 def test_every_string_is_read_back_equal(text):
     assert loads(to_text(Job(name=text))).name == text
 
