@@ -22,10 +22,10 @@ PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*
 README = ROOT / "README.md"
 # Pages that take more than a second of a processor. Like the Book's, they are executed in CI's part "marked" alone.
 LONG = set(
-    "arrays augmentation background checkpoints clusters energy estimators extensions graph-grain layer-rules "
-    "learning-rate losses memory microscopes models nn partitioning planning probabilities recurrent "
-    "reinforcement retrieval running search security shared-clusters singa sites slurm sparse speed tables text "
-    "topologies tracking training".split()
+    "README arrays augmentation background checkpoints clusters data energy estimators extensions fields graph-grain "
+    "layer-rules learning-rate losses memory microscopes models nn partitioning planning probabilities recurrent "
+    "reinforcement retrieval running search security settings shared-clusters singa sites slurm sparse speed tables "
+    "text topologies tracking training workers zarr".split()
 )
 
 

@@ -250,6 +250,7 @@ def test_a_net_with_too_few_outputs_is_refused() -> None:
         Classifier(job).fit(*load_digits(return_X_y=True))
 
 
+@pytest.mark.ci
 def test_no_dask_is_imported() -> None:
     code = (
         "import sys, numpy; from dsinga.estimators import Classifier; "

@@ -190,6 +190,7 @@ def own_net() -> nn.Model:
     return nn.Model(x, nn.Dense(3)(Block(4)(h)))
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_own_layers_on_processes_resumed_and_saved(processes: Any, tmp_path: Path):
     alone, together = own_net(), own_net()
@@ -442,6 +443,7 @@ def test_a_function_of_jax_follows_what_it_reads(kind: str, caplog: Any, monkeyp
     assert "reads values that have changed: JAX compiles it again after each change" in caplog.text
 
 
+@pytest.mark.ci
 def test_what_is_compiled_for_a_function_goes_with_the_model():
     jax = pytest.importorskip("jax")
     kept = [weakref.ref(probe(lambda h, k=k: jax.numpy.tanh(h * k), ((6,),)).function) for k in range(2 * KEPT)]

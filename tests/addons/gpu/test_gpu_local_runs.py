@@ -189,6 +189,7 @@ print(counts)
 """
 
 
+@pytest.mark.ci
 def test_a_device_is_used_without_dask() -> None:
     job = agent_job("algorithm: kA2C", "policy", VALUE).replace(gpu=[0], train_steps=32)
     answer = subprocess.run(

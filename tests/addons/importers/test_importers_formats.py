@@ -95,6 +95,7 @@ def test_encoded_pixels_are_decoded(tmp_path: Path) -> None:
     assert labels.tolist() == [4]
 
 
+@pytest.mark.ci
 def test_processes_that_import_concurrently_use_one_store(tmp_path: Path) -> None:
     source = SOURCES["kvfile"](tmp_path)
     script = (

@@ -12,7 +12,7 @@ from dsinga.addons.onnx.operators import OPERATORS
 from tests.support.onnx_cases import LONG
 from tests.support.onnx_table import cells, row_of, rows_in
 
-BUSY = {"ConvTranspose", "LayerNormalization", "RMSNormalization", "Resize"}  # a second or more
+BUSY = {"Attention", "ConvTranspose", "LayerNormalization", "RMSNormalization", "Resize"}  # a second or more
 PAGE = Path(__file__).parents[3] / "docs" / "onnx.md"
 
 

@@ -84,6 +84,7 @@ def made(make: Make, x: Any, folder: Path) -> Any:
     return nn.from_job(loads(text.replace("image_mean.zarr", str(mean))))
 
 
+BUSY = {"alexnet", "transformer"}  # half a second or more
 # Of inputs, the second axis: a number of steps that may vary has a name.
 STEPS = {
     "gpt": ["T"],
@@ -93,7 +94,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.ci if name in BUSY else ()) for name in MODELS])
 def test_a_file_computes_the_predictions(name, tmp_path):
     make, x = MODELS[name]
     runner = check(made(make, x, tmp_path), x, tmp_path / "net.onnx")
@@ -112,9 +113,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.ci if name == "alexnet" else ()) for name in MODELS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.ci if name in BUSY else ()) for name in MODELS])
 def test_an_import_of_the_export_has_the_params_and_predictions(name, tmp_path):
     make, x = MODELS[name]
     model = made(make, x, tmp_path)

@@ -43,6 +43,7 @@ def dask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
     return run
 
 
+@pytest.mark.ci
 def test_dask_offers_all_commands(dask):
     shown = dask("dsinga", "--help")
     assert shown.returncode == 0, shown.stderr

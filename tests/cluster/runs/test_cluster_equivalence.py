@@ -110,12 +110,12 @@ def check(
     ("name", "strategy", "workers", "other"),
     [
         ("zoo", "rows", 3, ("processes", "round")),
-        ("convnet", "features", 2, ("threads", "graph")),
+        pytest.param("convnet", "features", 2, ("threads", "graph"), marks=pytest.mark.ci),
         ("convnet", "none", 2, ("threads", "graph")),  # a worker without layers
         ("mdnn", "locations", 2, ("processes", "round")),  # the paths apart
         ("convnet", "hybrid", 2, ("processes", "graph")),
         ("sequences", "mixed", 3, ("processes", "round")),
-        ("convnet", "stripes", 2, ("threads", "graph")),
+        pytest.param("convnet", "stripes", 2, ("threads", "graph"), marks=pytest.mark.ci),
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(

@@ -32,6 +32,7 @@ def test_both_grains_are_the_same_bits(job: Job, processes: Client, precision: s
     assert list(graphs.history[:, "loss"]) == list(rounds.history[:, "loss"])
 
 
+@pytest.mark.ci
 def test_several_groups_train_by_graphs(job: Job, threads: Client) -> None:
     job = with_topology(job, 1).replace(train_steps=20, disp_freq=5)
     job = job.replace(cluster=job.cluster.replace(nworker_groups=2, staleness=2))

@@ -123,6 +123,7 @@ def test_references_lead_to_a_bucket(bucket: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_store(tmp_path / "refs.json").read(range(6))[0], data)
 
 
+@pytest.mark.ci
 def test_a_workspace_in_object_storage_is_resumed(job: Job, bucket: str, threads: Client) -> None:
     short = job.replace(train_steps=20, checkpoint_freq=10)
     train(short.replace(train_steps=10), threads, workspace=f"{bucket}/run", progress=False)

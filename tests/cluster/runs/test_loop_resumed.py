@@ -101,7 +101,10 @@ KINDS = {
 
 
 # Those whose state no other kind has, and one in processes.
-QUICK = KINDS.keys() - {"updates on workers in processes", "graphs", "gathered activations", "averages", "one cycle"}
+QUICK = KINDS.keys() - {
+    *("updates on workers in processes", "graphs", "gathered activations", "averages", "averages here", "one cycle"),
+    *("gradients clipped together", "static params"),
+}
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,7 @@ def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
     return processes
 
 
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_ends_training_with_a_checkpoint(folder):
     """SIGHUP comes, and nothing can be written to the terminal any more."""
     master, slave = os.openpty()
@@ -245,6 +246,7 @@ def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, opti
     return [sys.executable, "program.py"]
 
 
+@pytest.mark.ci
 def test_a_signal_ends_a_program_after_a_checkpoint(folder):
     """It ends the program as by default: with the status of the signal, and without what would come after."""
     process = start_program(folder)

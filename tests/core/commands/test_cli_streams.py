@@ -54,6 +54,7 @@ def run(folder: Path, line: str, **environment: str) -> tuple[int, str, str]:
     return ran.returncode, output, errors
 
 
+@pytest.mark.ci
 def test_streams_that_are_closed_full_or_ascii_change_no_status(folder: Path) -> None:
     assert (folder / "work/checkpoint/step2").is_dir(), "trained without any stream"
     full = "dsinga: the output cannot be written: No space left on device\n"

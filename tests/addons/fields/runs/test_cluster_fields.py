@@ -130,6 +130,7 @@ def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) ->
     assert_same(params[2], params[0])
 
 
+@pytest.mark.ci
 def test_several_leads_give_the_same_bits_and_are_cut_by_space(processes: Client, tmp_path: Path) -> None:
     """Fewer leads are trained at first; the processes change the number of leads at the same step."""
     start, end = JOB.index("        dim {"), JOB.index(" } } }")
