@@ -124,9 +124,10 @@ def test_an_extension_stops_it(face: str, forks: ForkedCluster, folder: Path) ->
     assert [row["step"] for row in rows if row["phase"] == "train"] == [3, 6]
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize(  # tests/cluster/runs has the others
-    "face", ["nn", *(pytest.param(face, marks=pytest.mark.ci) for face in ("command", "estimator"))]
+    "face", ["nn", "command", "estimator"]
 )
 def test_it_goes_on_without_a_lost_worker(
     face: str, forks: ForkedCluster, folder: Path, caplog: pytest.LogCaptureFixture

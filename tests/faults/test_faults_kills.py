@@ -14,7 +14,7 @@ from tools.faults.moments import owner_of
 
 pytestmark = pytest.mark.process
 WAIT = 20.0
-QUICK = {("worker", "configuration shared"), ("scheduler", "servers created")}
+QUICK = {("scheduler", "servers created")}
 
 
 def check(victim: str, stage: str, number: int, folder: Path) -> None:

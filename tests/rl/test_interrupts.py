@@ -97,7 +97,9 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("face", FITS)
+@pytest.mark.parametrize(
+    "face", [pytest.param(name, marks=pytest.mark.ci if name == "workers" else ()) for name in FITS]
+)
 def test_an_interrupted_fit_keeps_the_params_of_its_last_round(
     face: str, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +188,7 @@ ESTIMATORS: dict[str, tuple[type[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("place", ["here", "client"])
+@pytest.mark.parametrize("place", ["here", pytest.param("client", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_an_interrupted_estimator_keeps_what_was_trained(kind: str, method: str, place: str, threads: Client) -> None:

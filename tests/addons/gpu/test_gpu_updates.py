@@ -71,7 +71,14 @@ def launches() -> list[str]:
     return [name for _, what, name in emulated_cupy.log if what == "kernel"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind not in WHOLE])
+# Without momentum, with one state and with two, and by signs: of each kind one.
+QUICK = {UpdaterType.kSGD, UpdaterType.kRMSProp, UpdaterType.kAdam, UpdaterType.kLion}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.ci) for kind in BUILT_IN if kind not in WHOLE],
+)
 def test_all_params_are_changed_by_one_launch_with_the_bits_of_numpy(ops: Any, kind: UpdaterType):
     clip = {"clip_low": -0.1, "clip_high": 0.1} if kind is UpdaterType.kSGD else {}
     params = Params(updater_of(kind, weight_decay=0.01, **clip), ops)

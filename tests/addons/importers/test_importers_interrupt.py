@@ -54,7 +54,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("kind", ["kvfile", "csv"])
+@pytest.mark.parametrize("kind", ["kvfile", pytest.param("csv", marks=pytest.mark.ci)])
 def test_a_killed_import_leaves_no_complete_store(kind: str, tmp_path: Path) -> None:
     source = SOURCES[kind](tmp_path)
     destination = tmp_path / "out" / "x.zarr"

@@ -92,6 +92,7 @@ def test_tritons_repository(tmp_path):
     onnx.checker.check_model(folder / "1" / "model.onnx", full_check=True)
 
 
+@pytest.mark.ci
 def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
     folder = tmp_path / "digits"
     write_triton(make_net(), PARAMS, folder)

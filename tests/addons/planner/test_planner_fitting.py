@@ -126,6 +126,7 @@ def test_a_net_that_cannot_be_trained_is_refused(tmp_path: Path):
         make_plan(job, 1, workers=1, limit=FIXED)
 
 
+@pytest.mark.ci
 def test_a_plan_has_the_alternatives_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pricing, "measure_machine", lambda *_: MACHINE)
     job = loads(CONVNET, str(tmp_path / "job.conf"))

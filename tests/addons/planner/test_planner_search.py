@@ -39,6 +39,7 @@ def dims(net: NeuralNet, workers: int, links: Links = GIGABIT, fixed: tuple[str,
     return {name: cut.dim for name, cut in cuts.items()}
 
 
+@pytest.mark.ci
 def test_alexnet_is_cut_as_the_paper_cuts_it() -> None:
     """5.4.1: data parallelism below the first fully connected layer, model parallelism from there on."""
     result = dims(alexnet(128), 8)

@@ -153,7 +153,16 @@ class TestSkipping:
         sentence = "the loss, a gradient or a record of group 0 is not finite at step 7: the batch is left out"
         assert warning.getMessage() == sentence
 
-    @pytest.mark.parametrize(("pull", "update"), list(zip(PullTime, UpdatePlace, strict=True)))
+    @pytest.mark.parametrize(
+        ("client", "pull", "update"),
+        [
+            ("threads", PullTime.kAtOnce, UpdatePlace.kServer),
+            pytest.param("threads", PullTime.kDeferred, UpdatePlace.kWorker, marks=pytest.mark.ci),
+            pytest.param("processes", PullTime.kAtOnce, UpdatePlace.kServer, marks=pytest.mark.ci),
+            ("processes", PullTime.kDeferred, UpdatePlace.kWorker),
+        ],
+        indirect=["client"],
+    )
     def test_after_a_skipped_batch_any_number_of_workers_trains_alike(
         self, job: Job, client: Client, pull: PullTime, update: UpdatePlace
     ) -> None:

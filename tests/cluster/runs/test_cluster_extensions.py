@@ -35,6 +35,7 @@ class TestTheLearningRate:
         ahead = Acting(100, lambda loop: loop.set_rate_factor(13, 0.5), after=4)
         assert_same(train(job, processes, extensions=[ahead], progress=False).params, expected.params)
 
+    @pytest.mark.ci
     def test_it_changes_in_graph_grain(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(train_steps=12)
         expected = train(self.schedule(job, 5), threads, progress=False)
@@ -113,7 +114,7 @@ def test_early_stopping_in_graph_grain(job: Job, threads: Client) -> None:
 @pytest.mark.parametrize(
     ("figures", "warmup"),
     [
-        ({"nworker_groups": 3, "staleness": 1}, 6),
+        pytest.param({"nworker_groups": 3, "staleness": 1}, 6, marks=pytest.mark.ci),
         ({"nworker_groups": 2, "nserver_groups": 2}, 0),
         ({"nworker_groups": 2, "nserver_groups": 2}, 1000),
     ],

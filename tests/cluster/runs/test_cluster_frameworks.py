@@ -44,7 +44,10 @@ def four_threads() -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework",
+    ["Downpour", "hybrid Hogwild", *(pytest.param(name, marks=pytest.mark.ci) for name in ("Hogwild", "hybrid"))],
+)
 def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, four_threads: Client, framework: str) -> None:
     result = train(with_groups(job, FRAMEWORKS[framework]), four_threads, progress=False)
     assert result.step == 50
@@ -58,7 +61,10 @@ def test_server_groups_of_processes_send_each_other_changes(job: Job, processes:
     assert train(job, processes, progress=False).history.phase("test")[-1, "accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
+@pytest.mark.parametrize(
+    "figures",
+    [pytest.param((3, 1, 1, 1), id="Downpour", marks=pytest.mark.ci), pytest.param((3, 3, 1, 1), id="Hogwild")],
+)
 def test_the_last_test_and_checkpoint_use_the_returned_params(
     job: Job, four_threads: Client, tmp_path: Path, figures: Figures
 ) -> None:
@@ -100,7 +106,10 @@ def warm_up(net, values, records, ctx, push):
     return bp(net, values, records, ctx, push)
 
 
-@pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
+@pytest.mark.parametrize(
+    "figures",
+    [pytest.param((3, 1, 1, 1), id="Downpour", marks=pytest.mark.ci), pytest.param((3, 3, 1, 1), id="Hogwild")],
+)
 def test_group_0_warms_up_alone(
     job: Job, four_threads: Client, group_steps: type[GroupSteps], figures: Figures
 ) -> None:

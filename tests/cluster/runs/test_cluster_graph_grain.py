@@ -23,7 +23,8 @@ def hybrid(job: Job, workers: int) -> Job:
     return with_fields(with_topology(job, workers), {"neuralnet.layer[ip].partition_dim": 1, "train_steps": 6})
 
 
-@pytest.mark.parametrize("precision", ["kFloat32", pytest.param("kBF16", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("precision", ["kFloat32", "kBF16"])
 def test_both_grains_are_the_same_bits(job: Job, processes: Client, precision: str) -> None:
     job = hybrid(job, 3).replace(test_freq=3, test_steps=2, precision=precision)
     rounds = train(job, processes, progress=False)

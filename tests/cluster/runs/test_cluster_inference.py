@@ -144,7 +144,9 @@ def test_output_layers_write_their_files(job: Job, client: Client, params, whole
     np.testing.assert_allclose(open_store(str(tmp_path / "o.zarr")).read(range(150))[0], whole[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("workers", "batches"), [(1, 0), (2, 0), (2, 2)])
+@pytest.mark.parametrize(
+    ("workers", "batches"), [pytest.param(1, 0, marks=pytest.mark.ci), pytest.param(2, 0, marks=pytest.mark.ci), (2, 2)]
+)
 def test_tests_in_training_write_the_files(
     job: Job, threads: Client, tmp_path: Path, workers: int, batches: int
 ) -> None:

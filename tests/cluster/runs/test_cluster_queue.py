@@ -108,7 +108,9 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("act", "error"), [(fail, ZeroDivisionError), (interrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("act", "error"), [(fail, ZeroDivisionError), pytest.param(interrupt, KeyboardInterrupt, marks=pytest.mark.ci)]
+)
 def test_a_run_that_fails_gives_its_workers_to_the_next(
     job: Job, runs: Runs, act: Callable[[], None], error: type[BaseException]
 ) -> None:

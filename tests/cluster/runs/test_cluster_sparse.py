@@ -129,7 +129,12 @@ class TestMomentum:
 
     @pytest.mark.parametrize(
         "more",
-        [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}],
+        [
+            {},
+            pytest.param({"pull": "kDeferred"}, marks=pytest.mark.ci),
+            pytest.param({"update": "kWorker"}, marks=pytest.mark.ci),
+            {"update": "kWorker", "pull": "kDeferred"},
+        ],
         ids=str,
     )
     def test_every_transport_gives_the_same_bits(self, words: Job, processes: Client, expected, more) -> None:
@@ -172,7 +177,13 @@ class TestMomentum:
 
 @pytest.mark.parametrize(
     ("more", "freq"),
-    [({}, 4), ({}, 12), ({"pull": "kDeferred"}, 12), ({"update": "kWorker"}, 4), ({"update": "kWorker"}, 12)],
+    [
+        ({}, 4),
+        pytest.param({}, 12, marks=pytest.mark.ci),
+        ({"pull": "kDeferred"}, 12),
+        pytest.param({"update": "kWorker"}, 4, marks=pytest.mark.ci),
+        ({"update": "kWorker"}, 12),
+    ],
     ids=str,
 )
 def test_a_worker_that_only_validates_pulls_the_newest_rows(

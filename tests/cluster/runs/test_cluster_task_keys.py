@@ -42,7 +42,7 @@ def test_groups_and_workers_share_the_names_of_tasks(job: Job, threads: Client) 
     assert {key_split(task["key"]) for task in stream.data} == names
 
 
-@pytest.mark.parametrize("grain", ["round", "graph"])
+@pytest.mark.parametrize("grain", ["round", pytest.param("graph", marks=pytest.mark.ci)])
 def test_runs_share_a_span_and_leave_no_task_groups(grain: str, job: Job, threads: Client) -> None:
     """Dask's scheduler keeps spans for as long as it lives, with their groups of tasks."""
     scheduler = threads.cluster.scheduler  # type: ignore[union-attr]

@@ -80,7 +80,7 @@ def test_a_run_resumes_with_another_cut(stores: Path, threads: Client, single: R
     assert_close(resumed.params, single.params, 1e-5)
 
 
-@pytest.mark.parametrize("update", UpdatePlace)
+@pytest.mark.parametrize("update", [pytest.param(UpdatePlace.kServer, marks=pytest.mark.ci), UpdatePlace.kWorker])
 def test_a_run_that_rounds_its_gradients_resumes_with_the_same_bits(
     stores: Path, processes: Client, tmp_path: Path, update: UpdatePlace
 ) -> None:
@@ -148,6 +148,7 @@ def wide(stores: Path, workers: int, gather: bool) -> Job:
     return job
 
 
+@pytest.mark.parametrize("client", ["threads", pytest.param("processes", marks=pytest.mark.ci)], indirect=True)
 def test_gathered_activations_train_as_gradients_do(stores: Path, client: Client) -> None:
     with prepare_run(wide(stores, 2, gather=True), client, [str(stores)]) as prepared:
         assert {name for name, part in prepared.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}

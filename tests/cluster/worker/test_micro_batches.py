@@ -146,7 +146,7 @@ def test_a_number_that_cannot_be_is_refused(name: str):
         train_in_threads(bind_records(linear(*fields), data))
 
 
-@pytest.mark.parametrize("grain", ["round", "graph"])
+@pytest.mark.parametrize("grain", ["round", pytest.param("graph", marks=pytest.mark.ci)])
 def test_features_are_computed_again_on_a_cluster(stores: Path, threads: Client, grain: str):
     """With the bits of features that are kept; sums over the workers of a batch norm are asked for once."""
     kept, again = small(stores, 1, JOB), small(stores, 1, JOB)

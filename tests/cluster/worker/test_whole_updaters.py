@@ -51,7 +51,9 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", UPDATERS)
-@pytest.mark.parametrize("text", [JOB, WORDS], ids=["images", "words"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(JOB, id="images", marks=pytest.mark.ci), pytest.param(WORDS, id="words")]
+)
 def test_servers_and_workers_do_not_change_the_params(kind: str, text: str) -> None:
     single = train_in_threads(job_of(kind, text=text)).params
     assert_same(dsinga.train(job_of(kind, text=text), progress=False).params, single)

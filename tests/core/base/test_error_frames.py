@@ -77,7 +77,9 @@ InteractiveShell.instance(colors="NoColor").run_cell({SCRIPT!r})
 """
 
 
-@pytest.mark.parametrize(("script", "entry"), [(SCRIPT, "  File "), (NOTEBOOK, "File ")])
+@pytest.mark.parametrize(
+    ("script", "entry"), [(SCRIPT, "  File "), pytest.param(NOTEBOOK, "File ", marks=pytest.mark.ci)]
+)
 def test_scripts_and_notebooks_show_the_line_of_the_user_and_the_sentence(script, entry, monkeypatch):
     if script is NOTEBOOK:
         pytest.importorskip("IPython")

@@ -26,7 +26,7 @@ from tests.support.small_disk import files_of_at_most
             {"numpy", "rich", "dsinga.commands.training", "dsinga.addons"},
         ),
         ("--version", "dsinga, version", {"rich", "dask", "dsinga.job", "dsinga.commands.training", "dsinga.addons"}),
-        ("show job.conf", "27 values in params", {"dask", "distributed"}),
+        pytest.param("show job.conf", "27 values in params", {"dask", "distributed"}, marks=pytest.mark.ci),
         ("train job.conf", "after 20 steps", {"bokeh", "rich", "google.protobuf", "dsinga.addons.planner"}),
     ],
 )

@@ -278,6 +278,7 @@ def test_a_handler_of_the_program_is_left_to_it(folder):
     assert latest(folder / "work/checkpoint") is not None
 
 
+@pytest.mark.ci
 def test_the_error_of_the_run_is_raised_after_a_handler_that_returns(folder):
     process = start_program(folder, "signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True))")
     process.send_signal(signal.SIGTERM)
@@ -294,6 +295,7 @@ FINALIZED = """
 """
 
 
+@pytest.mark.ci
 def test_a_signal_in_a_finalizer_ends_a_program(folder):
     """Without a workspace, the signal is an exception at once."""
     options = "progress=False, extensions=[lambda step, metrics: Finalized() and None]"

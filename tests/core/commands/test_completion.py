@@ -37,6 +37,7 @@ def test_the_completer_of_ipython_offers_what_there_is():
     assert {"models", "data", "extensions", "nn"} <= offered
 
 
+@pytest.mark.ci
 def test_every_name_that_is_listed_is_there():
     for name in dir(dsinga):
         with contextlib.suppress(UserError):  # its add-on is missing

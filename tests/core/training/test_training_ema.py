@@ -100,7 +100,7 @@ def test_a_run_twice_has_the_same_bits(job: Job, threads: Client) -> None:
     assert_same(*(train(averaged, threads, progress=False).params for _ in range(2)))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.ci)])
 def test_validation_test_prediction_and_later_runs_use_the_averages(
     job: Job, threads: Client, stores: Path, tmp_path: Path, workers: int
 ) -> None:

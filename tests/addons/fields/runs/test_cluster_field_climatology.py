@@ -44,7 +44,7 @@ def trained(windows: Any, **fit: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("by", ["month", "day"])
+@pytest.mark.parametrize("by", ["month", pytest.param("day", marks=pytest.mark.ci)])
 def test_anomalies_are_read_and_predictions_have_the_climatology_again(by: str, tmp_path: Path) -> None:
     data = dataset()
     climatology = field_climatology(data[["t"]].isel(time=slice(400)), by)

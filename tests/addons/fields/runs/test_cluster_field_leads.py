@@ -52,7 +52,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "is_tiled"), [*zip(CASES, [False, True, False, True], strict=True)])
+@pytest.mark.parametrize(
+    ("settings", "is_tiled"),
+    [*zip(CASES[:3], [False, True, False], strict=True), pytest.param(CASES[3], True, marks=pytest.mark.ci)],
+)
 def test_leads_are_predictions_of_predictions(monkeypatch: pytest.MonkeyPatch, settings: Any, is_tiled: bool) -> None:
     if is_tiled:
         monkeypatch.setattr(field_tiles, "TILE_BYTES", 4 * 20 * 17 * 17)

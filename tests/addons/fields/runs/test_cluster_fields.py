@@ -89,6 +89,7 @@ def test_a_dataset_in_memory_or_of_dask_is_sent(processes: Client, expected: Any
         assert_same(dsinga.train(job, processes, data=opened, progress=False).params, expected[2])
 
 
+@pytest.mark.ci
 def test_a_persisted_dataset_is_read_from_where_it_is(processes: Client, expected: Any) -> None:
     persisted = processes.persist(dataset().chunk(time=7, lat=3, lon=5))
     doubled = persisted * 2 * 0.5  # the same bits, which tasks compute from what is persisted
