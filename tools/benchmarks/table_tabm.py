@@ -26,7 +26,7 @@ MOST_ONE_HOT, BATCH, PATIENCE, RATE, DECAY, HELD = 200, 256, 16, 0.002, 3e-4, 0.
 def arrays(x: pd.DataFrame, tested: pd.DataFrame, seed: int) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Return numbers made normal and codes of categories of both frames, and how many codes each category has."""
     random = np.random.default_rng(seed)
-    numbers = [name for name in x.select_dtypes("float").columns if x[name].nunique() > 1]
+    numbers = x.select_dtypes("float").columns
     learnt = x[numbers].to_numpy()
     noise = random.normal(0, 1e-5, learnt.shape) * np.maximum(learnt.std(0), 1e-12)
     quantiles = max(min(len(learnt) // 30, 1000), 10)
@@ -65,8 +65,9 @@ def predictions(
 ) -> np.ndarray:
     """Train a net until validation stops it, and return what it predicts for the tested records."""
     torch.manual_seed(seed)
-    (learnt, unseen), sizes = arrays(x, tested, seed)
     few, held = part_for_validation(len(x), y, classes, HELD, seed)
+    differing = x.columns[x.iloc[few].nunique() > 1]  # others have no bins
+    (learnt, unseen), sizes = arrays(x[differing], tested[differing], seed)
     centre, scale = (0.0, 1.0) if classes else (y[few].mean(), y[few].std())
     targets = torch.tensor(y if classes else (y - centre) / scale, dtype=torch.long if classes else torch.float32)
     model = net(learnt[0][few], sizes, classes, **options)
