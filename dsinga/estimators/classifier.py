@@ -71,7 +71,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         validation_split: a splitter of scikit-learn in place of ``validation_fraction``, such as TimeSeriesSplit() for
             records in the order of time, or StratifiedGroupKFold(10); its last split is taken.
         n_iter_no_change: after how many epochs in a row without improvement training ends: by default 10, 5 for data
-            frames, 8 for the preset.
+            frames, 16 for the preset.
         tol: by how much the loss must be below the least one so far to be an improvement.
         workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
             of the params: with it they are those of a cluster of any size, also where this process trains alone.
@@ -255,10 +255,6 @@ class Classifier(ClassifierMixin, NetEstimator):
         scores = compute(raw_scores(self, held_out.x), client)
         targets, weights = compute((held_out.y, held_out.weights), client)
         self.temperature_ = find_temperature(scores, targets, weights)
-
-    @property
-    def _is_strong(self) -> bool:  # type: ignore[override]
-        return self.preset is not None
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         if self._is_strong:

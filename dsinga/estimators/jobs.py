@@ -60,7 +60,7 @@ class NetDefaults(NamedTuple):
 
 OF_ARRAYS = NetDefaults((64,), 0.01, 0.01, 200, 200, 10)
 OF_TABLES = NetDefaults((100,), 1e-3, 1e-4, 200, 500, 5, 0.3)
-OF_STRONG = NetDefaults((), 7e-4, 3e-4, 256, 2000, 8)
+OF_STRONG = NetDefaults((), 7e-4, 3e-4, 256, 2000, 16)
 
 
 def classifier_job(

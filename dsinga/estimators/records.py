@@ -129,7 +129,6 @@ class EstimatorRecords(BaseEstimator, ABC):
     """
 
     columns_: TableDefinition | None = None
-    _is_strong = False  # whether it has the preset "strong", which learns columns of arrays, too
 
     net: Any
     job_: Job
@@ -175,6 +174,16 @@ class EstimatorRecords(BaseEstimator, ABC):
         X = in_chunks(in_order(X, getattr(self, "_order", ())))
         return X if self.columns_ is None else encode(self.columns_, self._validate_cells(X), self._column_names())
 
+    @property
+    def _is_strong(self) -> bool:
+        """Whether it has the preset "strong", which learns columns of arrays, too."""
+        return getattr(self, "preset", None) is not None
+
+    @property
+    def _has_number_codes(self) -> bool:
+        """Whether whole numbers of a table are categories, too; the preset has bins of them."""
+        return not self._is_strong
+
     def _learn_columns(self, X: Any, client: Any) -> Frame | None:
         """Learn what the columns of a data frame are, with the preset those of an array, too; return the frame.
 
@@ -184,12 +193,12 @@ class EstimatorRecords(BaseEstimator, ABC):
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         names = column_names(X) if is_table(X) else []
         if names and (self._is_strong or needs_columns(X, client)):
-            self.columns_, frame = learn_columns(X, names, client)
+            self.columns_, frame = learn_columns(X, names, client, self._has_number_codes)
             self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)
             return frame
         if self._is_strong:
             X = self._validate_cells(in_chunks(in_order(small_as_dense(X), self._order)), first=True)
-            self.columns_, _ = learn_columns(X, self._column_names(), client)
+            self.columns_, _ = learn_columns(X, self._column_names(), client, self._has_number_codes)
         return None
 
     def _column_names(self) -> list[str]:

@@ -206,10 +206,6 @@ class Regressor(RegressorMixin, NetEstimator):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
-    @property
-    def _is_strong(self) -> bool:  # type: ignore[override]
-        return self.preset is not None
-
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
         if self._is_strong:

@@ -43,12 +43,12 @@ def column_names(X: Any) -> list[str]:
     return names
 
 
-def learn_columns(X: Any, names: Sequence[str], client: Any) -> tuple[TableDefinition, Frame]:
+def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool) -> tuple[TableDefinition, Frame]:
     """Return what the columns of a data frame or of an array (n, d) are, and the frame as they were learnt from it.
 
-    Those of an array are called ``names``. The partitions of a Dask collection are summarised on the cluster of
-    ``client``. Raises UserError for values of no kind that a table has, and where the add-on of tables or pyarrow is
-    missing.
+    Those of an array are called ``names``; with ``number_codes`` whole numbers are categories, too. The partitions of a
+    Dask collection are summarised on the cluster of ``client``. Raises UserError for values of no kind that a table
+    has, and where the add-on of tables or pyarrow is missing.
     """
     lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
     from dsinga.addons.tables.frames import import_arrow, open_frame
@@ -56,15 +56,16 @@ def learn_columns(X: Any, names: Sequence[str], client: Any) -> tuple[TableDefin
 
     import_arrow()
     if not is_dask_collection(X):
-        frame = open_frame(_to_arrow(X, names))
-        return learn(frame, frame.names), frame
-    if not is_dask_frame(X):
+        X = _to_arrow(X, names)
+    elif not is_dask_frame(X):
         from dask.dataframe import from_dask_array
 
         X = from_dask_array(X.rechunk({1: -1}), columns=list(names))
-    with computing_on(client) as running, contextlib.nullcontext() if running is None else running.as_current():
+    running = computing_on(client) if is_dask_collection(X) else contextlib.nullcontext()
+    with running as on, contextlib.nullcontext() if on is None else on.as_current():
         frame = open_frame(X)
-        return learn(frame, frame.names), frame
+        definition = learn(frame, frame.names)
+    return definition if number_codes else _without_number_codes(definition), frame
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
@@ -141,8 +142,8 @@ def columns_of_table(definition: TableDefinition) -> TableColumns:
     return TableColumns(definition)
 
 
-def without_number_codes(definition: TableDefinition) -> TableDefinition:
-    """Return the definition without the categories that numbers are, too, for nets that take numbers alone."""
+def _without_number_codes(definition: TableDefinition) -> TableDefinition:
+    """Return the definition without the categories that numbers are, too."""
     numbers = {column.name for column in definition.column if column.kind == "number"}
     columns = [column for column in definition.column if column.kind != "category" or column.name not in numbers]
     return definition.replace(column=columns)

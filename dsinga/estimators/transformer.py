@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
@@ -16,11 +16,8 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
-from dsinga.estimators.tables import columns_of_table, without_number_codes
+from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job
-
-if TYPE_CHECKING:  # an add-on
-    from dsinga.addons.tables.frames import Frame
 
 
 @estimator
@@ -46,6 +43,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     weight_decay: float = 0.0
     early_stopping: bool | str = False
     _weighs = False
+    _has_number_codes = False
 
     def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
         """Train on records X (n, ...). ``y`` is used by a ``net`` whose loss takes labels, and ignored otherwise."""
@@ -88,12 +86,6 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _scaled(self, x: Any) -> Any:
         scaled = super()._scaled(x)
         return scaled.clip(0, 1) if self.net is None and self.method == "rbm" else scaled
-
-    def _learn_columns(self, X: Any, client: Any) -> Frame | None:
-        frame = super()._learn_columns(X, client)
-        if self.columns_ is not None:
-            self.columns_ = without_number_codes(self.columns_)
-        return frame
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y

@@ -23,15 +23,15 @@ def run(*arguments: str) -> str:
 def test_a_file_is_filled_once_and_printed(tmp_path: Path) -> None:
     """What the file has is not measured again; the best of a column is bold."""
     file = tmp_path / "figures.json"
-    chosen = ["--results", str(file), "--set", "diabetes", "--model", "HistGradientBoosting", "--splits", "2"]
-    assert run(*chosen).count("diabetes, HistGradientBoosting") == 2
+    chosen = ["--results", str(file), "--set", "diabetes", "--model", "HistGradientBoosting", "--splits", "3"]
+    assert run(*chosen).count("diabetes, HistGradientBoosting") == 3
     assert run(*chosen) == ""
     figures = json.loads(file.read_text())
     assert 0 < figures["diabetes"]["HistGradientBoosting"]["0"]["score"] < 1
-    of_strong = {"0": {"score": 0.9, "loss": 1.0, "seconds": 1.0}}
+    of_strong = dict.fromkeys("012", {"score": 0.9, "loss": 1.0, "seconds": 1.0})
     file.write_text(json.dumps({"diabetes": {**figures["diabetes"], "dsinga, strong": of_strong}}))
     printed = run("--results", str(file), "--print")
-    assert "| dsinga, strong | **0.9000 (one split)** |" in printed
+    assert "| dsinga, strong | **0.9000 ± 0.0000** |" in printed
     assert printed.rstrip().endswith(": level")
 
 

@@ -28,6 +28,8 @@ from tools.benchmarks.table import row_of
 from tools.benchmarks.table_peers import PEERS, Frame, Predictions
 from tools.benchmarks.table_sets import SETS
 
+LEAST_SPLITS = 3  # on which models are compared
+
 Figures = dict[str, dict[str, dict[str, dict[str, float]]]]  # of a set, a model and a split: "score", "loss", "seconds"
 
 
@@ -74,7 +76,7 @@ def read(file: Path) -> Figures:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def over_splits(splits: dict[str, dict[str, float]], key: str) -> tuple[float, float]:
+def over_splits(splits: dict[str, dict[str, float]], key: str = "score") -> tuple[float, float]:
     """Return the mean and the standard deviation of a figure."""
     values = [figures[key] for figures in splits.values()]
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
@@ -84,7 +86,7 @@ def cell(splits: dict[str, dict[str, float]] | None, best: float) -> str:
     """Return the score of a model with its spread, bold where it is the best."""
     if not splits:
         return "-"
-    mean, spread = over_splits(splits, "score")
+    mean, spread = over_splits(splits)
     text = f"{mean:.4f} ± {spread:.4f}" if len(splits) > 1 else f"{mean:.4f} (one split)"
     return f"**{text}**" if mean == best else text
 
@@ -94,7 +96,7 @@ def scores(figures: Figures) -> Iterator[str]:
     names = [name for name in SETS if name in figures]
     yield row_of(["", *names])
     yield row_of(["---"] * (len(names) + 1))
-    best = {name: max(over_splits(splits, "score")[0] for splits in figures[name].values()) for name in names}
+    best = {name: max(over_splits(splits)[0] for splits in figures[name].values()) for name in names}
     for model in MODELS:
         if any(model in figures[name] for name in names):
             yield row_of([model, *(cell(figures[name].get(model), best[name]) for name in names)])
@@ -112,17 +114,22 @@ def others(figures: Figures, key: str) -> Iterator[str]:
 
 
 def within(figures: Figures, model: str = "dsinga, strong") -> Iterator[str]:
-    """Yield, of each set, whether a model is within one spread of the best of the peers measured on all its splits."""
+    """Yield, of each set, whether a model is within one spread of the peer that is furthest before it.
+
+    A peer is compared on the splits that both have, of which there are three or more.
+    """
     for name, models in figures.items():
-        splits = models.get(model, {}).keys()
-        peers = {peer: models[peer] for peer in PEERS if splits and splits <= models.get(peer, {}).keys()}
-        if not peers:
-            continue
-        best = max(peers, key=lambda peer: over_splits(peers[peer], "score")[0])
-        ours, theirs = (over_splits(splits, "score") for splits in (models[model], peers[best]))
-        spread, missing = max(ours[1], theirs[1]), theirs[0] - ours[0]
-        verdict = "level" if missing <= spread else "behind"
-        yield f"{name}: {ours[0]:.4f}, best {best} {theirs[0]:.4f}, spread {spread:.4f}: {verdict}"
+        leads = []
+        for peer in PEERS:
+            splits = models.get(model, {}).keys() & models.get(peer, {}).keys()
+            if len(splits) < LEAST_SPLITS:
+                continue
+            ours, theirs = (over_splits({split: models[who][split] for split in splits}) for who in (model, peer))
+            leads.append((theirs[0] - ours[0], max(ours[1], theirs[1]), peer, ours[0], theirs[0], len(splits)))
+        if leads:
+            lead, spread, peer, mean, best, count = max(leads)
+            verdict = "level" if lead <= spread else "behind"
+            yield f"{name}: {mean:.4f}, {peer} {best:.4f} on {count} splits, spread {spread:.4f}: {verdict}"
 
 
 def page_rows(figures: Figures) -> Iterator[str]:
@@ -133,7 +140,7 @@ def page_rows(figures: Figures) -> Iterator[str]:
     for name in (name for name in SETS if name in figures):
         found = [figures[name].get(model) for model in models]
         most = max(len(splits) for splits in found if splits)
-        best = max(over_splits(splits, "score")[0] for splits in found if splits and len(splits) == most)
+        best = max(over_splits(splits)[0] for splits in found if splits and len(splits) == most)
         yield row_of([name, *(short_cell(splits, best, most) for splits in found)])
     if "flights" in figures:
         found = [figures["flights"].get(model) for model in models]
@@ -145,7 +152,7 @@ def short_cell(splits: dict[str, dict[str, float]] | None, best: float, most: in
     """Return the score of a model and its spread with three digits, bold where it is the best of all splits."""
     if not splits:
         return "-"
-    mean, spread = over_splits(splits, "score")
+    mean, spread = over_splits(splits)
     text = f"{mean:.3f} ± {spread:.3f}" if len(splits) > 1 else f"{mean:.3f}"
     if len(splits) < most:
         return f"{text} ({len(splits)} of {most} splits)"
