@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from dsinga.base.advice import how_to_resume, job_field, short_path
 from dsinga.base.epochs import offset_of
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_checkpoints, write_checkpoint
+from dsinga.data import RecordNames
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
-from dsinga.job import Job, redact_job, to_text
+from dsinga.job import Job, Phase, redact_job, to_text
+from dsinga.net import input_layers
 
 
 class Checkpoints:
@@ -34,6 +37,7 @@ class Checkpoints:
         if job.epochs and job.record_offset:
             job = job.replace(train_steps=0)  # the steps of this run alone, which had batches of another size before
         self._meta = {"job": to_text(redact_job(job)), "seed": job.seed, "topology": topology}
+        self._meta["records"] = _digests(job)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot, and remove those checkpoints that the job does not keep.
@@ -52,6 +56,33 @@ class Checkpoints:
         """Write a snapshot from which a run can resume, unless there is a checkpoint of its step or a later one."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
+
+
+def _digests(job: Job) -> dict[str, dict[str, str]]:
+    """Return hashes of what the numbers of records and labels mean, "" where it is not known, by input layer."""
+    digests = {}
+    for layer in input_layers(job.neuralnet, Phase.kTrain):
+        if (store := layer.store_conf) is not None:
+            classes, *orders = RecordNames.of(store.records)
+            columns = [name for axes in orders if len(axes) == 2 and axes[1][0] == "column" for name in axes[1]]
+            texts = {"classes": "\n".join(classes), "columns": "\n".join(columns)}
+            texts["columns of a table"] = "".join(definition.learnt() for definition in store.definition.values())
+            digests[layer.name] = {what: text and sha256(text.encode()).hexdigest() for what, text in texts.items()}
+    return digests
+
+
+def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
+    """Raise UserError where records have other columns or classes than those of the run that wrote a checkpoint.
+
+    ``digests`` are those of that run; older checkpoints have none.
+    """
+    for name, known in _digests(job).items():
+        for what, digest in digests.get(name, {}).items():
+            if digest and known[what] and digest != known[what]:
+                raise UserError(
+                    f"{path} is of a run whose records of layer {name!r} have other {what}, or these in another order; "
+                    "resume with its records, or with its job, which reads any table by its columns, or start anew"
+                )
 
 
 NO_CHECKPOINT = "no checkpoint was written"

@@ -23,7 +23,7 @@ from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
 from dsinga.job.checks import check_schedules
-from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in, offset_to_resume
+from dsinga.loop.checkpoints import check_loop_state, check_records, describe_last_good_in, offset_to_resume
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.checked_job import CheckedJob, rows_per_step
 from dsinga.training import check_start, create_updater, initial_values, schedule
@@ -191,8 +191,9 @@ def read_beginning(
 
 
 def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Mapping[str, Param]) -> None:
-    """Raise UserError where a checkpoint does not fit a job and the params of its net."""
+    """Raise UserError where a checkpoint does not fit a job, its records and the params of its net."""
     check_loop_state(path, checkpoint.loop)
+    check_records(path, checkpoint.meta.get("records", {}), job)
     seed = checkpoint.meta.get("seed")
     if seed != job.seed:
         raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")

@@ -15,6 +15,7 @@ from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Natural, NonNegative
+from dsinga.job.writer import lines
 
 PARTS = ("day", "year", "month", "monthday", "yearday", "weekday", "hour", "minute", "second")
 SCALINGS = ("quantile", "robust", "standard")
@@ -105,6 +106,10 @@ class TableDefinition(Settings):
         except UserError as error:
             raise self.error(f"layer {layer!r}: {error}") from error
         return records
+
+    def learnt(self) -> str:
+        """Return as a text what was learnt from the training data, without which no run can be resumed."""
+        return "\n".join(lines([("table", self)]))
 
     def remark_on_scores(self, layer: str) -> str:
         """Return "": each record counts once in scores."""

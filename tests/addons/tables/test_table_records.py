@@ -69,13 +69,23 @@ def test_a_model_reads_other_frames_by_name():
         model.predict(frame.rename(columns={"distance": "distances"}))
 
 
-def test_a_job_keeps_the_definition():
-    table = dsinga.table(flights(), label="late")
+def test_a_job_keeps_the_definition_by_which_a_resumed_run_reads_columns(tmp_path):
+    table, frame = dsinga.table(flights(60), label="late"), flights(60, seed=1)
     model = nn.Sequential([nn.Input(table.shape), nn.Dense(2)])
     model.compile("sgd", "sparse_categorical_crossentropy")
-    job = loads(to_text(model.job(table)))
-    trained = dsinga.train(job.replace(train_steps=5), data=flights(seed=1), progress=False)
-    assert trained.job.neuralnet.layer[0].store_conf.table == table.definition
+    job = loads(to_text(model.job(table, train_steps=4)))
+    unbroken = dsinga.train(job, data=frame, progress=False)
+    assert unbroken.job.neuralnet.layer[0].store_conf.table == table.definition
+
+    dsinga.train(job.replace(train_steps=2), data=frame, workspace=tmp_path, progress=False)
+    turned = frame[frame.columns[::-1]]
+    resumed = dsinga.train(job, data=turned, workspace=tmp_path, resume=True, progress=False)
+    np.testing.assert_array_equal(resumed.params["dense_weight"], unbroken.params["dense_weight"])
+    layer = job.neuralnet.layer[0]
+    job.neuralnet.layer[0] = layer.replace(store_conf=layer.store_conf.replace(table=None))
+    learnt_anew = dsinga.table(turned, label="late")
+    with pytest.raises(dsinga.UserError, match="whose records of layer 'data' have other columns of a table, or these"):
+        dsinga.train(job, data=learnt_anew, workspace=tmp_path, resume=True, progress=False)
 
 
 def test_labels_may_be_given_beside_the_records_of_a_table():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
 
@@ -114,6 +116,18 @@ def test_missing_numbers_are_named_by_their_column(kind: Any) -> None:
 def test_columns_that_do_not_do_are_named(kind: Any, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         open_records(kind(frame()), **options)
+
+
+def test_a_resumed_run_needs_the_columns_in_their_order(tmp_path: Path) -> None:
+    def fit(names: list[str], **options: Any) -> None:
+        model = nn.Sequential([nn.Dense(4)])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        model.fit(frame()[names], Y, workspace=tmp_path, progress=False, **options)
+
+    fit(["a", "b", "c"], epochs=1)
+    fit(["a", "b", "c"], epochs=2, resume=True)
+    with pytest.raises(UserError, match="step2 is of a run whose records of layer 'data' have other columns, or these"):
+        fit(["b", "a", "c"], epochs=3, resume=True)
 
 
 def test_other_faults_are_named() -> None:

@@ -263,6 +263,10 @@ class WindowDefinition(Settings):
             raise self.error(f"layer {layer!r}: {error}") from error
         return windows
 
+    def learnt(self) -> str:
+        """Return "": a resumed run may have other windows."""
+        return ""
+
     def remark_on_scores(self, layer: str) -> str:
         """Return a sentence for readers of scores if the windows of an input layer overlap; "" elsewhere."""
         dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
