@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
-from dsinga.data.array_kinds import ArrayOrder
+from dsinga.data.array_kinds import ArrayOrder, is_arrow_table
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import with_nan
@@ -54,7 +54,10 @@ class DataAndLabels(NamedTuple):
 
 def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
     """Return the records of an array (n, ...), or of an object that numpy converts to an array."""
-    return DataAndLabels("numpy array", ArrayColumn(as_numpy(x, "x"), "x"), y)
+    array = as_numpy(x, "x")
+    if array.dtype.kind == "O" and is_arrow_table(x):
+        raise UserError(f"the {type(x).__name__} has columns that are no numbers; give dsinga.table(frame) of it")
+    return DataAndLabels("numpy array", ArrayColumn(array, "x"), y)
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:

@@ -75,8 +75,8 @@ def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
         except (UserError, TypeError):
             kind = "categories" if str(dtype) == "category" else f"dtype {dtype}"
             raise UserError(
-                f"column {str(name)!r} of the data frame has {kind}, not numbers; convert it, for instance to codes or "
-                "indicator columns, or leave it out by columns=[...], the columns to use"
+                f"column {str(name)!r} of the data frame has {kind}, not numbers; give dsinga.table(frame), which has "
+                "records of such columns, or leave the column out by columns=[...], the columns to use"
             ) from None
     return dtypes[0] if len(set(dtypes)) == 1 else np.dtype(np.float32)
 

@@ -13,10 +13,9 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.api.engines import find_runner
-from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path, is_table
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import (
@@ -276,9 +275,11 @@ class Predictable(ModelParams):
                 raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
             job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
             return lazily(job, self._require_params(), layers[0], x, leads=leads, members=members)
-        if not is_dask_collection(x):
+        if not is_dask_collection(x) or is_table(x):
             raise UserError(
-                f"predict_lazily takes a dask array, as da.from_zarr(path) gives one, not {value_text(x)}; use predict"
+                f"predict_lazily takes a dask array, as da.from_zarr(path) gives one, not a {type(x).__name__}; use "
+                "predict, whose outputs are in memory, or fit an estimator, such as Classifier(net=model), which is "
+                "lazy for Dask data frames"
             )
         job, _ = self._job_of_features(self._unlabelled(x), None)
         outputs = [lazily(job, self._require_params(), name, x, leads=leads, members=members) for name in layers]

@@ -126,6 +126,17 @@ def test_arrays_are_refused_unless_they_are_opened_as_records(model):
     np.testing.assert_array_equal(model.predict(dsinga.data.open_records(x)), model.predict(FRAME))
 
 
+def test_a_frame_that_is_not_understood_is_refused_with_a_remedy(model):
+    net = nn.Sequential([nn.Dense(2)])
+    net.compile("sgd", "sparse_categorical_crossentropy")
+    for frame in (FRAME, in_dask(FRAME), in_polars(FRAME), in_arrow(FRAME)):
+        with pytest.raises(dsinga.UserError, match=r"give dsinga.table\(frame\)"):
+            net.fit(frame, FRAME.is_full, progress=False)
+    for frame in (FRAME, in_dask(FRAME), TABLE):
+        with pytest.raises(dsinga.UserError, match=f"not a {type(frame).__name__}; use predict, whose outputs"):
+            model.predict_lazily(frame)
+
+
 def test_a_new_category_is_missing_or_refused():
     table = dsinga.table(FRAME, label="late")
     new = FRAME.assign(carrier="AB")

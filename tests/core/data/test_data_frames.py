@@ -107,8 +107,8 @@ def test_missing_numbers_are_named_by_their_column(kind: Any) -> None:
         ({"columns": ["a", "petal"]}, "the data frame has no column 'petal'; its columns are a, b, c, label, name"),
         (
             {},
-            r"column 'name' of the data frame has (dtype (str|object)|strings).*, not numbers; convert it.* "
-            "or leave it out by",
+            r"column 'name' of the data frame has (dtype (str|object)|strings).*, not numbers; give dsinga.table\(frame"
+            ".* or leave the column out by columns=",
         ),
         ({"columns": []}, "the data frame has no feature columns"),
     ],
