@@ -44,7 +44,7 @@ from tests.support.quick_rates import measure_quickly  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
-hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
+hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=25)
 hypothesis.settings.load_profile("dsinga")
 use_few_arenas()
 SCRATCH = f"{os.sep}dask-scratch-space{os.sep}"
@@ -75,8 +75,10 @@ def pytest_runtest_logstart() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Wait for no test any more."""
+    """Wait for no test any more; collect garbage once, where pytest does ten times."""
     faulthandler.cancel_dump_traceback_later()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collectstart() -> None:
