@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import dsinga
 from dsinga import models
 from dsinga.data import import_records, open_store
@@ -21,6 +23,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path):
         assert one == same != other
 
 
+@pytest.mark.ci
 def test_a_convolution_learns_the_made_reviews(tmp_path: Path):
     write_reviews(tmp_path / "raw", each=300)
     import_records("sentences", tmp_path / "raw", tmp_path / "stores", encoding="latin-1")
@@ -32,6 +35,7 @@ def test_a_convolution_learns_the_made_reviews(tmp_path: Path):
     assert result.history.phase("test")[-1, "accuracy"] > 0.9  # by single words about 2/3
 
 
+@pytest.mark.ci
 def test_a_recommender_learns_the_made_ratings(tmp_path: Path):
     write_ratings(tmp_path / "raw")
     import_records("movielens", tmp_path / "raw", tmp_path / "stores")

@@ -93,6 +93,7 @@ def test_the_learning_rate_of_an_agent_is_changed_from_the_next_rollout_on() -> 
     assert_same(frozen.params, earlier.params)
 
 
+@pytest.mark.ci
 def test_agents_are_searched_and_submitted(tmp_path: Path) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,

@@ -25,6 +25,7 @@ def fit(width: int, client: Client) -> None:
     model.fit(images, images, epochs=3, batch_size=8, client=client, progress=False)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(get_ops().name != "onednn", reason="numpy's gradients are no arrays of the pool")
 def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient() -> None:
     with connect(workers=1, separate_processes=False) as client:

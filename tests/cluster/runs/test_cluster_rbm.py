@@ -75,6 +75,7 @@ def test_layers_below_keep_their_bits(stores: Path, threads: Client, update: Upd
     assert not np.array_equal(after["w1"], before["w1"])
 
 
+@pytest.mark.ci
 def test_a_stack_is_trained_job_by_job_and_unfolded(stores: Path, threads: Client, tmp_path: Path):
     """As SINGA's examples/rbm: each job names the checkpoints of those before it as SINGA would have written them."""
     steps, first = 40, tmp_path / "rbm1"

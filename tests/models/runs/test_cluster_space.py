@@ -69,6 +69,7 @@ def test_two_groups() -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.ci
 def test_a_resumed_run_is_the_unbroken_one(threads: Client, tmp_path: Path) -> None:
     conf = ClusterConf(nworkers_per_group=2)
     unbroken = train(unet(steps=8).replace(cluster=conf), client=threads, progress=False)

@@ -182,6 +182,7 @@ def test_a_worker_may_compute_a_lead_alone() -> None:
     assert_equal_runs(run_partitioned(cut, values, batches), run_whole(net, values, batches), 1e-11)
 
 
+@pytest.mark.ci
 def test_recomputed_leads_have_the_same_bits_in_memory_that_leads_do_not_add_to() -> None:
     def trained(leads: int, recompute: int) -> tuple[Values, int]:
         windows = dsinga.windows(

@@ -57,7 +57,7 @@ def test_days_are_the_waves_that_fit_best(calendar: str) -> None:
         np.testing.assert_allclose(found[(slice(None), *point)], waves @ fit, rtol=1e-9)
 
 
-@pytest.mark.parametrize("by", ["month", "day"])
+@pytest.mark.parametrize("by", ["month", pytest.param("day", marks=pytest.mark.ci)])
 def test_chunks_change_no_bit_and_calendars_can_be_exchanged(by: str, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("dsinga.addons.fields.records.climatology_of_data.BLOCK_NUMBERS", 700)
     data = dataset("360_day")

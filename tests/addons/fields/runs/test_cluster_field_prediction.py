@@ -67,6 +67,7 @@ CHUNKS = [
 CONTEXT = {"time": (1, 0), "latitude": 2, "longitude": 2}
 
 
+@pytest.mark.ci
 def test_five_chunkings_of_the_store_give_the_same_bits(small_tiles: None, tmp_path: Path) -> None:
     dataset, layers = make_dataset(), convolutions(pad=0)
     definition = define(context=CONTEXT, edges={"latitude": "reflect", "longitude": "periodic"})
