@@ -81,7 +81,7 @@ def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
 
     shared = delayed(columns, pure=False, traverse=False)
     if is_dask_frame(X):
-        used = X[[name for name in X.columns if str(name) in columns.names]]
+        used = X[[name for name in X.columns if str(name) in definition.names]]
         return used.map_partitions(_encode_part, shared, meta=_encode_part(used._meta, columns))
     meta = np.empty((0, 0), np.float32)
     chunks = (X.chunks[0], (columns.width,))

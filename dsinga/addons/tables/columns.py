@@ -59,11 +59,6 @@ class TableColumns:
         self._flagged = list(flagged)  # a date of several parts is missing once
 
     @property
-    def names(self) -> list[str]:
-        """The names of the columns that are read."""
-        return list(dict.fromkeys(conf.name for conf in self.definition.column))
-
-    @property
     def parts(self) -> RecordParts:
         """The names of the numbers of a record, by part."""
         return RecordParts(
@@ -97,7 +92,7 @@ class TableColumns:
         ``first`` is the number of its first record, for messages. Raises UserError for a column that is missing or has
         values of another kind, for infinity, and for a new category where these are refused.
         """
-        check_columns(self.names, table.column_names, "the table", ", which the records of training have")
+        check_columns(self.definition.names, table.column_names, "the table", ", which the records of training have")
         out = np.empty((self.width, table.num_rows), np.float32)  # by columns, in memory one after another
         for place, values in enumerate(self._values(table, first)):
             with np.errstate(over="ignore"):

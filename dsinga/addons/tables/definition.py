@@ -80,6 +80,11 @@ class TableDefinition(Settings):
         for name, *_ in {name for name in names if names.count(name) > 1}:
             yield Fault(f"the column {name!r} is there twice; leave one out", "column")
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns that are read, each once."""
+        return list(dict.fromkeys(column.name for column in self.column))
+
     def takes(self, source: Any) -> bool:
         """Whether a source is a data frame, or the path of one, alone or with labels, or has such records already."""
         if isinstance(source, RecordSource):
@@ -90,10 +95,10 @@ class TableDefinition(Settings):
     def check_source(self, source: Any) -> None:
         """Raise UserError for an array, which has no names of columns: it could be a frame's cells, or in any order."""
         if is_array(source) and not is_table(source):
-            names = listed(dict.fromkeys(column.name for column in self.column))
             raise UserError(
-                f"the model was trained on a table; give a data frame with the columns {names}, not an array or a "
-                "series, in which columns have no names; encoded records are given as dsinga.data.open_records(x)"
+                f"the model was trained on a table; give a data frame with the columns {listed(self.names)}, not an "
+                "array or a series, in which columns have no names; encoded records are given as "
+                "dsinga.data.open_records(x)"
             )
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:

@@ -123,15 +123,13 @@ def _opened(file: ParquetFile, buffer_size: int = 0) -> Any:
     import pyarrow.parquet
     from pyarrow import types
 
-    end = read_end(file.path)
-    if (end.size, end.footer) != (file.size, file.footer):
+    size, footer, opened = read_end(file.path)
+    if (size, footer) != (file.size, file.footer):
         raise UserError(f"{redact(file.path)} has been changed since it was opened; open the table again")
-    schema = end.opened.schema_arrow
+    schema = opened.schema_arrow
     texts = [name for name, its_type in zip(schema.names, schema.types, strict=True) if types.is_string(its_type)]
     source = open_file(file.path) if is_url(file.path) else file.path
-    return pyarrow.parquet.ParquetFile(
-        source, metadata=end.opened.metadata, read_dictionary=texts, buffer_size=buffer_size
-    )
+    return pyarrow.parquet.ParquetFile(source, metadata=opened.metadata, read_dictionary=texts, buffer_size=buffer_size)
 
 
 def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:

@@ -45,14 +45,6 @@ class ParquetFile(NamedTuple):
     values: Values
 
 
-class FileEnd(NamedTuple):
-    """The size of a file, the CRC-32 of its footer, and the footer as pyarrow has opened it."""
-
-    size: int
-    footer: int
-    opened: Any
-
-
 def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
     """Return the files of parquet at a path, URL or pattern, the names of their columns, and those of an index.
 
@@ -66,16 +58,14 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
     files: list[ParquetFile] = []
     kinds: Kinds = {}
     index: dict[str, None] = {}
-    for (path, values), end in zip(found, ends, strict=True):
-        schema = end.opened.schema_arrow
-        index |= dict.fromkeys(index_columns(schema))
-        own = _kinds(path, schema, values)
+    for (path, values), (size, footer, opened) in zip(found, ends, strict=True):
+        own = _kinds(path, opened.schema_arrow, values)
+        index |= dict.fromkeys(name for name in opened.schema_arrow.names if name not in own)
         if files:
             _check_alike(files[0].path, kinds, path, own)
         kinds |= {name: kind for name, kind in own.items() if not kinds.get(name)}
-        metadata = end.opened.metadata
-        lengths = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        files.append(ParquetFile(path, end.size, end.footer, lengths, values))
+        groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), values))
     if not kinds:
         raise UserError(f"{redact(location)} has no columns")
     return files, list(kinds), list(index)
@@ -110,8 +100,11 @@ def find_files(location: str) -> list[tuple[str, Values]]:
     return files
 
 
-def read_end(path: str) -> FileEnd:
-    """Return what the end of a file says. Raises UserError where the file is none of parquet, or not complete."""
+def read_end(path: str) -> tuple[int, int, Any]:
+    """Return the size of a file, the CRC-32 of its footer, and the footer as pyarrow has opened it.
+
+    Raises UserError where the file is none of parquet, or not complete.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -126,7 +119,7 @@ def read_end(path: str) -> FileEnd:
             if needed > len(tail):
                 file.seek(size - needed)
                 tail = file.read(needed)
-        return FileEnd(size, zlib.crc32(tail[-needed:]), pyarrow.parquet.ParquetFile(pyarrow.BufferReader(tail)))
+        return size, zlib.crc32(tail[-needed:]), pyarrow.parquet.ParquetFile(pyarrow.BufferReader(tail))
     except (OSError, pyarrow.ArrowException) as error:
         raise unreadable(path, error) from redacted_cause(error, path)
 

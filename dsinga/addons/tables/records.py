@@ -57,7 +57,7 @@ class TableRecords(RecordSource):
         self._encoder = TableColumns(definition)
         if not len(self.frame):
             raise UserError(f"{self.frame.location} has no records")
-        needed = self._encoder.names
+        needed = definition.names
         check_columns(needed, self.frame.names, self.frame.location, ", which the records of training have")
         records = _column(self.frame, needed, self._encoder.encode, (self._encoder.width,), "features")
         labels, classes = None, definition.classes

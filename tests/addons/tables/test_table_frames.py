@@ -68,14 +68,14 @@ def learnt(frame):
     return table.definition, table.read(np.arange(len(table)))[0].tobytes()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(frames(), st.sampled_from([in_dask, in_arrow, in_polars]))
 def test_any_cut_of_any_library_gives_the_same_records(frame_and_cuts, convert):
     frame, cuts = frame_and_cuts
     assert learnt(convert(frame, cuts)) == learnt(frame)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(frames(), st.randoms())
 def test_other_codes_dtypes_and_orders_of_columns_give_the_same_records(frame_and_cuts, random):
     frame, _ = frame_and_cuts
