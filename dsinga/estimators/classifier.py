@@ -25,9 +25,19 @@ from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
 
+def _known(y: np.ndarray) -> np.ndarray:
+    """Return classes (n,). Raises UserError where one is missing, which no class of objects could be compared with."""
+    if y.dtype.kind in "fO" and any(
+        label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
+        for label in y.tolist()
+    ):
+        raise UserError("y has a record without a class; leave such records out, as by dropna()")
+    return y
+
+
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the positions of classes in ``classes``, int64. Raises ValueError for a class that it lacks."""
-    unknown = np.setdiff1d(y, classes)
+    unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
     return np.searchsorted(classes, y)
@@ -233,7 +243,8 @@ class Classifier(ClassifierMixin, NetEstimator):
             else:
                 import dask.array as da
 
-                self.classes_ = np.unique(compute(da.unique(y.reshape(-1)), client) if classes is None else classes)
+                known = y.reshape(-1).map_blocks(_known, dtype=y.dtype)
+                self.classes_ = np.unique(compute(da.unique(known), client) if classes is None else classes)
         if self._multilabel:
             return y
         return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))

@@ -18,6 +18,8 @@ from sklearn.utils.validation import (
 )
 
 from dsinga.base.arrays import ParamArrays
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, is_table, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
@@ -213,6 +215,12 @@ class EstimatorRecords(BaseEstimator, ABC):
                 raise ValueError(f"X has {array.ndim} axes; give a table of records (n, columns)")
             _check_n_features(self, array, reset=first)
             return array
+        names = getattr(self, "feature_names_in_", ())
+        if not first and len(names) and getattr(X, "dtype", np.asarray(X).dtype).kind not in "biuf":
+            raise UserError(
+                f"X is a {type(X).__name__}, but {type(self).__name__} was fitted to a data frame; give a data frame "
+                f"with the columns {listed(names)}"
+            )
         return validate_data(self, X, reset=first, dtype="numeric", ensure_all_finite="allow-nan")
 
     def _validate_both(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[np.ndarray, Any]:
@@ -281,6 +289,11 @@ class EstimatorRecords(BaseEstimator, ABC):
             y = self._open_lazy_targets(y, first, classes, client)
         if sample_weight is not None:
             weights = open_collection(sample_weight, lengths=True).array.astype(np.float64)
+            least, most = compute((weights.min(), weights.max()), client)
+            if not (least >= 0 and 0 < most < np.inf):
+                raise ValueError(
+                    f"sample_weight has numbers from {least:g} to {most:g}; give finite ones from 0 on, some above 0"
+                )
         for name, array in (("y", y), ("sample_weight", weights)):
             if array is not None and len(array) != len(x):
                 raise ValueError(f"X has {len(x)} records, but {name} has {len(array)}; give both as many")

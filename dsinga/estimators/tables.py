@@ -31,13 +31,17 @@ def needs_columns(X: Any, client: Any) -> bool:
             return True
         gaps = X.isna().any()  # of each column
         return bool(np.any(compute(gaps, client) if is_dask_collection(gaps) else gaps))
-    array = np.asarray(X)
-    return array.dtype.kind not in "biuf" or bool(np.isnan(array).any())
+    columns = (np.asarray(X[name]) for name in _names(X))  # of one array of all Polars makes numbers of dates, too
+    return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for column in columns)
+
+
+def _names(X: Any) -> Sequence[Any]:
+    return list(X.schema.names if is_a(X, "pyarrow", "Table", "RecordBatch") else X.columns)
 
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
-    names = [str(name) for name in (X.column_names if is_a(X, "pyarrow", "Table") else X.columns)]
+    names = [str(name) for name in _names(X)]
     if (twice := repeated(names)) is not None:
         raise UserError(f"X has several columns named {twice!r}; give each its own name")
     return names

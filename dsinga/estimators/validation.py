@@ -55,9 +55,8 @@ def split_records(
         UserError: ``splitter`` is none, or no records would be left to train on or for validation.
     """
     length, is_lazy = len(records.x), is_dask_collection(records.x)
-    groups = _in_memory(groups, client)
-    if groups is not None and len(groups := column_or_1d(groups)) != length:
-        raise UserError(f"X has {length} records, but groups has {len(groups)}; give both as many")
+    if groups is not None:
+        groups = _opened_groups(_in_memory(groups, client), length)
     if splitter is not None:
         masks = _masks_by_splitter(splitter, length, _in_memory(records.y, client), groups)
     elif groups is not None:
@@ -94,6 +93,19 @@ def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStoppin
 
 def _in_memory(array: Any, client: Any) -> Any:
     return compute(array, client) if is_dask_collection(array) else array
+
+
+def _opened_groups(groups: Any, length: int) -> np.ndarray:
+    """Return the group of each of so many records. Raises UserError for another number, and for a missing group."""
+    if np.ndim(groups) == 0:
+        raise UserError(f"groups is {groups!r}; give the group of each record, such as frame['patient']")
+    if len(groups := column_or_1d(groups)) != length:
+        raise UserError(f"X has {length} records, but groups has {len(groups)}; give both as many")
+    try:
+        np.unique(groups)
+    except TypeError as error:
+        raise UserError(f"groups has missing or mixed names ({error}); give each record a group of one kind") from error
+    return np.asarray(groups)
 
 
 def _masks_at_random(length: int, fraction: float, seed: int, codes: Any) -> tuple[Any, Any]:

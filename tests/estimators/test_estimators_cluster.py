@@ -197,11 +197,19 @@ def test_predictions_need_no_cluster() -> None:
         (DX.astype(str), DY, "X has the dtype <U32; give numbers"),
         (da.where(DX > 12, np.nan, DX), DY, "NaN"),
         (DX[:0], DY[:0], "0 sample|empty|no records"),
+        (DX, da.where(DX[:, 0] > 5, np.nan, 1.0), "y has a record without a class; leave such records out"),
+        (DX, da.from_array(np.where(X[:, 0] > 5, None, Y), chunks=300), "y has a record without a class"),
     ],
 )
 def test_bad_collections_are_refused(threads: Client, x: Any, y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Classifier(random_state=0, epochs=1).fit(x, y)
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan])
+def test_bad_weights_of_collections_are_refused(threads: Client, bad: float) -> None:
+    with pytest.raises(ValueError, match="sample_weight has numbers from .*; give finite ones from 0 on"):
+        Classifier(random_state=0, epochs=1).fit(DX, DY, sample_weight=da.where(DX[:, 0] > 5, bad, 1.0))
 
 
 def test_records_that_do_not_fit_are_refused_before_anything_is_computed() -> None:

@@ -112,6 +112,8 @@ def test_a_boltzmann_machine_stops_by_its_error_and_is_saved(tmp_path: Path) -> 
         ({"tol": -1}, None, "tol is -1; give a number of at least 0"),
         ({}, np.zeros(5), "X has 700 records, but groups has 5; give both as many"),
         ({}, np.zeros(700), "of 700 records 0 would be to train on"),
+        ({}, "patient", "groups is 'patient'; give the group of each record"),
+        ({}, np.array(["a", None] * 350), "groups has missing or mixed names"),
     ],
 )
 def test_bad_arguments_are_refused(fields: dict[str, Any], groups: Any, message: str) -> None:

@@ -89,6 +89,20 @@ def test_tools_of_scikit_learn_take_frames(fitted: Classifier) -> None:
     assert (np.diff(effect[0]) > 0).all()
 
 
+@pytest.mark.parametrize("convert", [in_polars, lambda frame: in_arrow(frame).combine_chunks().to_batches()[0]])
+def test_numbers_beside_dates_are_a_table_in_any_library(convert: Any) -> None:
+    frame = convert(X[["stops", "leaves"]])  # Polars makes one array of numbers of both
+    fitted = classifier(epochs=1).fit(frame, Y)
+    assert fitted.columns_ is not None
+    assert list(fitted.feature_names_in_) == ["stops", "leaves"]
+
+
+@pytest.mark.parametrize("given", [X.to_numpy(), X[:3].values.tolist(), None, {"stops": 1}])
+def test_other_objects_than_frames_are_refused_with_the_names_of_columns(fitted: Classifier, given: Any) -> None:
+    with pytest.raises(UserError, match="was fitted to a data frame; give a data frame with the columns distance, st"):
+        fitted.predict(given)
+
+
 def test_further_records_go_by_name(fitted: Classifier) -> None:
     other = clone(fitted).fit(X, Y, validation_data=(X[X.columns[::-1]], Y), sample_weight=np.ones(len(X)))
     assert other.history_[-1]["val_accuracy"] > 0.95
