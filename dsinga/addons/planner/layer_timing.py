@@ -156,7 +156,14 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
         return np.zeros(work.sources[index], np.int64)
     if isinstance(layer, CodesLayer):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
+    if takes_codes(layer):
+        return ops.asarray(np.zeros(work.sources[index], np.float32))
     return random_numbers(rng, work.sources[index], ops)
+
+
+def takes_codes(layer: Layer) -> bool:
+    """Whether a layer takes codes, of sequences or of categories, of which 0 is one."""
+    return isinstance(layer, CodesLayer) or layer.conf.type_name == "kCategories"
 
 
 def takes_shares(layer: Layer, label: Shape) -> bool:

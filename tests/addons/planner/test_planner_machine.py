@@ -119,6 +119,20 @@ def test_codes_and_labels_of_steps_cross_bridges() -> None:
         assert all(time.forward > 0 for time in timed(local).stages)
 
 
+def test_a_table_has_valid_codes_beside_numbers() -> None:
+    net = net_of(
+        layer("codes", "kIndex", "data", index_conf={"index": "3:5"}),
+        layer("categories", "kCategories", "codes", categories_conf={"size": [4, 30]}),
+        layer("inputs", "kConcate", "data", "categories", concate_conf={"concate_dim": 1}),
+        dense("out", "inputs", 2),
+        layer("loss", "kSoftmaxLoss", "out", "data"),
+        batch=4,
+        shape=(5,),
+    )
+    assert all(time.forward > 0 for time in timed(net).stages)
+    assert time_layer(work_of(net.stages[net.position("categories")]), get_ops(), 1, 1).forward > 0
+
+
 def test_a_share_of_each_class_is_a_label_that_crosses_bridges() -> None:
     info = RecordInfo((12,), 4, label_shape=(10,), label_dtype=np.dtype(np.float32))  # as those that kMixup makes
     layers = [layer("data", "kRecordInput"), dense("out", "data", 10), layer("loss", "kSoftmaxLoss", "out", "data")]
