@@ -8,6 +8,7 @@ names.
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import os
@@ -145,6 +146,8 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
         for candidate in (place, imported_name(place)):
             if exists(candidate) or (is_url(candidate) and has_zarr_metadata(candidate)):  # a web server has no folders
                 return candidate
+        if "*" in place and (is_url(place) or glob.glob(place)):  # a pattern of files, as of parquet
+            return place
     for place in dict.fromkeys(places):
         _check_group(place)
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))

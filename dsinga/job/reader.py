@@ -22,7 +22,7 @@ from dsinga.job.schema import Job
 from dsinga.job.textformat import UnclosedError, parse, parse_value
 from dsinga.job.writer import written
 
-LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
+LARGEST_BYTES = 32 << 20  # of a job file; that is enough for 20,000 layers, or 3,000 columns of a table
 
 
 @public

@@ -14,7 +14,7 @@ from dsinga.job.message import JobError
 from dsinga.job.tokens import END, BadToken, Tokens, minus_word, name, number, quoted, unquote
 
 DEEPEST = 100  # blocks within each other
-MOST_VALUES = 250_000  # in a text
+MOST_VALUES = 1_000_000  # in a text: a table has 257 quantiles and 48 bins for each of some thousand columns
 CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 

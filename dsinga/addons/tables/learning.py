@@ -25,6 +25,8 @@ QUANTILES = 257  # at steps of 1/256
 MOST_CATEGORIES = 50_000  # the most frequent ones; others count as unknown
 SHARE_OF_KNOWN, MOST_NEEDED = 400, 100  # a category is known from one record in 400 on, or from 100 records on
 MOST_CLASSES = 10_000
+MOST_KEPT = 600_000  # quantiles and categories of all columns, which a job has room for
+LONGEST_TEXT = 1000  # characters of a category, which a job has room for, escapes included
 TINY = 1e-200  # smaller numbers count as 0, so that no scale is infinite
 
 DateParts = Sequence[str] | Mapping[str, Sequence[str]]
@@ -65,6 +67,11 @@ def learn(
         logger.warning("%s: columns left out, %s: %s", frame.location, reason, listed(left_out))
     if not confs:
         raise UserError(f"{frame.location}: no column has values that differ and recur, so nothing can be learnt")
+    if sum(len(conf.quantile) + len(conf.category) for conf in confs) > MOST_KEPT:
+        raise UserError(
+            f"{frame.location} has {len(names)} columns with more than {MOST_KEPT:,} quantiles and categories, too "
+            "many for a job; leave columns out"
+        )
     if label is None:
         return settings.replace(column=confs)
     return settings.replace(column=confs, label=label, classes=_classes(label, total.columns[label], total.rows))
@@ -160,7 +167,8 @@ class ColumnLearner:
         if counts is None:
             counts, rows = column.sampled_counts, self.total.sampled
         least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))
-        known = sorted((text for text in counts if counts[text] >= least), key=lambda text: (-counts[text], text))
+        known = [text for text in counts if counts[text] >= least and len(text) <= LONGEST_TEXT]
+        known.sort(key=lambda text: (-counts[text], text))
         if self.keeps_all and (column.counts is None or len(known) > MOST_CATEGORIES):
             raise UserError(
                 f"column {name!r} of the table has more than {MOST_CATEGORIES} categories, which cannot all be known; "

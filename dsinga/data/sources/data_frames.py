@@ -121,12 +121,13 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
     """
     if is_dask_frame(labels):
         (labels,) = compute(labels)
-    title, classes = str(getattr(labels, "name", None) or "y"), options.classes
+    title, classes = "y" if labels.ndim > 1 else str(labels.name or "y"), options.classes
     missing = labels.isna().to_numpy()
     if missing.any():
+        row, *column = np.argwhere(missing)[0].tolist()
         raise UserError(
-            f"the data frame has no label in record {int(np.argmax(missing)) // max(1, missing[:1].size)} of column "
-            f"{title!r}; leave records without a label out"
+            f"the data frame has no label in record {row} of column "
+            f"{str(labels.columns[column[0]]) if column else title!r}; leave records without a label out"
         )
     if str(getattr(labels, "dtype", "")) == "category":
         if classes is None:

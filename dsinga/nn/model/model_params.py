@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType, MethodType
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +35,6 @@ from dsinga.nn.model.records import (
     add_weights,
     describe_arrays,
     open_inputs,
-    shapes_of,
-    wrong_shape,
 )
 from dsinga.nn.model.training_state import FIRST_SEED, FitBegin, RunningFit, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
@@ -183,25 +181,6 @@ class ModelParams(HasVariables, ABC):
         if weights is not None:
             records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
         return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
-
-    @contextmanager
-    def _explained(
-        self, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
-    ) -> Iterator[None]:
-        """Replace an error caused by records of another shape than in training by one that names both shapes.
-
-        Those that are ``held_out`` for validation are compared with the others.
-        """
-        before_fault, shapes = dict(self.record_shapes), shapes_of(pairs)
-        trained = {} if self._params is None else before_fault
-        try:
-            yield
-        except UserError as error:
-            self.record_shapes, self._kept = before_fault, KeptNets()
-            rows = {name: shape[1:] for name, shape in shapes.items()}
-            if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out), rows):
-                raise UserError(fault) from error
-            raise
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""

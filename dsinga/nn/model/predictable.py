@@ -6,7 +6,9 @@ in another order where they come in and go out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -29,9 +31,19 @@ from dsinga.nn.model.given_data import (
     read_iterable,
     read_label_paths,
 )
+from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.labels import labels_first, outputs_last, without_missing
 from dsinga.nn.model.model_params import ModelParams
-from dsinga.nn.model.records import PhaseRecords, add_weights, are_numpy, describe_arrays, open_inputs
+from dsinga.nn.model.records import (
+    PhaseRecords,
+    add_weights,
+    are_numpy,
+    describe_arrays,
+    has_definition,
+    open_inputs,
+    shapes_of,
+    wrong_shape,
+)
 from dsinga.nn.model.results import EvaluationResult, with_tensor_methods
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
@@ -53,6 +65,32 @@ class Predictable(ModelParams):
         y = read_label_paths(y, len(label_inputs))
         y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
         return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))
+
+    @contextmanager
+    def _explained(
+        self, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
+    ) -> Iterator[None]:
+        """Replace an error caused by records of another shape than in training by one that names both shapes.
+
+        Those that are ``held_out`` for validation are compared with the others. The shape of a data frame whose columns
+        are encoded says nothing.
+        """
+        encoded = {*self.trained_definitions(), *(name for name, (x, _) in pairs.items() if has_definition(x))}
+        before_fault, shapes = dict(self.record_shapes), shapes_of(pairs, encoded)
+        trained = {} if self._params is None else before_fault
+        try:
+            yield
+        except UserError as error:
+            self.record_shapes, self._kept = before_fault, KeptNets()
+            rows = {name: shape[1:] for name, shape in shapes.items()}
+            if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
+                raise UserError(fault) from error
+            raise
+
+    def trained_definitions(self) -> dict[str, dict[str, Any]]:
+        """Return, by input, the definition of the records of training: windows of a Dataset, or a table."""
+        phases = self._arguments.phases if self._arguments else {}
+        return phases["train"].definitions if "train" in phases else {}
 
     def _weighed_pairs(self, data: Data) -> WeighedPairs:
         """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
@@ -309,11 +347,6 @@ class Predictable(ModelParams):
         raise UserError(
             f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
         )
-
-    def trained_definitions(self) -> dict[str, dict[str, Any]]:
-        """Return, by input, the definition of the records of training: windows of a Dataset, or a table."""
-        phases = self._arguments.phases if self._arguments else {}
-        return phases["train"].definitions if "train" in phases else {}
 
     @checked
     def features(

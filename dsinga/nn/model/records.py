@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -198,14 +198,22 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     )
 
 
-def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length."""
+def has_definition(x: Any) -> bool:
+    """Whether records were read by a definition, as those of a table, by which others are read, too."""
+    return isinstance(x, RecordSource) and bool(x.job_settings())
+
+
+def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length.
+
+    Frames of inputs that are ``encoded`` are left out: their records have other shapes.
+    """
     return {
         name: (len(x), *x.shape)
         if isinstance(x, RecordSource)
         else tuple(None if is_dask_collection(size) else size for size in x.shape)
         for name, (x, _) in pairs.items()
-        if hasattr(x, "shape")
+        if hasattr(x, "shape") and (name not in encoded or isinstance(x, RecordSource))
     }
 
 

@@ -13,6 +13,7 @@ import dsinga.api as api
 from dsinga.api.engines import find_runner
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
+from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
@@ -347,7 +348,12 @@ class Trainable(Predictable):
         return [layer.trainable for layer in self._builders()]
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the records and labels of a batch as numpy arrays in the order of training."""
+        """Return the records and labels of a batch as numpy arrays in the order of training.
+
+        Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
+        """
+        if any("table" in fields for fields in self.trained_definitions().values()) or isinstance(x, RecordSource):
+            raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
         inputs, label_inputs = self.input_names(), self.label_inputs()
         x, y, self._loaded_names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
         return x, y
@@ -371,9 +377,8 @@ class Trainable(Predictable):
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss and metrics of a batch of numpy arrays without training on it."""
-        return self._figures(
-            self.evaluate(*self._batch(x, y), sample_weight=sample_weight, return_dict=True), return_dict
-        )
+        x, y = (x, y) if self.trained_definitions() else self._batch(x, y)
+        return self._figures(self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""

@@ -120,7 +120,7 @@ def test_predictions_need_no_labels(model):
 
 def test_arrays_are_refused_unless_they_are_opened_as_records(model):
     x, y = TABLE.read(np.arange(600))
-    for call in (model.predict, lambda x: model.evaluate(x, y), lambda x: model.train_on_batch(x, y)):
+    for call in (model.predict, lambda x: model.evaluate(x, y)):
         with pytest.raises(dsinga.UserError, match="trained on a table; give a data frame with the columns distance, "):
             call(x)
     np.testing.assert_array_equal(model.predict(dsinga.data.open_records(x)), model.predict(FRAME))
@@ -135,6 +135,33 @@ def test_a_frame_that_is_not_understood_is_refused_with_a_remedy(model):
     for frame in (FRAME, in_dask(FRAME), TABLE):
         with pytest.raises(dsinga.UserError, match=f"not a {type(frame).__name__}; use predict, whose outputs"):
             model.predict_lazily(frame)
+
+
+def test_a_batch_of_a_frame_is_tested_but_not_trained_on(model):
+    assert model.test_on_batch(FRAME[:9]) == model.evaluate(FRAME[:9])["loss"]
+    for x, y in ((FRAME[:9], None), (FRAME[:9], [0] * 9), (TABLE, None)):
+        with pytest.raises(dsinga.UserError, match="train_on_batch takes arrays; give fit the data fr"):
+            model.train_on_batch(x, y)
+
+
+def test_the_shape_of_a_frame_hides_no_other_fault(model):
+    with pytest.raises(dsinga.UserError, match="takes labels from 'data', whose records have none"):
+        model.fit(TABLE, validation_data=FRAME.drop(columns="late"), progress=False)
+
+
+def test_missing_labels_in_several_columns_name_theirs():
+    labels = FRAME[["stops", "distance"]]
+    with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
+        dsinga.table(FRAME.drop(columns="late"), labels)
+
+
+def test_a_table_has_no_more_columns_than_a_job(monkeypatch):
+    text = "a" * 1001  # a category that no job has room for
+    (column,) = dsinga.table(FRAME[["carrier"]].assign(carrier=[text, "b"] * 300)).definition.column
+    assert column.category == ["b"]
+    monkeypatch.setattr("dsinga.addons.tables.learning.MOST_KEPT", 500)
+    with pytest.raises(dsinga.UserError, match="6 columns with more than 500 quantiles and categories"):
+        dsinga.table(FRAME)
 
 
 def test_a_new_category_is_missing_or_refused():

@@ -13,6 +13,8 @@ from dsinga.addons.tables import parquet, records
 from dsinga.addons.tables.parquet import ParquetFrame
 from dsinga.data.record_source import clear_cache
 from dsinga.data.stores import store_format
+from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.reading.open_layer import open_layer
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 
@@ -69,7 +71,10 @@ def test_a_folder_gives_the_records_of_the_frame(tmp_path):
         np.testing.assert_array_equal(got, expected)
     assert len(pickle.dumps(ParquetFrame(str(tmp_path)))) < 2000
     for path in (tmp_path / "1.parquet", str(tmp_path / "1*.parquet")):
-        assert len(dsinga.table(path, label="late")) == 30
+        part = dsinga.table(path, label="late")
+        store = StoreConf(batchsize=[1], **part.named_fields())  # of a job, which names the path
+        layer = LayerConf(name="data", type=LayerType.kRecordInput, store_conf=store)
+        assert len(open_layer(layer, ())[0]) == len(part) == 30
 
 
 @pytest.mark.parametrize("part_rows", [3, 40, 60, 1000])
