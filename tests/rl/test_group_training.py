@@ -188,6 +188,7 @@ A3C = str(ROOT / "datasets" / "cartpole" / "a3c.conf")
 SHORT = ["train_steps=1024", "reinforcement.rollout_steps=8", "reinforcement.evaluation_episodes=2"]
 
 
+@pytest.mark.ci
 def test_the_cluster_of_a_job_says_that_worker_groups_learn(tmp_path: Path) -> None:
     """Rows are of updates; the evaluation is in the history and in the file; a resumed run has both."""
     with connect(workers=2) as client:
@@ -203,6 +204,7 @@ def test_the_cluster_of_a_job_says_that_worker_groups_learn(tmp_path: Path) -> N
     assert_same(trained.algorithm.params, again.agent.algorithm.params)
 
 
+@pytest.mark.ci
 def test_learners_of_a_job_have_actors() -> None:
     changes = ["reinforcement.num_actors=1", "reinforcement.num_environments=2", "cluster.nworkers_per_group=2"]
     job = dsinga.load(A3C, [*SHORT, *changes, "cluster.nworker_groups=1", "reinforcement.algorithm=kIMPALA"])

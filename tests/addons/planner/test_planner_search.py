@@ -160,6 +160,7 @@ def test_explicitly_cut_layers_have_a_partition_dim_or_a_location() -> None:
     assert explicitly_cut_layers(job.neuralnet) == {"a", "b"}
 
 
+@pytest.mark.ci
 def test_layers_whose_params_an_updater_needs_whole_are_not_cut_by_features() -> None:
     """Muon leaves biases and some matrices to AdamW, which may be cut."""
     net = alexnet(128)

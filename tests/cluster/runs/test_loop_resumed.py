@@ -132,7 +132,13 @@ def check_resumed(kind: Kind, stores: Path, folder: Path, client: Client | None)
     assert [row["step"] for row in resumed.history] == [3, CUT, 6, 9, 12]
 
 
-@pytest.mark.parametrize("figures", [{"nserver_groups": 1}, {"nserver_groups": 3}], ids=["Downpour", "Hogwild"])
+@pytest.mark.parametrize(
+    "figures",
+    [
+        pytest.param({"nserver_groups": 1}, id="Downpour", marks=pytest.mark.ci),
+        pytest.param({"nserver_groups": 3}, id="Hogwild"),
+    ],
+)
 def test_asynchronous_groups_go_on_where_they_were(job: Job, threads: Client, tmp_path: Path, figures: dict) -> None:
     job = job.replace(cluster=ClusterConf(nworker_groups=3, **figures), test_freq=1000, test_steps=2)
     assert train(job.replace(train_steps=30), threads, workspace=tmp_path, progress=False).step == 30

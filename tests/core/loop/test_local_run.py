@@ -54,6 +54,7 @@ class TestThisProcess(EngineContract):
     runner = THIS_PROCESS
 
 
+@pytest.mark.ci
 def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trained_net(tmp_path: Path) -> None:
     code = (
         "import sys; from dsinga.commands.cli import main_group; path = sys.argv[1]; "

@@ -128,6 +128,7 @@ def test_the_params_of_the_best_value_are_averages(job: Job, tmp_path: Path) -> 
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("servers", [1, 2], ids=["one server group", "two server groups"])
 def test_asynchronous_groups_have_averages(job: Job, threads: Client, tmp_path: Path, servers: int) -> None:
     cluster = ClusterConf(nworker_groups=2, nserver_groups=servers)
