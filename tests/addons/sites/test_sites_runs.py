@@ -26,6 +26,7 @@ def mean(groups: int, period: int, **fields: Any) -> ClusterConf:
 ADAMW = UpdaterConf(type="kAdamW", learning_rate={"type": "kFixed", "base_lr": 0.01})
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resumed(
     job: Job, threads: Client, processes: Client, tmp_path: Path
@@ -89,7 +90,7 @@ def test_a_killed_process_changes_no_bit(job: Job) -> None:
     train_with_a_killed_process(job, 4, 3)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_the_mean_of_groups_of_several_workers_is_that_of_groups_of_one(job: Job, asynchronous: bool) -> None:
     job = job.replace(train_steps=12, test_freq=12)
     conf = mean(2, 4, mean_conf={"asynchronous": asynchronous})
