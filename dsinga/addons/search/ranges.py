@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import check_bool, check_settings, value_text
 from dsinga.base.errors import UserError
 
 NAMES = ("uniform", "loguniform", "randint")
 CALL = re.compile(r"(loguniform|uniform|randint)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
+LARGEST = 1e300  # so that high - low is a number, too
+MOST_STEPS = 2**53
 
 
+@check_settings
 @dataclass(frozen=True)
 class SearchRange:
     """The numbers from ``low`` to ``high``, both included, that a search draws from.
@@ -28,24 +34,29 @@ class SearchRange:
         step: the distance of neighbouring numbers; None for all numbers between ``low`` and ``high``. Where ``low`` and
             ``step`` are whole numbers, so are all. On a logarithmic scale it is 1 or None.
 
-    Raises UserError for bounds that fall, for a logarithm of 0 or less, and for a step that is not above 0.
+    Raises UserError for bounds that fall, for a logarithm of 0 or less, for a step that is not above 0 or leads beyond
+    ``high``, and for two whole numbers without a step: 1 and 9 may be meant as 1, 2, ..., 9 or as 1.0 to 9.0.
     """
 
     low: float
     high: float
-    log: bool = False
-    step: float | None = None
+    log: bool = field(default=False, kw_only=True)
+    step: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        numbers = [self.low, self.high, *([] if self.step is None else [self.step])]
-        if not all(isinstance(number, (int, float, np.number)) and math.isfinite(number) for number in numbers):
-            raise UserError(f"low, high and step are numbers, unlike those of {self}")
+        for name, number in (("low", self.low), ("high", self.high), ("step", 1 if self.step is None else self.step)):
+            if not isinstance(number, Real) or isinstance(number, bool) or not abs(number) <= LARGEST:
+                raise UserError(f"{name} of a SearchRange is a finite number, not {value_text(number)}")
+        check_bool("log", self.log)
         if self.low > self.high:
             raise UserError(f"high must be at least low, unlike that of {self}")
         if self.log and self.low <= 0:
             raise UserError(f"low must be above 0 on a logarithmic scale, unlike that of {self}")
-        if self.step is not None and self.step <= 0:
-            raise UserError(f"step must be above 0, unlike that of {self}")
+        if self.step is None and _are_whole(self.low, self.high):
+            between = f"{self.low}.0 and {self.high}.0 for all numbers between"
+            raise UserError(f"give step=1 for whole numbers, or {between}, in place of {self}")
+        if self.step is not None and (self.step <= 0 or not (self.low == self.high or 1 <= self._steps <= MOST_STEPS)):
+            raise UserError(f"step must be above 0 and at most high - low, unlike that of {self}")
         if self.log and (self.step not in (None, 1) or self.is_whole != (self.step is not None)):
             raise UserError(
                 f"on a logarithmic scale low is whole and step is 1, or step is None, unlike those of {self}"
@@ -54,7 +65,7 @@ class SearchRange:
     @property
     def is_whole(self) -> bool:
         """Whether the numbers are whole ones."""
-        return all(isinstance(number, (int, np.integer)) for number in (self.low, self.step))
+        return _are_whole(self.low, self.step)
 
     @property
     def highest(self) -> float:
@@ -84,6 +95,10 @@ class SearchRange:
         return min(max(self.nearest(value), self.low), self.high)
 
 
+def _are_whole(*numbers: Any) -> bool:
+    return all(isinstance(number, Integral) for number in numbers)
+
+
 def parse_range(text: str) -> SearchRange | None:
     """Return the range of a text such as "loguniform(1e-4, 1e-1)"; None for one that has none of the :data:`NAMES`.
 
@@ -101,4 +116,4 @@ def parse_range(text: str) -> SearchRange | None:
     is_log = name == "loguniform"
     if not (low < high and math.isfinite(high - low)) or (is_log and low <= 0):
         raise UserError(f"{text} must rise{' from above 0' if is_log else ''}, as in {name}(1, 10)")
-    return SearchRange(int(low), int(high) - 1, step=1) if name == "randint" else SearchRange(low, high, is_log)
+    return SearchRange(int(low), int(high) - 1, step=1) if name == "randint" else SearchRange(low, high, log=is_log)

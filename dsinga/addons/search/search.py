@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.base.advice import option, short_path
 from dsinga.base.argument_types import typed
+from dsinga.base.arguments import bind, check_names
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
@@ -38,6 +40,9 @@ from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields
 from dsinga.reading.checked_job import CheckedJob
 
+# What to write in place of arguments that searches had, and that those of others have.
+HALVING = "halving=3 stops poor settings early"
+INSTEAD = {"median_stopping": HALVING, "patience": HALVING, "n_iter": "samples is how many settings are drawn"}
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
 
@@ -107,6 +112,8 @@ def search(
             does not have, and for a fault that the jobs of all settings have.
         RunError: where all runs fail.
     """
+    known = [*list(inspect.signature(search).parameters)[:-1], *(each.name for each in fields(TrainingOptions))]
+    check_names("search", known, options, INSTEAD)
     check_halving(halving, first_rung, asynchronous, only is not None)
     source, training_options = find_cluster(client), TrainingOptions.of("search", {**options, "progress": False})
     sampled = None if sampler is None else SampledSettings(sampler, space, samples, at_once)
@@ -115,7 +122,7 @@ def search(
         raise UserError("at_once is of a search with a sampler; give sampler, or leave at_once out")
     if sampled is not None and only is not None:
         raise UserError("a sampler needs the scores of all settings, so one program trains them; leave out only")
-    make = functools.partial(_make_job, job if callable(job) else _with_fields_of(job, settings))
+    make = functools.partial(_make_job, _checked(job, settings) if callable(job) else _with_fields_of(job, settings))
     jobs = _make_jobs(make, settings, _check_numbers(only, len(settings)))
     first, monitor = _first_valid(jobs, source, training_options, monitor)
     best = BestValue(monitor, mode)
@@ -212,6 +219,14 @@ def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
     if not isinstance(job, Job):
         raise UserError(f"the function must return a dsinga.Job, not {job!r}")
     return job
+
+
+def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Callable[..., Job]:
+    """Return a function that makes jobs. Raises UserError where it does not take the names of a setting."""
+    signature = inspect.signature(function)
+    for names in {tuple(setting) for setting in settings}:
+        bind(getattr(function, "__name__", "the function"), signature, (), dict.fromkeys(names))
+    return function
 
 
 def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:

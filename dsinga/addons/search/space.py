@@ -9,7 +9,7 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from dsinga.addons.search.ranges import NAMES, SearchRange, parse_range
 from dsinga.base.advice import option
+from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
@@ -52,6 +53,7 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
         raise UserError("a search needs at least one setting; give a dict of lists, as in {'seed': [0, 1]}")
     for part in spaces:
         check_space(part, samples)
+    check_whole("seed", seed, 0)
     if not any(spaces):
         raise UserError("a search needs values to try; name a field of the job with some, as in {'seed': [0, 1]}")
     count = sum(map(_count, spaces)) if samples is None else samples
@@ -83,6 +85,8 @@ def check_space(space: Any, samples: int | None) -> None:
                 raise UserError(
                     f"{name!r} has a distribution; say how many settings are drawn, as in {option('samples', '20')}"
                 )
+        elif isinstance(values, (Set, Iterator, ValuesView)):
+            raise UserError(f"{name!r} has a {type(values).__name__}; give a list of values")
         elif not len(choices_of(values)):
             raise UserError(f"{name!r} has no values to try; give at least one")
         else:
@@ -99,6 +103,8 @@ def _check_size(name: str, values: Any) -> None:
             raise UserError(f"{name!r} has lists nested more than {DEEPEST} deep, or one in itself; give plain values")
         if count > MOST_VALUES:
             raise UserError(f"{name!r} has more than {MOST_VALUES:,} values in lists of lists; give fewer")
+        if isinstance(value, SearchRange):
+            raise UserError(f"{name!r} has a SearchRange in a list; give it in place of the list")
         if isinstance(value, (list, tuple, Mapping)):
             items = value.values() if isinstance(value, Mapping) else value
             pending += [(item, depth + 1) for item in items]
@@ -117,7 +123,7 @@ def is_distribution(values: Any) -> bool:
 
 def choices_of(values: Any) -> Sequence[Any]:
     """Return the values of a list, a range or an array; anything else is one value."""
-    if isinstance(values, np.ndarray):
+    if getattr(values, "ndim", 0):  # also a series of pandas
         return list(values)
     return values if isinstance(values, (list, tuple, range)) else [values]
 

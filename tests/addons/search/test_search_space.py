@@ -10,6 +10,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.space import make_settings
 from dsinga.base.errors import UserError
 
@@ -103,6 +104,9 @@ def _with_itself() -> list[Any]:
     ("space", "samples", "message"),
     [
         ({"a": []}, None, "'a' has no values to try"),
+        ({"a": {1, 2}}, None, "'a' has a set; give a list of values"),
+        ({"a": iter([1])}, None, "'a' has a list_iterator; give a list of values"),
+        ({"a": [SearchRange(0.1, 1)]}, 2, "'a' has a SearchRange in a list; give it in place of the list"),
         ({"a": scipy.stats.uniform()}, None, "'a' has a distribution; say how many settings are drawn"),
         ({"a": [1]}, 0, "at least 1 sample, not 0"),
         ({1: [1]}, None, "names of what a search tries are strings, not 1"),
