@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import dsinga
 from dsinga import RunError, SearchRange, SearchResult, UserError
 from dsinga.addons.search.samplers import SampledSettings
 from dsinga.addons.search.space import Setting
-from dsinga.cluster import connect
 from dsinga.job import Job
-from tests.support.small_job import with_topology
 
 optuna = pytest.importorskip("optuna")
 
@@ -93,18 +90,6 @@ def test_what_a_sampler_cannot_search_is_refused(arguments: dict[str, Any], mess
 RATE = "updater.learning_rate.base_lr"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """A client of an in-process cluster of two Dask workers."""
-    with connect(workers=2) as client:
-        yield client
-
-
-@pytest.fixture
-def short(job: Job) -> Job:
-    return with_topology(job, 1).replace(train_steps=4, disp_freq=2)
-
-
 def rows_of(result: SearchResult) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in result]
 
@@ -116,15 +101,15 @@ def test_a_search_that_is_killed_and_resumed_is_the_undisturbed_one(
     """Many of the rates are so high that training fails."""
     space = {RATE: SearchRange(1e-3, 1e36, log=True), "updater.momentum": [0.0, 0.5]}
     sampler = optuna.samplers.TPESampler(seed=1, n_startup_trials=3)
-    options = {"sampler": sampler, "at_once": 2, "samples": 8, "halving": halving, "progress": False}
+    options = {"sampler": sampler, "at_once": 2, "samples": 6, "halving": halving, "progress": False}
     whole = dsinga.search(short, space, client, workspace=tmp_path / "whole", **options)
     assert {"finished", "failed"} <= {row["state"] for row in whole}
-    asked = SampledSettings(sampler, space, 8, 2)
+    asked = SampledSettings(sampler, space, 6, 2)
     scores = {row["number"]: row["score"] for row in whole}
     if halving is None:
-        assert [asked.ask(scores) for _ in range(8)] == [{name: row[name] for name in space} for row in whole]
+        assert [asked.ask(scores) for _ in range(6)] == [{name: row[name] for name in space} for row in whole]
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    for number in (3, 6, 7):
+    for number in (2, 4, 5):
         shutil.rmtree(tmp_path / "killed" / f"setting-{number}")
     resumed = dsinga.search(short, space, client, workspace=tmp_path / "killed", resume=True, **options)
     assert rows_of(resumed) == rows_of(whole)
