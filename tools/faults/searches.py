@@ -1,19 +1,26 @@
 """Kills searches with halving, and resumes them: ``python -m tools.faults.searches --count 40``.
 
 A process gets SIGKILL before one of its operations on files of the workspace, at random, as between the parts of a
-checkpoint, or between a checkpoint and the row of its rung; the next one resumes, and may be killed, too. In the end
-the rows, the metrics of all runs and the params of the best one must be those of a search that nothing has disturbed,
-bit for bit. One of the settings diverges.
+checkpoint, or between a checkpoint and the row of its rung; the next one resumes, and may be killed, too. One of the
+settings diverges.
+
+Every second search is asynchronous. In the end of the others the rows, the metrics of all runs and the params of the
+best one must be those of a search that nothing has disturbed, bit for bit. Which settings go on in an asynchronous
+search depends on which ends first, so there the metrics of each run must be, bit for bit, the beginning of those of
+the whole run, as far as its row says; each run ends a rung once; and of each rung the best third must have gone on.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import csv
 import functools
 import importlib
+import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -28,26 +35,30 @@ from tools.faults.forked import run_forked
 from tools.faults.moments import FILE_EVENTS, before_file_operation
 from tools.faults.verdicts import run_dsinga
 
-RATES = "0.1,0.5,1e30,0.02,0.001,1e-5"
-COMMAND = ["search", "job.conf", "--set", f"updater.learning_rate.base_lr={RATES}", "--set", "train_steps=27"]
-COMMAND += ["--set", "checkpoint_freq=4", "--set", "disp_freq=1", "--halving", "3", "--workspace"]
+COMMAND = ["search", "job.conf", "--set", "train_steps=27", "--set", "checkpoint_freq=4", "--set", "disp_freq=1"]
+RATES = "updater.learning_rate.base_lr=0.1,0.5,1e30,0.02,0.001,1e-5"
+SYNCHRONOUS = ["--set", RATES, "--halving", "3"]
+# The best come last, so that settings go on which are not among the best third in the end.
+WHOLE_RUNS = ["--set", "updater.learning_rate.base_lr=1e-5,0.001,0.005,1e30,0.02,0.05,0.1,0.2,0.5"]
+ASYNCHRONOUS = [*WHOLE_RUNS, "--halving", "3", "--asynchronous"]
+ENDED = re.compile(r"^setting (\d+) \(.*?\): (rung \d|finished|failed)", re.MULTILINE)  # a rung, as the log says
 SECONDS = 120.0  # after which a process hangs
 MOST_KILLS = 3  # of one search
 
 
-def search(folder: Path, workspace: Path, resume: bool) -> int:
+def search(options: list[str], folder: Path, workspace: Path, resume: bool) -> int:
     """Search, or go on; return the status."""
     os.chdir(folder)
-    return run_dsinga([*COMMAND, str(workspace), *(["--resume"] if resume else [])])
+    return run_dsinga([*COMMAND, *options, "--workspace", str(workspace), *(["--resume"] if resume else [])])
 
 
-def search_until_killed(folder: Path, workspace: Path, resume: bool, count: int) -> int:
+def search_until_killed(options: list[str], folder: Path, workspace: Path, resume: bool, count: int) -> int:
     """Search, and end this process by SIGKILL before its operation number ``count`` on files of the workspace."""
     before_file_operation(workspace, count)
-    return search(folder, workspace, resume)
+    return search(options, folder, workspace, resume)
 
 
-def search_counted(folder: Path, workspace: Path) -> int:
+def search_counted(options: list[str], folder: Path, workspace: Path) -> int:
     """Search undisturbed, and print the number of operations on files."""
     count = 0
 
@@ -56,20 +67,59 @@ def search_counted(folder: Path, workspace: Path) -> int:
         count += event in FILE_EVENTS and str(arguments[0]).startswith(str(workspace))
 
     sys.addaudithook(hook)
-    status = search(folder, workspace, resume=False)
+    status = search(options, folder, workspace, resume=False)
     print(f"operations: {count}")
     return status
 
 
-def contents(workspace: Path) -> Any:
-    """Return what a search has found: rows, metrics by run, and the params of the best run."""
+def rows_of(workspace: Path) -> list[dict[str, str]]:
+    """Return the rows of a search but for their times."""
     with open(workspace / "search.csv", newline="") as file:
-        rows = [{**row, "seconds": ""} for row in csv.DictReader(file)]
-    runs = {path.parent.name: read_metrics(path) for path in sorted(workspace.glob("setting-*/metrics.jsonl"))}
-    metrics = {name: [(row["step"], row["phase"], row["loss"]) for row in history] for name, history in runs.items()}
-    [best] = [row["number"] for row in rows if row["state"] == "finished"]
-    folder = workspace / f"setting-{best}"
-    return rows, metrics, read_params(folder / "checkpoint" / "step27"), (folder / "best.safetensors").read_bytes()
+        return [{**row, "seconds": ""} for row in csv.DictReader(file)]
+
+
+def losses_of(folder: Path) -> list[Any]:
+    """Return the losses of a run, with their steps."""
+    return [(row["step"], row["phase"], row["loss"]) for row in read_metrics(folder / "metrics.jsonl")]
+
+
+def params_of(folder: Path) -> Any:
+    """Return the last params of a whole run, and its best ones."""
+    return read_params(folder / "checkpoint" / "step27"), (folder / "best.safetensors").read_bytes()
+
+
+def check_synchronous(workspace: Path, undisturbed: Path) -> None:
+    """Raise AssertionError where a search has found something else than another one."""
+    rows = rows_of(workspace)
+    assert rows == rows_of(undisturbed), rows
+    for path in undisturbed.glob("setting-*/metrics.jsonl"):
+        assert losses_of(workspace / path.parent.name) == losses_of(path.parent), path
+    [best] = [f"setting-{row['number']}" for row in rows if row["state"] == "finished"]
+    assert params_of(workspace / best) == params_of(undisturbed / best)
+
+
+def check_asynchronous(workspace: Path, whole_runs: Path) -> None:
+    """Raise AssertionError where runs are no beginnings of whole runs, or the best of a rung have not gone on."""
+    rungs: list[list[tuple[float, int]]] = [[], [], []]
+    for row, whole_row in zip(rows_of(workspace), rows_of(whole_runs), strict=True):
+        number, state = int(row["number"]), row["state"]
+        ours, whole = workspace / f"setting-{number}", whole_runs / f"setting-{number}"
+        assert (state == "failed") == (whole_row["state"] == "failed"), row
+        if state == "failed":
+            continue
+        losses = losses_of(ours)
+        assert losses == losses_of(whole)[: len(losses)], row
+        assert losses[-1][0] == int(row["steps"]), (row, losses[-1])
+        if state == "finished":
+            assert row["score"] == whole_row["score"]
+            assert params_of(ours) == params_of(whole), row
+        content = json.loads((ours / "setting.json").read_text())
+        for rung, ended in enumerate([*content["earlier"], content["row"]]):
+            rungs[rung].append((ended["score"], number))
+    assert rungs[2], "no setting has ended the last rung"
+    for rung in (0, 1):
+        best = {number for _, number in sorted(rungs[rung])[: len(rungs[rung]) // 3]}
+        assert best <= {number for _, number in rungs[rung + 1]}, rungs
 
 
 def run(task: Callable[[], int], folder: Path) -> tuple[int | None, str]:
@@ -78,30 +128,37 @@ def run(task: Callable[[], int], folder: Path) -> tuple[int | None, str]:
     return ended.status, ended.output
 
 
-def kill_and_resume(chosen: random.Random, folder: Path, workspace: Path, operations: int) -> str:
+def kill_and_resume(
+    chosen: random.Random, options: list[str], folder: Path, workspace: Path, operations: int
+) -> list[int]:
     """Search with some kills and to the end; return before which operations it was killed. Raises AssertionError."""
     kills: list[int] = []
+    log = ""
     for number in range(chosen.randint(1, MOST_KILLS)):
         kills.append(chosen.randrange(operations))
-        task = functools.partial(search_until_killed, folder, workspace, number > 0, kills[-1])
+        task = functools.partial(search_until_killed, options, folder, workspace, number > 0, kills[-1])
         status, output = run(task, folder)
+        log += output
         if status == 0:
             kills.pop()
             break
         assert status == -signal.SIGKILL, (kills, output)
-    status, output = run(functools.partial(search, folder, workspace, bool(kills)), folder)
+    status, output = run(functools.partial(search, options, folder, workspace, bool(kills)), folder)
     assert status == 0, (kills, output)
-    for ours, whole in zip(contents(workspace), contents(folder / "whole"), strict=True):
-        assert ours == whole, (kills, ours, whole)
+    [(ended, count)] = collections.Counter(ENDED.findall(log + output)).most_common(1)
+    assert count == 1, (kills, ended, "twice")
     assert not [*workspace.rglob("running.json")], "a workspace says that it is in use"
-    return ", ".join(map(str, kills))
+    return kills
 
 
-def create_whole(folder: Path) -> int:
+def create_undisturbed(folder: Path) -> int:
     """Write the job and its records, and search undisturbed."""
     os.chdir(folder)
     create(folder)
-    return search_counted(folder, folder / "whole-search") or 0
+    search(WHOLE_RUNS, folder, folder / "whole runs", resume=False)
+    for options, name in ((SYNCHRONOUS, "synchronous"), (ASYNCHRONOUS, "asynchronous")):
+        search_counted(options, folder, folder / name)
+    return 0
 
 
 def main() -> None:
@@ -109,20 +166,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.faults.searches")
     parser.add_argument("--count", type=int, default=20, help="searches that are killed [20]")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     for name in (*MODULES, *MODULES_OF_DASK):
         importlib.import_module(name)
-    chosen = random.Random(options.seed)
+    chosen = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="dsinga-searches-") as name:
         folder = Path(name)
-        status, output = run(functools.partial(create_whole, folder), folder)
+        status, output = run(functools.partial(create_undisturbed, folder), folder)
         assert status == 0, output
-        (folder / "whole").rename(folder / "trained")  # of ``create``
-        (folder / "whole-search").rename(folder / "whole")
-        operations = int(output.rpartition("operations: ")[2])
-        for number in range(options.count):
-            kills = kill_and_resume(chosen, folder, folder / f"search{number}", operations)
-            print(f"killed before operation {kills or 'none'} of {operations}: right bits", flush=True)
+        operations = list(map(int, re.findall(r"operations: (\d+)", output)))
+        for number in range(arguments.count):
+            workspace, is_asynchronous = folder / f"search{number}", number % 2
+            options = ASYNCHRONOUS if is_asynchronous else SYNCHRONOUS
+            kills = kill_and_resume(chosen, options, folder, workspace, operations[is_asynchronous])
+            kind = "asynchronous search" if is_asynchronous else "search"
+            places = ", ".join(map(str, kills)) or "none"
+            print(f"{kind} killed before operation {places} of {operations[is_asynchronous]}: ", end="", flush=True)
+            if is_asynchronous:
+                check_asynchronous(workspace, folder / "whole runs")
+            else:
+                check_synchronous(workspace, folder / "synchronous")
+            print("right bits", flush=True)
 
 
 if __name__ == "__main__":

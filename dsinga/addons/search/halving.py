@@ -112,6 +112,10 @@ class Halving:
         self.scores[rung][number] = score
         self._has_news = True
 
+    def note_going_on(self, steps: Iterable[tuple[int, int]]) -> None:
+        """Take the settings that go on already, each with its next rung; they are not returned any more."""
+        self._going_on.update(steps)
+
     def going_on(self, busy: bool) -> list[tuple[int, int]]:
         """Return the settings that go on now, the best first, each with its next rung; each is returned once.
 
@@ -121,7 +125,7 @@ class Halving:
             return []
         self._has_news = False
         found = self._next_of_any_rung(busy) if self._asynchronous else self._next_of_whole_rungs()
-        self._going_on.update(found)
+        self.note_going_on(found)
         return found
 
     def _next_of_whole_rungs(self) -> list[tuple[int, int]]:

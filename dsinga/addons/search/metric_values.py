@@ -1,13 +1,17 @@
-"""An extension (callback) of the runs of a search: keeps the values of a metric, and ends a run at its rung."""
+"""Extensions (callbacks) of the runs of a search: what keeps a metric's values, and ends a run at its rung."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dsinga.api.engines import TrainingOptions
+from dsinga.extensions import ExtensionLike, KeepBest
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import OnMetric
+from dsinga.job import ExtensionType, Job
 
 
 class Rung(NamedTuple):
@@ -80,3 +84,14 @@ class MetricValues(Extension):
         self.values, self.best.value = [], None
         for step, value in state.get("values", []):
             self._add(int(step), float(value))
+
+
+def copied(extension: ExtensionLike) -> ExtensionLike:
+    """Return an extension for one run: those of dsinga remember things, functions are the user's to share."""
+    return copy.deepcopy(extension) if isinstance(extension, Extension) else extension
+
+
+def keeps_best(job: Job, options: TrainingOptions) -> bool:
+    """Whether a run returns its best params instead of the last ones."""
+    named = any(conf.type is ExtensionType.kKeepBest for conf in job.extension)
+    return named or any(isinstance(extension, KeepBest) for extension in options.extensions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 import time
 from collections import deque
@@ -11,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from distributed import Client
 
 from dsinga.addons.search.halving import Halving
-from dsinga.addons.search.metric_values import MetricValues, Rung
+from dsinga.addons.search.metric_values import MetricValues, Rung, copied, keeps_best
 from dsinga.addons.search.result import (
     ENDED,
     SearchResult,
@@ -31,18 +30,18 @@ from dsinga.addons.search.space import Setting
 from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, wanted_workers, with_workers
-from dsinga.base.advice import how_to_resume
-from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.advice import how_to_resume, option
+from dsinga.base.errors import Cancelled, Diverged, RunError, TooFewWorkers, UserError
 from dsinga.base.redaction import redact
 from dsinga.cluster.background import Run
 from dsinga.cluster.clients import ClusterSource, select_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.queue.usable_workers import usable_workers
-from dsinga.extensions import Extension, ExtensionLike, KeepBest
-from dsinga.job import ExtensionType, Job
+from dsinga.job import Job
 from dsinga.loop.cancellation import CANCELLED, Cancellation, deferred_interrupts
 from dsinga.monitor import History, Row
+from dsinga.monitor.workspace_lock import HOLDER
 
 # Seconds between two counts of the threads of the cluster, and between two checks whether the search is cancelled.
 COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
@@ -100,6 +99,7 @@ class SearchPlan:
     halving: int
     asynchronous: bool
     resume: bool
+    is_part: bool
     folder: Path | None
 
     @property
@@ -111,15 +111,8 @@ class SearchPlan:
 class SearchRuns:
     """Trains the settings of a plan, and adds a row for each to ``result``, until ``cancelled`` is set."""
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        client: Client,
-        result: SearchResult,
-        progress: SearchProgress,
-        cancelled: threading.Event,
-    ):
-        self._plan, self._client, self._result, self._progress = plan, client, result, progress
+    def __init__(self, plan: SearchPlan, result: SearchResult, progress: SearchProgress, cancelled: threading.Event):
+        self._plan, self._result, self._progress = plan, result, progress
         self._cancelled = cancelled
         self._halving = Halving(max(1, len(plan.rungs)), plan.halving, result.higher, plan.asynchronous)
         self._waiting = deque((number, 0) for number in plan.jobs)  # with the rung that is next
@@ -131,16 +124,46 @@ class SearchRuns:
         self._failures: list[Exception] = []
         self._shown_wait = ""
 
-    def execute(self) -> None:
+    def execute(self, open_client: Callable[[], Client]) -> None:
         """Train all settings. Raises Cancelled where the search was cancelled, and where all runs fail their error.
 
-        A signal that ends the search takes effect when its runs have ended in order.
+        ``open_client`` opens the cluster; where nothing is left to train it is not called.
         """
+        self._read_earlier_outcomes(list(self._plan.jobs))
+        while self._waiting and self._take_known_row():
+            if not self._waiting:
+                self._go_on()
+        if self._waiting:
+            self._client = open_client()
+            self._train()
+        if all(row["state"] == "failed" for row in self._result):
+            first, count = self._failures[0], len(self._failures)
+            failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
+            again = f"; without {option('resume')} they are trained again" if self._plan.resume else ""
+            raise RunError(f"{failed}: {_text(first)}{again}") from first
+
+    def _take_known_row(self) -> bool:
+        """Add the row of the next run, and take that off, if it is known without training; return whether it is."""
+        number, rung = self._waiting[0]
+        job, row = self._plan.jobs[number], self._known_row(number, rung)
+        if row is None and not isinstance(job, Exception):
+            return False
+        self._waiting.popleft()
+        if row is None:
+            self._fail(self._create(number, rung), cast(Exception, job), 0)
+            return True
+        if row["state"] == "failed":
+            self._failures.append(RunError(row["remark"]))
+        if self._count(row, rung, self._result.histories[number]):
+            self._result.best_result = None  # read in the end
+        return True
+
+    def _train(self) -> None:
+        """Train what is left. A signal that ends the search takes effect when its runs have ended in order."""
         cancellation = Cancellation(self._cancelled)
         with deferred_interrupts(cancellation):
             cancellation.ends_in_order = True
             try:
-                self._read_earlier_outcomes(list(self._plan.jobs))
                 self._await_room()
                 while self._waiting or self._active:
                     if self._cancelled.is_set():
@@ -154,10 +177,6 @@ class SearchRuns:
                 if isinstance(error, KeyboardInterrupt):
                     raise type(error)(self._resume_hint()) from None
                 raise
-        if all(row["state"] == "failed" for row in self._result):
-            first, count = self._failures[0], len(self._failures)
-            failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
-            raise RunError(f"{failed}: {_text(first)}") from first
 
     def _await_room(self) -> None:
         """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
@@ -174,19 +193,10 @@ class SearchRuns:
     def _start_runs(self) -> None:
         """Start as many runs as there is room for, and a few to be ready when a thread becomes free."""
         while self._waiting:
+            if self._take_known_row():
+                continue
             number, rung = self._waiting[0]
-            job, row = self._plan.jobs[number], self._known_row(number, rung)
-            if row is not None:
-                self._waiting.popleft()
-                if row["state"] == "failed":
-                    self._failures.append(RunError(row["remark"]))
-                if self._count(row, rung, self._result.histories[number]):
-                    self._result.best_result = None  # read in the end
-                continue
-            if isinstance(job, Exception):
-                self._waiting.popleft()
-                self._fail(self._create(number, rung), job, 0)
-                continue
+            job = cast(Job, self._plan.jobs[number])
             workers = self._plan.options.workers or wanted_workers(job)
             slots = max(1, self._count_threads() // workers)
             if len(self._active) >= slots + min(slots, READY_RUNS):
@@ -269,8 +279,8 @@ class SearchRuns:
 
     def _finish(self, entry: SearchRun, result: Result) -> None:
         values = entry.values
-        keeps_best = _keeps_best(result.job, self._plan.options)
-        score = values.best.value if keeps_best else values.values[-1][1] if values.values else None
+        is_best_kept = keeps_best(result.job, self._plan.options)
+        score = values.best.value if is_best_kept else values.values[-1][1] if values.values else None
         state = "stopped" if values.has_paused else "cut" if result.is_cut else "finished"
         remark = "" if values.has_paused else result.stopped
         if self._add(entry, state, score, result.step, remark, result.history):
@@ -280,11 +290,15 @@ class SearchRuns:
     def _fail(self, entry: SearchRun, error: Exception, steps: int) -> None:
         self._failures.append(error)
         history = entry.run.history if entry.run else History()
-        self._add(entry, "failed", None, steps, _text(error), history)
+        # A run that its cluster has failed goes on when the search is resumed. What a sampler was told stays.
+        is_of_cluster = isinstance(error, (RunError, TooFewWorkers)) and not isinstance(error, Diverged)
+        is_kept = self._plan.sampled is not None or not is_of_cluster
+        self._add(entry, "failed", None, steps, _text(error), history, is_kept)
 
     def _add(
-        self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History
-    ) -> bool:
+        self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History,
+        is_kept: bool = True,
+    ) -> bool:  # fmt: skip
         """Add a row, keep it in its folder, and show it; return whether it is the best one now."""
         number, rungs = entry.number, self._plan.rungs
         earlier = self._rows.get(number, [])[: entry.rung]
@@ -297,7 +311,7 @@ class SearchRuns:
             self._rows[number] = [*earlier, row]
         is_best = self._count(row, entry.rung, history)
         folder = self._folder(number)
-        if folder is not None:
+        if folder is not None and is_kept:
             write_outcome(folder, entry.setting, row, rungs, earlier)
         self._show()
         where = f"rung {entry.rung + 1} of {len(rungs)}" if state == "stopped" else state
@@ -333,20 +347,30 @@ class SearchRuns:
     def _read_earlier_outcomes(self, numbers: Sequence[int]) -> None:
         """Read the rows of runs that have ended rungs in the workspace; they are taken in place of training.
 
-        What has failed is tried again, but with a sampler, which has suggested other settings because of it.
+        What has failed by itself is tried again only in a part of a search, which names its settings.
         """
         if not self._plan.resume:
             return
-        states = ENDED if self._plan.sampled is None else (*ENDED, "failed")
+        states = ENDED if self._plan.is_part else (*ENDED, "failed")
         for number in numbers:
-            folder = self._folder(number)
-            outcome = folder and read_outcome(folder, self._plan.settings[number], self._plan.rungs, states)
+            folder, setting = self._folder(number), self._plan.settings[number]
+            outcome = folder and read_outcome(folder, setting, self._plan.rungs, states)
             if outcome:
-                self._rows[number], self._result.histories[number] = outcome
-        if self._plan.asynchronous and self._plan.sampled is None:
-            # Settings that have gone on have, whatever is compared first now.
-            known = [(number, rung) for number, rows in self._rows.items() for rung in range(len(rows))]
-            self._waiting = deque([*known, *(step for step in self._waiting if step[0] not in self._rows)])
+                rows, self._result.histories[number] = outcome
+                self._rows[number] = [{**row, **setting} for row in rows]  # a tuple is a list in a file
+        if self._plan.asynchronous:  # what has gone on does, whatever is compared first now
+            begun = [(number, rung) for number in numbers for rung in range(1, self._begun_rungs(number))]
+            self._halving.note_going_on(begun)
+            self._waiting = deque(sorted([*self._waiting, *begun], key=lambda step: step[0] not in self._rows))
+
+    def _begun_rungs(self, number: int) -> int:
+        """Return how many rungs a setting has begun: one more than it has rows if its run was killed or interrupted."""
+        rows, folder = self._rows.get(number, []), self._folder(number)
+        if not rows or rows[-1]["state"] != "stopped" or folder is None:
+            return len(rows)
+        history = self._result.histories[number]
+        goes_beyond = len(history) and history[-1, "step"] > rows[-1]["steps"]
+        return len(rows) + bool(goes_beyond or (folder / HOLDER).exists())
 
     def _known_row(self, number: int, rung: int) -> Row | None:
         """Return the row with which a setting ends a rung, where it is known without training."""
@@ -368,17 +392,6 @@ class SearchRuns:
         if self._result.workspace is None:
             return f"{done}; a search with a workspace can go on"
         return f"{done}; go on with {how_to_resume()}"
-
-
-def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return an extension for one run: those of dsinga remember things, functions are the user's to share."""
-    return copy.deepcopy(extension) if isinstance(extension, Extension) else extension
-
-
-def _keeps_best(job: Job, options: TrainingOptions) -> bool:
-    """Whether a run returns its best params instead of the last ones."""
-    named = any(conf.type is ExtensionType.kKeepBest for conf in job.extension)
-    return named or any(isinstance(extension, KeepBest) for extension in options.extensions)
 
 
 def _text(error: Any) -> str:

@@ -17,9 +17,9 @@ from dask.system import CPU_COUNT
 from distributed import Client
 
 from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, recorded_steps
-from dsinga.addons.search.metric_values import Rung
+from dsinga.addons.search.metric_values import Rung, copied
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
-from dsinga.addons.search.runs import SearchPlan, SearchRuns, copied
+from dsinga.addons.search.runs import SearchPlan, SearchRuns
 from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
@@ -98,9 +98,11 @@ def search(
             its rung: no thread is idle, but which ones go on depends on which end first.
         workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if it names
             one.
-        resume: leave out settings whose runs have ended in the workspace, and go on with those that were cut.
+        resume: leave out settings whose runs have ended or failed in the workspace, and go on with those that were
+            cut, and with those of which the cluster was lost.
         only: the numbers of the settings to train, from 0, for searches that several programs share; with these, an
-            earlier search in the workspace is not moved aside, and there is no ``search.csv``.
+            earlier search in the workspace is not moved aside, there is no ``search.csv``, and ``resume`` trains what
+            has failed again.
         progress: show how many runs have ended, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
@@ -134,9 +136,9 @@ def search(
         rungs = make_rungs(first.job.train_steps, halving, first_rung, recorded)
     plan = SearchPlan(
         settings, jobs, make, sampled, training_options, mode, rungs, halving or 1, asynchronous, resume,
-        result.workspace,
+        only is not None, result.workspace,
     )  # fmt: skip
-    execute = functools.partial(_execute, plan, source, result, first.job, only is not None, progress)
+    execute = functools.partial(_execute, plan, source, result, first.job, progress)
     return _run(execute, source.in_loop)
 
 
@@ -164,13 +166,12 @@ def _execute(
     source: ClusterSource,
     result: SearchResult,
     first: Job,
-    is_part: bool,
     progress: bool,
     cancelled: threading.Event,
 ) -> SearchResult:
     """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
     earlier = None
-    if result.workspace is not None and not (plan.resume or is_part):
+    if result.workspace is not None and not (plan.resume or plan.is_part):
         earlier = keep_earlier_search(result.workspace)
     runs = count_runs(
         plan.count if plan.sampled else len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving
@@ -179,15 +180,15 @@ def _execute(
         if plan.rungs and plan.folder is None:  # runs go on from checkpoints
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsinga-search-"))
             plan = replace(plan, folder=Path(folder))
-        workers = max(CPU_COUNT, wanted_workers(first))
-        client = stack.enter_context(source.open(workers=workers, patience=patience_of(first)))
+        workers, patience = max(CPU_COUNT, wanted_workers(first)), patience_of(first)
         display = stack.enter_context(show_search(runs, first.name, quiet=not progress))
         if earlier is not None:
             display.remark(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
         try:
-            SearchRuns(plan, client, result, display, cancelled).execute()
+            searching = SearchRuns(plan, result, display, cancelled)
+            searching.execute(lambda: stack.enter_context(source.open(workers=workers, patience=patience)))
         finally:
-            if result.workspace is not None and len(result) and not is_part:
+            if result.workspace is not None and len(result) and not plan.is_part:
                 write_table(result.workspace, result)
         if result.best is not None and result.best_result is None:
             result.best_result = _read_result(plan, result)

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,9 @@ def test_a_setting_that_fails_is_a_row(short: Job, client: Client, tmp_path: Pat
     assert "kernel" in result[3]["remark"]
     assert result.best is result[0]
     assert result.sorted()[1:] == result[1:], "rows without a score come last"
+    again = dsinga.search(short, space, workspace=tmp_path, progress=False, resume=True)
+    assert list(again) == list(result), "nothing is trained again"
+    assert_same(again.best_result.params, result.best_result.params)
 
 
 def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -> None:
@@ -169,14 +173,32 @@ def test_a_search_whose_runs_end_on_time_goes_on(short: Job, client: Client, tmp
     assert [row["score"] for row in result] == [row["score"] for row in whole]
 
 
+def fail(step: int, metrics: dict[str, float]) -> None:
+    """Fail, as a function of a user."""
+    raise ValueError("a fault of mine")
+
+
+def lose(step: int, metrics: dict[str, float]) -> None:
+    """Fail as a cluster does."""
+    raise RunError("the cluster is lost")
+
+
 def test_programs_share_a_search(short: Job, client: Client, tmp_path: Path) -> None:
-    space = {"seed": [3, 4, 5]}
-    for number in (2, 0, 1):
-        (row,) = dsinga.search(short, space, client, workspace=tmp_path, progress=False, only=[number])
-        assert (row["number"], row["seed"]) == (number, 3 + number)
+    """What has failed is trained again by its number alone, and what the cluster has failed is without that."""
+    search: dict[str, Any] = {"job": short, "space": {"seed": [3, 4, 5]}, "client": client, "workspace": tmp_path}
+    search |= {"progress": False}
+    for number, extension, message in (
+        (2, fail, "a fault of mine"),
+        (1, fail, "a fault of mine"),
+        (0, lose, "is lost"),
+    ):
+        with pytest.raises(RunError, match=message):
+            dsinga.search(**search, only=[number], extensions=[extension])
+    (row,) = dsinga.search(**search, only=[2], resume=True)
+    assert (row["number"], row["seed"], row["state"]) == (2, 5, "finished")
     assert not (tmp_path / "search.csv").exists()
-    result = dsinga.search(short, space, client, workspace=tmp_path, progress=False, resume=True)
-    assert [row["seed"] for row in result] == [3, 4, 5]
+    result = dsinga.search(**search, resume=True)
+    assert [(row["seed"], row["state"]) for row in result] == [(3, "finished"), (4, "failed"), (5, "finished")]
     assert (tmp_path / "search.csv").exists()
     assert_same(
         result.best_result.params, dsinga.train(short.replace(seed=result.best["seed"]), client, progress=False).params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import SearchResult, UserError
 from dsinga.addons.search.halving import Halving, count_runs, make_rungs
-from dsinga.addons.search.metric_values import Rung
+from dsinga.addons.search.metric_values import MetricValues, Rung
 from dsinga.extensions import EarlyStopping, EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.job.reader import with_fields
@@ -168,8 +169,10 @@ def test_a_setting_that_fails_ranks_last(tested: Job, client: Client, tmp_path: 
     assert "ValueError: no more" in result[2]["remark"]
     assert [row["number"] for row in result.sorted()][-2:] == [1, 2]
     assert result.best["score"] == whole[0]["score"]
+    assert list(dsinga.search(**search, resume=True)) == list(result), "nothing is trained again"
+    shutil.rmtree(tmp_path / "setting-2")
     mended = dsinga.search(**search, resume=True)
-    assert [row["state"] for row in mended][:3] == ["stopped", "failed", "finished"], "what has failed is tried again"
+    assert [row["state"] for row in mended][:3] == ["stopped", "failed", "finished"]
     assert mended.best["score"] == whole[1]["score"]
 
 
@@ -202,6 +205,18 @@ def test_settings_that_are_good_go_on_before_the_others_end(
     assert result.best["score"] == whole[result.best["number"]]["score"]
     again = dsinga.search(**search, first_rung=4, resume=True)
     assert list(again) == list(result)
+    worst = result.sorted()[-1]
+    number, extensions = worst["number"], [FailingAt(worst[RATE]), MetricValues("test/loss")]
+    with pytest.raises(
+        ValueError, match="no more"
+    ):  # in the second rung, as if it had been among the best before a kill
+        dsinga.train(
+            with_fields(tested, {RATE: worst[RATE]}), client, workspace=tmp_path / f"setting-{number}",
+            resume=True, progress=False, extensions=extensions,
+        )  # fmt: skip
+    again = dsinga.search(**search, first_rung=4, resume=True)
+    assert (worst["rung"], again[number]["rung"] > 1) == (1, True)
+    check_beginnings(again, whole)
     with pytest.raises(UserError, match="of a search with rungs at steps 4, 8, 16, 18, not rungs at steps 6, 10, 18"):
         dsinga.search(**search, resume=True)
 
