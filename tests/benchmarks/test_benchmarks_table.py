@@ -115,6 +115,7 @@ def test_a_ratio_that_is_not_steady_is_said() -> None:
     assert list(table.states([{"case": "mnist-mlp", "state": state}])) == [line]
 
 
+@pytest.mark.ci
 def test_a_process_that_fails_gives_the_reason() -> None:
     with FormProcess("JAX", sys.executable, "nothing", CASES["mnist-mlp"], 1) as process:
         with pytest.raises(RuntimeError, match="No module named 'jax'|nothing"):

@@ -70,6 +70,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     return folder, labels
 
 
+@pytest.mark.ci
 def test_images_find_texts_of_their_class(pairs: tuple[Path, np.ndarray]) -> None:
     folder, labels = pairs
     job = mdnn((16,), (8,), code=6, classes=4, data=str(folder), train_steps=150, test_freq=150, test_steps=1)

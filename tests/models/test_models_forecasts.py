@@ -91,6 +91,7 @@ def test_deepesd_is_the_same_with_its_dense_layer_cut_by_points() -> None:
         np.testing.assert_allclose(found.gradients[name], gradient, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.ci
 def test_a_convlstm_forecasts_a_wave_better_than_persistence() -> None:
     """A wave moves by a point a step; three steps are given, two are asked for."""
     rng = np.random.default_rng(0)

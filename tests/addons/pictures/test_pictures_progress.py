@@ -1,6 +1,7 @@
 """The progress of training in a notebook: curves below the line."""
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 NOW = {"step": 100, "samples_per_second": 3200.4, "loss": 0.25, "accuracy": 0.9375}
@@ -22,6 +23,7 @@ with show_progress(400, "net", earlier=[{TEST}]) as progress:
 """
 
 
+@pytest.mark.ci
 def test_a_notebook_gets_the_picture():
     cells = [nbformat.v4.new_code_cell(text) for text in (CELL, RESUMED)]
     NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()

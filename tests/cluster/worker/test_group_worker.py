@@ -116,12 +116,13 @@ class TestExchange:
                 assert not prepared.config.options.overlap
             assert_same(train(small(stores, "hybrid", 2, 2), processes, progress=False).params, expected.params)
 
+    @pytest.mark.ci
     @pytest.mark.parametrize(
         "options",
         [
-            pytest.param({"compression": Compression.kOneBit}, marks=pytest.mark.ci),
+            {"compression": Compression.kOneBit},
             {"compression": Compression.kTopK, "topk_share": 0.1},
-            pytest.param({"compression": Compression.kBF16, "update": UpdatePlace.kWorker}, marks=pytest.mark.ci),
+            {"compression": Compression.kBF16, "update": UpdatePlace.kWorker},
         ],
         ids=["signs", "largest", "bfloat16 both ways"],
     )
