@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame, is_frame
+from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
 from dsinga.estimators.lazy import compute, computing_on
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
@@ -31,12 +31,16 @@ def needs_columns(X: Any, client: Any) -> bool:
             return True
         gaps = X.isna().any()  # of each column
         return bool(np.any(compute(gaps, client) if is_dask_collection(gaps) else gaps))
-    columns = (np.asarray(X[name]) for name in _names(X))  # of one array of all Polars makes numbers of dates, too
-    return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for column in columns)
+    return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for _, column in _arrays(X))
 
 
 def _names(X: Any) -> Sequence[Any]:
     return list(X.schema.names if is_a(X, "pyarrow", "Table", "RecordBatch") else X.columns)
+
+
+def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns of Polars or Arrow one by one, since Polars makes one array of numbers of dates, too."""
+    yield from ((str(name), np.asarray(X[name])) for name in _names(X))
 
 
 def column_names(X: Any) -> list[str]:
@@ -116,26 +120,36 @@ def _to_arrow(X: Any, names: Sequence[str]) -> Any:
 
 
 def check_numbers(data: Any, name: str) -> None:
-    """Raise UserError for dates, durations, periods or texts in a data frame or a series of pandas or Dask."""
-    if not is_a(data, "pandas", "DataFrame", "Series") and not is_dask_frame(data):
+    """Raise UserError for dates, durations, periods or texts in a data frame or a series."""
+    is_series = len(getattr(data, "shape", ())) == 1
+    frame = data.to_frame() if is_series and hasattr(data, "to_frame") else data
+    if is_frame(frame):
+        dtypes = frame.dtypes.items()
+    elif is_arrow_table(frame):
+        dtypes = ((name, "str" if array.dtype.kind in "OSUT" else array.dtype) for name, array in _arrays(frame))
+    else:
         return
-    for column, dtype in (data.to_frame() if data.ndim == 1 else data).dtypes.items():
-        if dtype.kind in "mM" or str(dtype).startswith("period"):
+    for column, dtype in dtypes:
+        if getattr(dtype, "kind", "") in tuple("mM") or str(dtype).startswith("period"):
             raise UserError(
                 f"column {str(column)!r} of {name} has dtype {dtype}, not numbers; make numbers of it, such as the "
                 "hour or the day of the year, or leave the column out"
             )
         if str(dtype).startswith("str"):
-            what = name if data.ndim == 1 else f"column {str(column)!r} of {name}"
+            what = name if is_series else f"column {str(column)!r} of {name}"
             raise UserError(f"{what} has texts, not numbers; give numbers")
 
 
 def check_no_gaps(X: Any) -> None:
-    """Raise UserError for missing values in a data frame of pandas, for an estimator whose fit saw numbers alone."""
-    if is_a(X, "pandas", "DataFrame") and (gaps := X.isna().any()).any():
+    """Raise UserError for missing values in a data frame in memory, for an estimator whose fit saw numbers alone."""
+    if is_a(X, "pandas", "DataFrame"):
+        gaps = X.columns[X.isna().any()]
+    else:
+        gaps = [name for name, array in _arrays(X) if np.isnan(array).any()] if is_arrow_table(X) else ()
+    if len(gaps):
         raise UserError(
-            f"column {str(gaps.idxmax())!r} of X has missing values, but no column had any in fit; fill them, or fit "
-            "on records of which some have gaps"
+            f"column {str(gaps[0])!r} of X has missing values, but no column had any in fit; fill them, or fit on "
+            "records of which some have gaps"
         )
 
 

@@ -117,10 +117,13 @@ def test_a_frame_of_numbers_is_an_array() -> None:
     frame, array = classifier().fit(numbers, Y), classifier().fit(numbers.to_numpy(np.float64), Y)
     assert frame.columns_ is None
     np.testing.assert_array_equal(frame.params_["fc1_weight"], array.params_["fc1_weight"])
-    with pytest.raises(UserError, match="column 'stops' of X has missing values, but no column had any in fit; fill"):
-        frame.predict(numbers.assign(stops=numbers.stops.where(numbers.stops > 0)))
-    with pytest.raises(UserError, match="column 'stops' of X has texts, not numbers"):
-        frame.predict(numbers.assign(stops="three"))
+    for convert in (pandas.DataFrame, in_arrow, in_polars):
+        with pytest.raises(UserError, match="column 'stops' of X has missing values, but no column had any in fit; f"):
+            frame.predict(convert(numbers.assign(stops=numbers.stops.where(numbers.stops > 0))))
+        with pytest.raises(UserError, match="column 'stops' of X has texts, not numbers"):
+            frame.predict(convert(numbers.assign(stops="three")))
+        with pytest.raises(UserError, match="column 'leaves' of y has dtype datetime64.*, not numbers"):
+            Regressor().fit(numbers, convert(X[["stops", "leaves"]]))
 
 
 def test_a_net_of_the_user_takes_the_records_of_a_frame() -> None:
