@@ -44,6 +44,8 @@ class Column(ABC):
     reads_regions: bool = False
     # Whether blocks are views of an array in memory, with any strides.
     in_memory: ClassVar[bool] = False
+    # What else the user can do where numbers are missing, for the end of a message.
+    remedy: str = ""
     # The numbers that mean "missing" in the array as stored, in place of which rows have NaN.
     missing_values: tuple[float, ...] = ()
     # The points of each row that are read; None for all.

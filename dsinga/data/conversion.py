@@ -112,7 +112,7 @@ def place_of(index: tuple[int, ...]) -> str:
     return f"index ({', '.join(map(str, index))})"
 
 
-def nonfinite_error(what: str, value: str, record: int, place: str) -> UserError:
+def nonfinite_error(what: str, value: str, record: int, place: str, remedy: str = "") -> UserError:
     """Return the error that ``what``, such as "numpy array: 'x'", has NaN or infinity in ``record``."""
     where = f"record {record}, {place}" if place else f"record {record}"
-    return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place")
+    return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place{remedy}")

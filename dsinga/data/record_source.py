@@ -324,7 +324,8 @@ class RecordSource:
         if bad is not None:
             value = f"{bad.value} ({values_text(values)})" if (values := column.missing_values) else bad.value
             place = column.place(bad.position)
-            raise nonfinite_error(f"{self.location}: {column.name!r}", value, int(numbers[bad.row]), place)
+            what = f"{self.location}: {column.name!r}"
+            raise nonfinite_error(what, value, int(numbers[bad.row]), place, column.remedy)
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:

@@ -35,7 +35,8 @@ def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreC
         images = _images_of_list(source)
     if not images:
         raise UserError(
-            f"{source} has no images; give a folder with CLASS/IMAGE files, or a list file with lines 'path label'"
+            f"{source} has no images; give a folder with CLASS/IMAGE files, or a list file with lines 'path label', or "
+            "dsinga.table(path) of files of parquet"
         )
     return {"": StoreContents(stack(_read(images, target)), len(images), classes)}
 

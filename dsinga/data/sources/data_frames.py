@@ -46,7 +46,7 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
         data, location = DaskColumn(x, "features"), "dask data frame"
     else:
         data, location = ArrayColumn(to_array(frame[features], dtype), "features"), "data frame"
-    data.order = order_of(frame[features])
+    data.order, data.remedy = order_of(frame[features]), ", or give dsinga.table(frame), which takes gaps"
     return DataAndLabels(location, data, labels, name)
 
 

@@ -131,7 +131,10 @@ def _format_of(location: str, backend: str | None) -> str | None:
     for name in sorted(registered("records"), key=len, reverse=True):
         if name == os.path.splitext(location)[1] or (name.startswith("/") and os.path.exists(location + name)):
             return name
-    raise UserError(f"{location}: its name does not show its format; set backend to one of {', '.join(_formats())}")
+    raise UserError(
+        f"{location}: its name does not show its format; set backend to one of {', '.join(_formats())}, or give "
+        "dsinga.table(path) of files of parquet"
+    )
 
 
 def _formats() -> list[str]:

@@ -93,7 +93,9 @@ def test_missing_numbers_are_named_by_their_column(kind: Any) -> None:
     table.loc[107, "b"] = np.nan
     for dtype in ("float64", "Float64"):
         source = open_records(kind(table.astype(dtype)))
-        with pytest.raises(UserError, match="data frame: 'features' has NaN in record 7, column 'b'; leave such"):
+        with pytest.raises(
+            UserError, match="data frame: 'features' has NaN in record 7, column 'b'; .* give dsinga.table"
+        ):
             source.read(range(20))
     codes = pd.DataFrame({"a": [1, None, 3]}, dtype="UInt8")
     with pytest.raises(UserError, match="data frame: 'features' has NaN in record 1, column 'a'"):
