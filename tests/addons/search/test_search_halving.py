@@ -137,7 +137,7 @@ def test_runs_that_pause_go_on_bit_for_bit(tested: Job, client: Client, tmp_path
 
 
 def test_best_params_are_those_of_a_whole_run(tested: Job, client: Client) -> None:
-    job, extensions = tested.replace(train_steps=8), [KeepBest("test/loss")]
+    job, extensions = tested.replace(train_steps=6), [KeepBest("test/loss")]
     result = dsinga.search(job, {RATE: RATES[:3]}, client, progress=False, halving=2, extensions=extensions)
     best = result.best["number"]
     alone = dsinga.train(with_fields(job, result.best_setting), client, progress=False, extensions=extensions)
