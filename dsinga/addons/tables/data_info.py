@@ -20,18 +20,12 @@ def summary_of(source: str | os.PathLike[str], label: str | None) -> dict[str, A
 
     ``message`` is that of a ``store_conf`` by which a job reads the same records.
     """
-    if not is_parquet(source):
-        return None
+    location = absolute(source)
+    if not location.endswith(SUFFIXES):
+        try:
+            if has_zarr_metadata(location) or not find_files(location)[0][0].endswith(SUFFIXES):
+                return None
+        except UserError:  # there are no such files, or none at all
+            return None
     records = table(source, label=label)
     return {**records.facts(), "message": "\n".join(lines([("table", records.definition)]))}
-
-
-def is_parquet(source: str | os.PathLike[str]) -> bool:
-    """Whether a path, URL or pattern is that of files of parquet."""
-    location = absolute(source)
-    if location.endswith(SUFFIXES):
-        return True
-    try:
-        return not has_zarr_metadata(location) and find_files(location)[0][0].endswith(SUFFIXES)
-    except UserError:  # there are no such files, or none at all
-        return False

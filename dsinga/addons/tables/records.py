@@ -97,8 +97,9 @@ class TableRecords(RecordSource):
         if not isinstance(self._labels, PartsColumn) or self.label_dtype != np.int64:
             return super().label_range()
         labels = self._labels
-        bounds = labels.frame.reduce(labels.names, partial(_bounds_of, labels.encode), _bounds)
-        return int(bounds[0]), int(bounds[1])
+        encode = labels.encode
+        low, high = labels.frame.reduce(labels.names, lambda part, first: _bounds([encode(part, first)]), _bounds)
+        return int(low), int(high)
 
     def job_settings(self) -> dict[str, Any]:
         """Return the definition, by which other frames are read in the same way."""
@@ -228,10 +229,6 @@ def _label_column(frame: Frame, definition: TableDefinition) -> Column:
         labels = frame.reduce([name], encode, lambda parts: np.concatenate(list(parts)))
         return ArrayColumn(labels, name, labels=True)
     return _column(frame, [name], encode, (), name, labels=True)
-
-
-def _bounds_of(encode: Encode, table: Any, first: int) -> np.ndarray:
-    return _bounds([encode(table, first)])
 
 
 def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
