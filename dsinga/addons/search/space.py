@@ -24,7 +24,7 @@ from dsinga.base.registry import nearest
 from dsinga.base.regular_files import METADATA_BYTES, open_regular, read_regular_text
 
 MOST_SETTINGS = 100_000  # the settings of a search, each with a row in memory
-MOST_VALUES, DEEPEST = 250_000, 100  # values of a setting, and lists within each other, as in a job file
+MOST_VALUES, DEEPEST = 250_000, 100  # values of a setting, and lists within each other
 
 # What is tried, by the path of a field of the job, or by the name of an argument.
 Setting = dict[str, Any]
