@@ -7,27 +7,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 from distributed import Client
 
 from dsinga.addons.search.halving import Halving
-from dsinga.addons.search.metric_values import MetricValues, Rung, copied, keeps_best
-from dsinga.addons.search.result import (
-    ENDED,
-    SearchResult,
-    describe_setting,
-    read_outcome,
-    setting_folder,
-    write_outcome,
-)
-from dsinga.addons.search.samplers import SampledSettings
+from dsinga.addons.search.metric_values import MetricValues, copied, keeps_best
+from dsinga.addons.search.plan import SearchPlan, SearchRun
+from dsinga.addons.search.result import ENDED, SearchResult, read_outcome, write_outcome
 from dsinga.addons.search.search_progress import SearchProgress
-from dsinga.addons.search.space import Setting
-from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, wanted_workers, with_workers
 from dsinga.base.advice import how_to_resume, option
@@ -47,65 +37,6 @@ from dsinga.monitor.workspace_lock import HOLDER
 COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
-
-
-@dataclass
-class SearchRun:
-    """One run of a search, or of a rung of it: the setting, what keeps its metric, and when training began."""
-
-    number: int
-    rung: int
-    setting: Setting
-    values: MetricValues
-    run: Run | None = None
-    begun: float = field(default_factory=time.perf_counter)
-    is_training: bool = False
-
-    def begin(self) -> None:
-        """Note the time at which training begins, after the wait for Dask workers."""
-        self.begun, self.is_training = time.perf_counter(), True
-
-    @property
-    def name(self) -> str:
-        """The number and the setting, for messages."""
-        return f"setting {self.number} ({describe_setting(self.setting)})"
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """The settings and jobs that a search trains, and how it runs them.
-
-    Attributes:
-        settings: all settings; with a sampler those that it has suggested so far.
-        jobs: the job of each setting that is to be trained, by its number, or what was wrong with it.
-        make: makes the job of a setting, or returns what is wrong with it.
-        sampled: suggests the settings one after another; None where all are known.
-        options: the arguments of each run, with the workspace of the search.
-        mode: "min", "max" or "auto": which values of the metric are better.
-        rungs: where runs are compared, the last one being the whole run; none for a search without halving.
-        halving: one of so many settings goes on from one rung to the next.
-        asynchronous: whether they go on before all settings of the rung have ended it.
-        resume: whether runs that have ended in the workspace are left out.
-        folder: where the runs have their folders, None for nowhere.
-    """
-
-    settings: list[Setting]
-    jobs: dict[int, Job | Exception]
-    make: Callable[[Setting], Job | Exception]
-    sampled: SampledSettings | None
-    options: TrainingOptions
-    mode: str
-    rungs: Sequence[Rung]
-    halving: int
-    asynchronous: bool
-    resume: bool
-    is_part: bool
-    folder: Path | None
-
-    @property
-    def count(self) -> int:
-        """The number of settings."""
-        return len(self.settings) if self.sampled is None else self.sampled.count
 
 
 class SearchRuns:
@@ -146,16 +77,16 @@ class SearchRuns:
         """Add the row of the next run, and take that off, if it is known without training; return whether it is."""
         number, rung = self._waiting[0]
         job, row = self._plan.jobs[number], self._known_row(number, rung)
-        if row is None and not isinstance(job, Exception):
+        if row is not None:
+            if row["state"] == "failed":
+                self._failures.append(RunError(row["remark"]))
+            if self._count(row, rung, self._result.histories[number]):
+                self._result.best_result = None  # read in the end
+        elif isinstance(job, Exception):
+            self._fail(self._create(number, rung), job, 0)
+        else:
             return False
         self._waiting.popleft()
-        if row is None:
-            self._fail(self._create(number, rung), cast(Exception, job), 0)
-            return True
-        if row["state"] == "failed":
-            self._failures.append(RunError(row["remark"]))
-        if self._count(row, rung, self._result.histories[number]):
-            self._result.best_result = None  # read in the end
         return True
 
     def _train(self) -> None:
@@ -233,7 +164,7 @@ class SearchRuns:
     def _start(self, number: int, rung: int, job: Job, workers: int, max_threads: int) -> None:
         self._rung = rung
         entry = self._active[number] = self._create(number, rung)
-        folder = self._folder(number)
+        folder = self._plan.folder_of(number)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
         job = job.replace(resume=False)  # a setting has a folder of its own, which ``resume`` of the search is for
@@ -255,9 +186,6 @@ class SearchRuns:
         rungs = self._plan.rungs
         values = MetricValues(self._result.monitor, self._plan.mode, rungs[rung] if rungs else None)
         return SearchRun(number, rung, self._plan.settings[number], values)
-
-    def _folder(self, number: int) -> Path | None:
-        return None if self._plan.folder is None else setting_folder(self._plan.folder, number, self._plan.count)
 
     def _wait(self) -> None:
         """Wait a moment for the end of a run, and add its row."""
@@ -310,7 +238,7 @@ class SearchRuns:
         if state in ENDED:
             self._rows[number] = [*earlier, row]
         is_best = self._count(row, entry.rung, history)
-        folder = self._folder(number)
+        folder = self._plan.folder_of(number)
         if folder is not None and is_kept:
             write_outcome(folder, entry.setting, row, rungs, earlier)
         self._show()
@@ -353,7 +281,7 @@ class SearchRuns:
             return
         states = ENDED if self._plan.is_part else (*ENDED, "failed")
         for number in numbers:
-            folder, setting = self._folder(number), self._plan.settings[number]
+            folder, setting = self._plan.folder_of(number), self._plan.settings[number]
             outcome = folder and read_outcome(folder, setting, self._plan.rungs, states)
             if outcome:
                 rows, self._result.histories[number] = outcome
@@ -365,7 +293,7 @@ class SearchRuns:
 
     def _begun_rungs(self, number: int) -> int:
         """Return how many rungs a setting has begun: one more than it has rows if its run was killed or interrupted."""
-        rows, folder = self._rows.get(number, []), self._folder(number)
+        rows, folder = self._rows.get(number, []), self._plan.folder_of(number)
         if not rows or rows[-1]["state"] != "stopped" or folder is None:
             return len(rows)
         history = self._result.histories[number]

@@ -18,8 +18,9 @@ from distributed import Client
 
 from dsinga.addons.search.halving import check_halving, count_runs, make_rungs, recorded_steps
 from dsinga.addons.search.metric_values import Rung, copied
-from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
-from dsinga.addons.search.runs import SearchPlan, SearchRuns
+from dsinga.addons.search.plan import SearchPlan
+from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, write_table
+from dsinga.addons.search.runs import SearchRuns
 from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
@@ -280,9 +281,9 @@ def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
 def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     """Return the result of the best run, which has left its params in its folder; None without them."""
     assert result.best is not None
-    assert plan.folder is not None
     number = result.best[NUMBER]
-    folder, job = setting_folder(plan.folder, number, plan.count), plan.jobs[number]
+    folder, job = plan.folder_of(number), plan.jobs[number]
+    assert folder is not None
     best = folder / "best.safetensors"
     path = best if best.exists() else latest(folder / "checkpoint")
     if path is None or isinstance(job, Exception):

@@ -235,7 +235,10 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
     spaces = content if isinstance(content, list) else [content]
     if not spaces or not all(isinstance(space, Mapping) for space in spaces):
         raise UserError(f"{path} has neither a dict of values by path nor a list of such")
-    read = [{str(name): _read_values(values) for name, values in space.items()} for space in spaces]
+    read = [
+        {str(name): (isinstance(values, str) and parse_range(values)) or values for name, values in space.items()}
+        for space in spaces
+    ]
     return read if isinstance(content, list) else read[0]
 
 
@@ -262,10 +265,6 @@ def _load_yaml(text: str) -> Any:
                 raise yaml.constructor.ConstructorError(None, None, "too many merged values", node.start_mark)
 
     return yaml.load(text, Loader)
-
-
-def _read_values(values: Any) -> Any:
-    return (parse_range(values) or values) if isinstance(values, str) else values
 
 
 def _split(text: str) -> list[str]:
