@@ -34,18 +34,14 @@ def needs_columns(X: Any, client: Any) -> bool:
     return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for _, column in _arrays(X))
 
 
-def _names(X: Any) -> Sequence[Any]:
-    return list(X.schema.names if is_a(X, "pyarrow", "Table", "RecordBatch") else X.columns)
-
-
 def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the columns of Polars or Arrow one by one, since Polars makes one array of numbers of dates, too."""
-    yield from ((str(name), np.asarray(X[name])) for name in _names(X))
+    return ((name, np.asarray(X[name])) for name in column_names(X))
 
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
-    names = [str(name) for name in _names(X)]
+    names = [str(name) for name in (X.schema.names if is_a(X, "pyarrow", "Table", "RecordBatch") else X.columns)]
     if (twice := repeated(names)) is not None:
         raise UserError(f"X has several columns named {twice!r}; give each its own name")
     return names
@@ -130,7 +126,7 @@ def check_numbers(data: Any, name: str) -> None:
     else:
         return
     for column, dtype in dtypes:
-        if getattr(dtype, "kind", "") in tuple("mM") or str(dtype).startswith("period"):
+        if getattr(dtype, "kind", "") in ("m", "M") or str(dtype).startswith("period"):
             raise UserError(
                 f"column {str(column)!r} of {name} has dtype {dtype}, not numbers; make numbers of it, such as the "
                 "hour or the day of the year, or leave the column out"

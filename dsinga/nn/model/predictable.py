@@ -17,6 +17,7 @@ import dsinga.api as api
 from dsinga.api.engines import find_runner
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
+from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path, is_table
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
@@ -39,7 +40,6 @@ from dsinga.nn.model.records import (
     add_weights,
     are_numpy,
     describe_arrays,
-    has_definition,
     open_inputs,
     shapes_of,
     wrong_shape,
@@ -75,7 +75,8 @@ class Predictable(ModelParams):
         Those that are ``held_out`` for validation are compared with the others. The shape of a data frame whose columns
         are encoded says nothing.
         """
-        encoded = {*self.trained_definitions(), *(name for name, (x, _) in pairs.items() if has_definition(x))}
+        of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
+        encoded = {*self.trained_definitions(), *of_records}
         before_fault, shapes = dict(self.record_shapes), shapes_of(pairs, encoded)
         trained = {} if self._params is None else before_fault
         try:

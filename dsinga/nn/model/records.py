@@ -198,11 +198,6 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     )
 
 
-def has_definition(x: Any) -> bool:
-    """Whether records were read by a definition, as those of a table, by which others are read, too."""
-    return isinstance(x, RecordSource) and bool(x.job_settings())
-
-
 def shapes_of(pairs: Mapping[str, Pair], encoded: Collection[str] = ()) -> dict[str, tuple[int | None, ...]]:
     """Return the shapes of records that are arrays, with the number of rows; a Dask data frame has no known length.
 
