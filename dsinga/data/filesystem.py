@@ -121,14 +121,16 @@ def import_command(location: str) -> str:
 MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
 
 
-def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
+def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str = "") -> str:
     """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
 
     A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each
     place the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``.
+    A pattern of files, as of parquet, is returned as it is.
 
     Raises:
-        PathNotFound: ``path`` is in none of these places, which the message lists.
+        PathNotFound: ``path`` is in none of these places, which the message lists. Outside a job it ends with
+            ``remedy``, by default how to make a store.
         UserError: it is no array of the zarr group that it would be in. Or it is an archive.
     """
     text = os.path.expanduser(os.fspath(path))
@@ -143,11 +145,11 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     fixed = is_url(text) or os.path.isabs(text) or text.startswith(("file://", "local://"))
     places = [absolute(text)] if fixed else [absolute(join(root, text)) for root in ("", *roots)]
     for place in dict.fromkeys(places):
+        if "*" in place and (is_url(place) or glob.glob(place)):
+            return place
         for candidate in (place, imported_name(place)):
             if exists(candidate) or (is_url(candidate) and has_zarr_metadata(candidate)):  # a web server has no folders
                 return candidate
-        if "*" in place and (is_url(place) or glob.glob(place)):  # a pattern of files, as of parquet
-            return place
     for place in dict.fromkeys(places):
         _check_group(place)
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
@@ -156,7 +158,8 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     if not roots:  # not a path of a job
         destination = store if os.path.splitext(text)[1] else text
         hint = f"{hint} Else" if hint else ";"
-        raise PathNotFound(f"{places[0]} was not found{hint} make a store with: {import_command(destination)}")
+        remedy = remedy or f"make a store with: {import_command(destination)}"
+        raise PathNotFound(f"{places[0]} was not found{hint} {remedy}")
     beside = f" (nor {os.path.basename(store)} beside it)" if store != text else ""
     raise PathNotFound(
         f"{text} was not found{beside}; looked for{lines}\n{f'{hint[2:]} Else ' if hint else ''}"

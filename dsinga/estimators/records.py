@@ -20,7 +20,8 @@ from sklearn.utils.validation import (
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, is_table, order_of
+from dsinga.data import RecordSource
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, is_path, is_table, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
@@ -249,6 +250,11 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
+        if is_path(X) or isinstance(X, RecordSource):
+            what = f"{X!r}, a path" if is_path(X) else "a source of records"
+            raise UserError(f"X is {what}; give an array or a data frame, such as dask.dataframe.read_parquet(path)")
+        if is_path(y):
+            raise UserError(f"y is {y!r}; give the labels of all records, such as frame[{y!r}]")
         lengths = None
         if first:
             self._order = () if is_frame(X) else order_of(X)  # scikit-learn checks the columns of frames

@@ -154,6 +154,8 @@ def test_bad_records_are_refused(fitted: Classifier, changed: Any, message: str)
         (Classifier, X[:0], Y[:0], "has no records"),
         (Classifier, X, Y[:9], r"inconsistent numbers of samples: \[600, 9\]"),
         (Classifier, X, None, "requires y to be passed"),
+        (Classifier, X, "late", r"y is 'late'; give the labels of all records, such as frame\['late'\]"),
+        (Classifier, "flights.parquet", Y, "X is 'flights.parquet', a path; give an array or a data frame"),
         (Classifier, X, np.full(len(X), np.nan), "Input y contains NaN"),
         (Regressor, X, Y, "y has texts, not numbers"),
         (Transformer, X, None, "take numbers, but the table has categories: carrier"),

@@ -227,7 +227,7 @@ def _checked(function: Callable[..., Job], settings: Sequence[Setting]) -> Calla
     """Return a function that makes jobs. Raises UserError where it does not take the names of a setting."""
     signature = inspect.signature(function)
     for names in {tuple(setting) for setting in settings}:
-        bind(getattr(function, "__name__", "the function"), signature, (), dict.fromkeys(names))
+        bind(getattr(function, "__name__", type(function).__name__), signature, (), dict.fromkeys(names))
     return function
 
 

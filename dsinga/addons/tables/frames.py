@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -13,7 +12,6 @@ from typing import Any, TypeVar
 from dsinga.addons.tables.values import kind_of
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import check_columns, is_a, is_arrow_table, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
@@ -196,8 +194,7 @@ def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
     if isinstance(value, Frame):
         return value
     if is_path(value):
-        path = absolute(value) if "*" in os.fspath(value) else resolve(value, roots)
-        opened: Frame = lookup("hook", "parquet_frame")(path)
+        opened: Frame = lookup("hook", "parquet_frame")(resolve(value, roots, "give a file or folder of parquet"))
         return opened
     if is_dask_frame(value) and value.ndim == 2:
         return DaskFrame(value)

@@ -164,6 +164,8 @@ def table(
             if value and value not in (getattr(TableDefinition(), name, None), getattr(columns, name, None)):
                 raise UserError(f"columns is a definition, which says how the frame is read; leave {name} out")
         return TableRecords(frame, columns, y)
+    if isinstance(y, str) and y in frame.names:
+        raise UserError(f"y is {y!r}, the name of a column; give label={y!r}")
     if label is not None and y is not None:
         raise UserError("labels are given by y and by label; leave one of the two out")
     names = [name for name in frame.names if name != label] if columns is None else _names("columns", columns)

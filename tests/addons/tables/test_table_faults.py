@@ -48,6 +48,7 @@ def model():
         ({"distance": np.arange(600) * 1e37}, {}, "column 'distance' of the table has numbers as large as 5.99e.39"),
         ({}, {"scaling": "robus"}, "scaling is 'robus'; did you mean 'robust'"),
         ({}, {"y": np.zeros(600)}, "labels are given by y and by label"),
+        ({}, {"y": "late", "label": None}, "y is 'late', the name of a column; give label='late'"),
         ({}, {"y": np.zeros(600), "label": None}, "y has the label 0.0 in all 600 records"),
     ],
 )
