@@ -132,6 +132,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     """
 
     columns_: TableDefinition | None = None
+    _has_number_codes = True  # whether whole numbers beside columns of other kinds are categories, too
 
     net: Any
     job_: Job
@@ -181,11 +182,6 @@ class EstimatorRecords(BaseEstimator, ABC):
     def _is_strong(self) -> bool:
         """Whether it has the preset "strong", which learns columns of arrays, too."""
         return getattr(self, "preset", None) is not None
-
-    @property
-    def _has_number_codes(self) -> bool:
-        """Whether whole numbers of a table are categories, too; the preset has bins of them."""
-        return not self._is_strong
 
     def _learn_columns(self, X: Any, client: Any) -> Frame | None:
         """Learn what the columns of a data frame are, with the preset those of an array, too; return the frame.

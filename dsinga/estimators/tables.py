@@ -50,9 +50,10 @@ def column_names(X: Any) -> list[str]:
 def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool) -> tuple[TableDefinition, Frame]:
     """Return what the columns of a data frame or of an array (n, d) are, and the frame as they were learnt from it.
 
-    Those of an array are called ``names``; with ``number_codes`` whole numbers are categories, too. The partitions of a
-    Dask collection are summarised on the cluster of ``client``. Raises UserError for values of no kind that a table
-    has, and where the add-on of tables or pyarrow is missing.
+    Those of an array are called ``names``; with ``number_codes`` whole numbers are categories, too, unless all columns
+    are numbers or booleans without gaps. The partitions of a Dask collection are summarised on the cluster of
+    ``client``. Raises UserError for values of no kind that a table has, and where the add-on of tables or pyarrow is
+    missing.
     """
     lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
     from dsinga.addons.tables.frames import import_arrow, open_frame
@@ -69,7 +70,9 @@ def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool)
     with running as on, contextlib.nullcontext() if on is None else on.as_current():
         frame = open_frame(X)
         definition = learn(frame, frame.names)
-    return definition if number_codes else _without_number_codes(definition), frame
+    if not number_codes or _has_numbers_alone(definition):
+        definition = _without_number_codes(definition)
+    return definition, frame
 
 
 def encode(definition: TableDefinition, X: Any, names: Sequence[str]) -> Any:
@@ -154,6 +157,12 @@ def columns_of_table(definition: TableDefinition) -> TableColumns:
     from dsinga.addons.tables.columns import TableColumns
 
     return TableColumns(definition)
+
+
+def _has_numbers_alone(definition: TableDefinition) -> bool:
+    """Whether all columns are numbers or booleans without gaps: their codes made predictions of such tables worse."""
+    numbers = {column.name for column in definition.column if column.kind in ("number", "boolean")}
+    return all(column.name in numbers and not column.missing for column in definition.column)
 
 
 def _without_number_codes(definition: TableDefinition) -> TableDefinition:

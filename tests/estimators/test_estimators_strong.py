@@ -48,12 +48,17 @@ def test_equal_states_give_equal_nets(fitted: Classifier) -> None:
 
 def test_columns_of_an_array_are_learnt_too() -> None:
     array = strong().fit(NUMBERS, Y)
-    assert [column.name for column in array.columns_.column] == ["x0", "x1", "x2"], "few whole numbers are no category"
+    assert [column.name for column in array.columns_.column] == ["x0", "x1", "x1", "x2"], "x1 is a category, too"
     assert array.n_features_in_ == 3
     frame = strong().fit(pandas.DataFrame(NUMBERS), Y)
     np.testing.assert_array_equal(array.predict_proba(NUMBERS), frame.predict_proba(pandas.DataFrame(NUMBERS)))
     with pytest.raises(ValueError, match="X has 2 features, but Classifier is expecting 3 features as input"):
         array.predict(NUMBERS[:, :2])
+
+
+def test_whole_numbers_have_no_codes_where_all_columns_are_complete_numbers() -> None:
+    complete = strong(epochs=1).fit(np.nan_to_num(NUMBERS), Y)
+    assert [column.name for column in complete.columns_.column] == ["x0", "x1", "x2"]
 
 
 def test_dask_arrays_are_learnt_from_their_chunks(threads: Any) -> None:
