@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -51,6 +52,9 @@ def learn(
         UserError: a column is not there, or has values of no kind that a table has, of several kinds, or infinity.
     """
     check_columns((*names, *categories, *(dates if isinstance(dates, Mapping) else ())), frame.names, "the table")
+    for part in chain.from_iterable(dates.values() if isinstance(dates, Mapping) else [dates]):
+        if part not in PARTS:
+            raise UserError(f"dates has the part {part!r}{nearest_or_listed(part, PARTS, 'these are')}")
     settings = TableDefinition(scaling=scaling, unknown=unknown)
     for fault in settings.all_faults():
         raise settings.error(*fault)
@@ -189,8 +193,6 @@ class ColumnLearner:
         times = pyarrow.array(sample.astype(np.int64), pyarrow.timestamp("us"))
         parts = self.dates.get(name, ()) if isinstance(self.dates, Mapping) else self.dates
         for part in parts or PARTS:
-            if part not in PARTS:
-                raise UserError(f"dates has the part {part!r}{nearest_or_listed(part, PARTS, 'these are')}")
             numbers = date_part(times, name, part)
             low, high = float(numbers.min()), float(numbers.max())
             if low < high or column.missing:

@@ -115,7 +115,10 @@ def read_end(path: str) -> tuple[int, int, Any]:
             tail = file.read(TAIL_BYTES)
             needed = int.from_bytes(tail[-8:-4], "little") + 8
             if tail[-4:] != b"PAR1" or needed > min(size, MOST_TAIL_BYTES):
-                raise UserError(f"{redact(path)} is no complete file of parquet; write it again, or take it away")
+                raise UserError(
+                    f"{redact(path)} is no complete file of parquet; write it again, take it away, or give the data "
+                    "frame that pandas reads of it"
+                )
             if needed > len(tail):
                 file.seek(size - needed)
                 tail = file.read(needed)
