@@ -170,7 +170,6 @@ def chunk_key(array: zarr.Array, index: int) -> str:
 
 
 MOST_POINTS = 1 << 36  # along an axis of an array
-MOST_MEMBERS = 1000  # of a group that are looked at
 MOST_REQUESTS = 16  # for metadata, at once
 CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
@@ -189,7 +188,9 @@ def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
         with ThreadPoolExecutor(MOST_REQUESTS) as pool:
             list(pool.map(check_array, arrays))
         location = location_of(arrays[0])
-        later = [name for name in _names(location) if name not in group and has_zarr_metadata(join(location, name))]
+        later = [
+            name for name in member_names(location) if name not in group and has_zarr_metadata(join(location, name))
+        ]
         if later:
             text = (
                 f"{location}: {listed(map(repr, later))} came after the metadata were consolidated, and cannot be seen"
@@ -275,31 +276,7 @@ def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserE
     return UserError(redact(f"{location}: chunk {key} cannot be read or decoded ({fault}); {remedy}", location))
 
 
-def check_members(location: str) -> None:
-    """Raise UserError for the first array of a group whose metadata or coordinates cannot be read."""
-    node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
-    if not isinstance(node, zarr.Group):
-        return
-    for name in itertools.islice(_names(location, node.store), MOST_MEMBERS):
-        try:
-            member = node[name]
-        except KeyError:
-            continue
-        except Exception as error:  # of damaged metadata: any class
-            fault = redact(f"{type(error).__name__}: {error}", location)
-            raise UserError(
-                f"{redact(location)}: the metadata of {name!r} cannot be read ({fault}); write it again, or put back a "
-                "copy of its metadata"
-            ) from redacted_cause(error, location)
-        if isinstance(member, zarr.Array) and member.ndim == 1 and _is_coordinate(member, name):
-            region = (slice(0, member.shape[0]),)
-            try:
-                member[region]
-            except Exception as error:  # of codecs and file systems: any class
-                raise chunk_fault(member, region, error) from redacted_cause(error, location)
-
-
-def _names(location: str, store: Any = None) -> Iterator[str]:
+def member_names(location: str, store: Any = None) -> Iterator[str]:
     """Yield the names of possible members of a group."""
     if not os.path.isdir(location):  # a URL, or references
         keys = getattr(getattr(getattr(store, "_store", store), "fs", None), "references", ())
@@ -308,8 +285,3 @@ def _names(location: str, store: Any = None) -> Iterator[str]:
     for entry in sorted(os.scandir(location), key=lambda entry: entry.name):
         if entry.is_dir():
             yield entry.name
-
-
-def _is_coordinate(array: Any, name: str) -> bool:
-    names = getattr(array.metadata, "dimension_names", None) or dict(array.attrs).get("_ARRAY_DIMENSIONS", ())
-    return tuple(names) == (name,)

@@ -17,6 +17,7 @@ import zarr
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.coordinates import check_increasing
 from dsinga.addons.fields.records.definition import WindowDefinition
+from dsinga.addons.fields.records.group_members import check_members
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
@@ -27,7 +28,7 @@ from dsinga.data.array_kinds import is_a, is_data_array, is_path, label_text
 from dsinga.data.filesystem import has_zarr_metadata, zarr_store
 from dsinga.data.missing_values import decoded_dataset
 from dsinga.data.sources.xarray_objects import missing_name
-from dsinga.data.stores.store_faults import check_group, check_members
+from dsinga.data.stores.store_faults import check_group
 
 OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 

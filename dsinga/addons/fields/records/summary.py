@@ -12,6 +12,7 @@ import zarr
 
 from dsinga.addons.fields.microscopes.opening import image_at
 from dsinga.addons.fields.records.dataset import open_dataset
+from dsinga.addons.fields.records.group_members import check_members
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
@@ -20,7 +21,6 @@ from dsinga.data.array_kinds import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
 from dsinga.data.sources.zarr_source import DATA_NAMES, arrays_of, open_zarr
-from dsinga.data.stores.store_faults import check_members
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
 SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
