@@ -32,7 +32,6 @@ def freed_memory() -> Iterator[None]:
         free_pools()
         if resident_bytes() - _left[0] > GROWTH_BYTES:  # the garbage collector takes a quarter of a second
             gc.collect()
-            gc.freeze()  # what is left lasts: imported modules, shared fixtures
             return_memory()
         _left[0] = resident_bytes()
     else:
