@@ -162,7 +162,7 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
 
 
 def takes_codes(layer: Layer) -> bool:
-    """Whether a layer takes codes, of sequences or of categories, of which 0 is one."""
+    """Whether the source of a layer gives codes, of words or of categories; the code 0 is always a valid one."""
     return isinstance(layer, CodesLayer) or layer.conf.type_name == "kCategories"
 
 

@@ -113,7 +113,7 @@ class Halving:
         self._has_news = True
 
     def note_going_on(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Take the settings that go on already, each with its next rung; they are not returned any more."""
+        """Note the settings that go on already, each with its next rung, so that :meth:`going_on` leaves them out."""
         self._going_on.update(steps)
 
     def going_on(self, busy: bool) -> list[tuple[int, int]]:

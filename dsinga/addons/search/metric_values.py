@@ -87,7 +87,7 @@ class MetricValues(Extension):
 
 
 def copied(extension: ExtensionLike) -> ExtensionLike:
-    """Return an extension for one run: those of dsinga remember things, functions are the user's to share."""
+    """Return a copy of an extension for one run, since it keeps state; a function is returned as it is."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension
 
 

@@ -84,4 +84,4 @@ def test_what_is_no_range_is_refused(arguments: dict[str, Any], message: str) ->
         SearchRange(**arguments)
     assert message in str(error.value)
     with pytest.raises(UserError, match=r"too many positional arguments; it is called as SearchRange\(low, high, \*, "):
-        SearchRange(16, 128, 16)  # type: ignore[misc]
+        SearchRange(16, 128, 16)  # type: ignore[misc]  # what users who know range() write
