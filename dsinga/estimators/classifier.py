@@ -27,7 +27,7 @@ from dsinga.job import Job
 
 def _known(y: np.ndarray) -> np.ndarray:
     """Return classes (n,). Raises UserError where one is missing, which no class of objects could be compared with."""
-    if y.dtype.kind in "fO" and any(
+    if y.dtype.kind in "Of" and any(
         label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
         for label in y.tolist()
     ):
