@@ -173,9 +173,9 @@ def set_micro_batches(layer: Layer, count: int) -> None:
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where a layer takes codes directly from a store that has more codes than its vocab_size."""
-    if not layer.takes_codes:
+    size = layer.vocab_size
+    if not size:
         return
-    size: int = layer.size  # type: ignore[attr-defined]
     for name in layer.conf.srclayers:
         codes = records[name].codes if name in records else 0
         if codes > size:

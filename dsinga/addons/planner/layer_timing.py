@@ -14,7 +14,6 @@ import ml_dtypes
 import numpy as np
 
 from dsinga.job import Phase
-from dsinga.layers.dense.embedding import CodesLayer
 from dsinga.layers.interface.context import Context, Records, Rows
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Array, Layer, Shape
@@ -154,16 +153,11 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *record))
     if isinstance(layer, SequenceLength):
         return np.zeros(work.sources[index], np.int64)
-    if isinstance(layer, CodesLayer):
-        return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
-    if takes_codes(layer):
+    if layer.vocab_size:
+        return ops.asarray(rng.integers(0, layer.vocab_size, work.sources[index]))
+    if layer.takes_codes:  # 0 is a code of each category
         return ops.asarray(np.zeros(work.sources[index], np.float32))
     return random_numbers(rng, work.sources[index], ops)
-
-
-def takes_codes(layer: Layer) -> bool:
-    """Whether the source of a layer gives codes, of words or of categories; the code 0 is always a valid one."""
-    return isinstance(layer, CodesLayer) or layer.conf.type_name == "kCategories"
 
 
 def takes_shares(layer: Layer, label: Shape) -> bool:

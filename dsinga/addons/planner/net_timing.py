@@ -24,12 +24,12 @@ from dsinga.addons.planner.layer_timing import (
     random_numbers,
     random_records,
     run_concurrently,
-    takes_codes,
     takes_shares,
 )
 from dsinga.job import Phase
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
+from dsinga.layers.dense.arithmetic import Index
 from dsinga.layers.interface.context import Context, Records, Rows
 from dsinga.layers.interface.layer import Array, Layer
 from dsinga.layers.records.label import FeatureAsLabels
@@ -203,7 +203,7 @@ def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records
     records = random_records(stage.layer, rows_of(stage), rng)
     if not _holds_codes(net, position):
         return records
-    is_table = any(node.layer.conf.type_name == "kCategories" for node in net.nodes)  # with numbers beside the codes
+    is_table = any(node.layer.takes_codes and not node.layer.vocab_size for node in net.nodes)  # has numbers, too
     return records._replace(data=np.zeros(records.data.shape, np.float32 if is_table else np.int32))
 
 
@@ -212,10 +212,9 @@ def _holds_codes(net: NeuralNet, position: int) -> bool:
     for later in range(position + 1, len(net.nodes)):
         node = net.nodes[later]
         if position in node.sources:
-            if isinstance(node.layer, FeatureAsLabels) or takes_codes(node.layer):
+            if isinstance(node.layer, FeatureAsLabels) or node.layer.takes_codes:
                 return True
-            passing = (Concate, SliceLayer, Split, RegionJoin, RegionSlice, SequenceLength)
-            passes_on = isinstance(node.layer, passing) or node.layer.conf.type_name == "kIndex"
-            if passes_on and _holds_codes(net, later):
+            passing = (Concate, Index, SliceLayer, Split, RegionJoin, RegionSlice, SequenceLength)
+            if isinstance(node.layer, passing) and _holds_codes(net, later):
                 return True
     return False

@@ -20,7 +20,7 @@ from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
-    """A layer whose source gives codes in [0, ``size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
+    """A layer of codes in [0, ``vocab_size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
 
     From a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first ones; a copy of it
     in an unrolled net takes the step ``conf.unroll_index``.
@@ -29,7 +29,6 @@ class CodesLayer(Layer):
     source_count = 1
     source_kind = SourceKind.kSequences
     takes_codes = True
-    size: int
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -55,14 +54,16 @@ class CodesLayer(Layer):
         codes = numbers.astype(np.int64)  # a store may have numbers of any dtype
         if is_recorded:
             return (
-                codes if numbers.dtype.kind in "iu" else ctx.ops.xp.where(codes == numbers, codes, np.int64(self.size))
+                codes
+                if numbers.dtype.kind in "iu"
+                else ctx.ops.xp.where(codes == numbers, codes, np.int64(self.vocab_size))
             )
-        wrong = (codes < -1) | (codes >= self.size) | (codes != numbers)
+        wrong = (codes < -1) | (codes >= self.vocab_size) | (codes != numbers)
         if wrong.any():
             first = numbers[wrong].flat[0]
             raise self.fail(
-                f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.size - 1}; give "
-                "vocab_size the number of different words, users or films, those that training does not see among them"
+                f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.vocab_size - 1}; "
+                "give vocab_size the number of different words, users or films, with those that training does not see"
             )
         return ctx.ops.asarray(codes)
 
@@ -87,11 +88,11 @@ class OneHot(CodesLayer):
         if self.settings.vocab_size is None:
             text = "needs vocab_size, the number of different characters or words"
             raise self.fail(text, field="vocab_size")
-        self.size = self.settings.vocab_size
-        self.shape = (*self.codes_shape, self.size)
+        self.vocab_size = self.settings.vocab_size
+        self.shape = (*self.codes_shape, self.vocab_size)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(ctx.ops.one_hot(self.codes(sources[0], ctx), self.size))
+        return Output(ctx.ops.one_hot(self.codes(sources[0], ctx), self.vocab_size))
 
 
 @register("layer", kEmbedding=216)
@@ -120,10 +121,10 @@ class Embedding(CodesLayer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        self.size = settings.vocab_size
+        self.vocab_size = settings.vocab_size
         self.dense_gradient = settings.dense_gradient
         sparse = not self.dense_gradient
-        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
+        self.params = (ParamSpec("weight", (self.vocab_size, settings.feature_dim), cut_axis=1, sparse=sparse),)
         self.shape = (*self.codes_shape, settings.feature_dim)
         if len(self.shape) == 2:
             self.cut = Cut(Connection.kOneToAll, width="feature_dim")

@@ -63,7 +63,8 @@ class Layer(ConfiguredLayer, ABC):
             layer gives those of its records.
         cut: how it is cut over workers (:class:`Cut`).
         is_input: it reads a store: its one source is a :class:`Records`, and it has no source layers.
-        takes_codes: its source gives codes below its ``size``, which are checked in host memory.
+        takes_codes: its source gives codes, which are checked in host memory.
+        vocab_size: what the codes of its source are below, 0 where each category has its own.
         is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
         is_output: it takes no part in the gradient; only output layers can follow it.
         metric_names: all metrics that it may report; a job may let its extensions monitor them.
@@ -90,6 +91,7 @@ class Layer(ConfiguredLayer, ABC):
     cut: Cut = Cut()
     is_input: ClassVar[bool] = False
     takes_codes: ClassVar[bool] = False
+    vocab_size: int = 0
     is_loss: ClassVar[bool] = False
     is_output: bool = False
     marks_wrong_labels: ClassVar[bool] = False

@@ -39,6 +39,7 @@ class Categories(Layer):
 
     settings: Conf
     source_count = 1
+    takes_codes = True
     cut = Cut(gathered_because="makes all columns of a category from one code")
 
     @staticmethod
