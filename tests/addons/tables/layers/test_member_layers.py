@@ -14,6 +14,7 @@ from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
 from dsinga.training.initialisers import initialise
+from tests.support import emulated_cupy
 
 OPS = BACKENDS["numpy"]()
 B, K, N, OUT = 7, 3, 5, 4
@@ -175,5 +176,7 @@ def test_categories_are_one_hot_vectors_and_rows_of_the_table():
     y = layer.compute_feature([table], [codes], layer_context(OPS, 2)).feature
     np.testing.assert_array_equal(y[:, :5], [[0, 1, 0, 0, 1], [0, 0, 1, 1, 0]])
     np.testing.assert_array_equal(y[:, 5:], [[*table[8], *table[9]], [*table[0], *table[18]]])
-    with pytest.raises(UserError, match="gives 3 for category 1, whose codes are 0 to 2; give size the number of cod"):
-        layer.compute_feature([table], [np.array([[0, 3, 0, 0]], np.float32)], layer_context(OPS, 1))
+    for ops in (OPS, emulated_cupy.load()):
+        arrays = [ops.asarray(array) for array in (table, np.array([[0, 3, 0, 0]], np.float32))]
+        with pytest.raises(UserError, match="gives 3 for category 1, whose codes are 0 to 2; give size the number of c"):
+            layer.compute_feature(arrays[:1], arrays[1:], layer_context(ops, 1))
