@@ -29,12 +29,13 @@ NOT_CAPTURED = (
     "kHingeLoss", "kContrastiveLoss", "kCTCLoss", "kCRF", "kClassSoftmaxLoss", "kSampledLoss", "kFieldError",
     "kSegmentationScore", "kPolicyGradientLoss", "kPPOLoss", "kTDLoss", "kEntityF1", "kGatheredMetrics", "kPerplexity",
     "kForecastScores", "kReliability",
-    "kConfusionMatrix", "kRegressionError", "kAccuracy", "kArgSort", "kEmbedding", "kSequenceLength", "kRNNDummy",
+    "kConfusionMatrix", "kRegressionError", "kAccuracy", "kArgSort", "kEmbedding", "kCategories", "kSequenceLength",
+    "kRNNDummy",
 )  # fmt: skip
 QUICK = ("kDropout", "kConvolution-stride", "kBM-rows", "kGRU-", "kSoftmaxLoss-top", "kRGBImage-crop", "kOneHot-seq")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ops() -> Iterator[Ops]:
     """A worker of the emulated device, in the calling thread."""
     shared = emulated_cupy.load()

@@ -178,5 +178,5 @@ def test_categories_are_one_hot_vectors_and_rows_of_the_table():
     np.testing.assert_array_equal(y[:, 5:], [[*table[8], *table[9]], [*table[0], *table[18]]])
     for ops in (OPS, emulated_cupy.load()):
         arrays = [ops.asarray(array) for array in (table, np.array([[0, 3, 0, 0]], np.float32))]
-        with pytest.raises(UserError, match="gives 3 for category 1, whose codes are 0 to 2; give size the number of c"):
+        with pytest.raises(UserError, match="gives 3 for category 1, whose codes are 0 to 2; give size the number"):
             layer.compute_feature(arrays[:1], arrays[1:], layer_context(ops, 1))
