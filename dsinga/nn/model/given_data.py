@@ -12,8 +12,9 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole, values_by_name
 from dsinga.base.errors import UserError
-from dsinga.data import RecordNames
+from dsinga.data import RecordNames, RecordSource
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_of, is_path, order_of
+from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 from dsinga.data.stores.store_format import SMALL_BYTES
 
@@ -189,7 +190,8 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
         raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
-    length = next((_rows(records).shape[0] for records, _ in data.pairs.values()), 0)
+    sources = [_rows(records) for records, _ in data.pairs.values()]
+    length = next((len(rows) if isinstance(rows, RecordSource) else rows.shape[0] for rows in sources), 0)
     first = math.floor(length * (1 - float(share)))
     if not 0 < first < length:
         raise UserError(f"validation_split={share} of {length} records leaves none to train or to validate with")
@@ -204,10 +206,14 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
 
 
 def _rows(data: Any) -> Any:
-    """Return an array, or a list as an array, from which rows can be taken. Raises UserError for anything else."""
+    """Return records from which rows can be taken, lists as arrays. Raises UserError for anything else."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
-    if not getattr(data, "shape", ()) or not hasattr(data, "__getitem__"):
-        raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
+    is_source = isinstance(data, RecordSource) and not isinstance(data, DrawnRecords)
+    can_be_cut = "windows" not in data.job_settings() if is_source else hasattr(data, "__getitem__")
+    if not getattr(data, "shape", ()) or not can_be_cut:
+        raise UserError(
+            f"validation_split takes arrays and tables, not {type(data).__name__}; give validation_data=(x, y)"
+        )
     return data
 
 
@@ -216,6 +222,10 @@ def _part(data: Any, rows: slice) -> Any:
     if data is None:
         return None
     data = _rows(data)
+    if isinstance(data, RecordSource):
+        from dsinga.nn.model.given_sources import PartOfRecords  # which few processes need
+
+        return PartOfRecords(data, *rows.indices(len(data))[:2])
     if hasattr(data, "iloc"):
         return data.iloc[rows]
     from dsinga.data.sources.dask_arrays import in_chunks  # which few processes need

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_range, value_text
 from dsinga.base.errors import UserError
+from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
@@ -138,16 +139,20 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
     """Return the weight of each label's class times ``sample_weight``, float32, in the shape of the labels.
 
-    ``class_weight`` has a factor for some classes, by label; it is 1 for the others. "balanced" stands for n / (k·n_c)
-    of a class with n_c of n labels of k classes, as in scikit-learn. Labels of a step or point that is left out, -1,
-    do not count. Raises UserError for factors that are no numbers of at least 0, and for labels that are no classes in
-    memory.
+    ``class_weight`` has a factor for some classes, by label, or by the name of a class where ``labels`` are those of a
+    source of records; it is 1 for the others. "balanced" stands for n / (k·n_c) of a class with n_c of n labels of k
+    classes, as in scikit-learn. Labels of a step or point that is left out, -1, do not count. Raises UserError for
+    factors that are no numbers of at least 0, and for labels that are no classes in memory.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
             "class_weight has a factor for each class, as in {0: 1.0, 1: 5.0}, or is 'balanced', not "
             f"{class_weight!r}"
         )
+    if isinstance(labels, RecordSource):
+        from dsinga.nn.model.given_sources import factors_and_labels  # which few need
+
+        class_weight, labels = factors_and_labels(class_weight, labels)
     classes = _classes(labels, loss)
     weights = np.ones(classes.shape, np.float32)
     if not isinstance(class_weight, Mapping):

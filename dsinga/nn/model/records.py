@@ -131,6 +131,19 @@ def open_inputs(
     return records
 
 
+def with_tables_open(
+    pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
+) -> dict[str, Pair]:
+    """Return the pairs with tables, and other sources, opened with their labels in the order of training."""
+    tables = {}
+    for name, (x, y) in pairs.items():
+        is_defined = any(by.takes((x, y)) for by in definitions.get(name, {}).values())
+        if is_defined or isinstance(x, RecordSource) and not x.has_weights:
+            tables[name] = x, y
+    opened = open_inputs(tables, trained, definitions).in_order_of(definitions)
+    return {**pairs, **{name: (source, None) for name, source in opened.sources.items()}}
+
+
 def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
     """Add sample weights as records of the input layer "sample_weight", and return the records.
 

@@ -35,7 +35,7 @@ from dsinga.nn.model.given_data import (
 )
 from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened
+from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened, with_tables_open
 from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState, key_of_workspace, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
@@ -189,8 +189,8 @@ class Trainable(Predictable):
                 the free memory is full.
             sample_weight: a factor w for the loss l of each record, (n,), or each step or point with a label, (n, ...):
                 the loss is Σ w·l over the number of records, as in Keras; shares of right ones are Σ w·right / Σ w.
-            class_weight: a factor by label, 1 for the others, which multiplies ``sample_weight``; "balanced" stands for
-                n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
+            class_weight: a factor by label, or by name of a table's class, 1 for the others, which multiplies
+                ``sample_weight``; "balanced" is n / (k·n_c), where n_c of n labels are of the class, of k that occur.
             validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
             validation_split: the share of the records that validates in its place, the last ones before shuffling.
             validation_steps: how many batches of a generator of ``validation_data`` are read.
@@ -240,6 +240,9 @@ class Trainable(Predictable):
         A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
         """
         train, validation = self._weighed_pairs(data), self._weighed_pairs(held_out)
+        if share or class_weight is not None:
+            opened = with_tables_open(train.pairs, self.record_names(), self.trained_definitions())
+            train = train._replace(pairs=opened)
         if share:
             if validation.pairs:
                 raise UserError("give validation_split or validation_data, not both")
@@ -252,7 +255,8 @@ class Trainable(Predictable):
             return data
         if len(self.label_inputs()) > 1:
             raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
-        labels = next(iter(data.pairs.values()), (None, None))[1]
+        records, labels = next(iter(data.pairs.values()), (None, None))
+        labels = records if isinstance(records, RecordSource) else labels
         return data._replace(weights=weights_of_classes(class_weight, labels, self.loss_of_labels(), data.weights))
 
     def _begin(

@@ -88,6 +88,34 @@ def test_a_job_keeps_the_definition_by_which_a_resumed_run_reads_columns(tmp_pat
         dsinga.train(job, data=learnt_anew, workspace=tmp_path, resume=True, progress=False)
 
 
+def in_parquet(frame, tmp_path):
+    frame.to_parquet(tmp_path / "flights.parquet", index=False, row_group_size=25)
+    return tmp_path / "flights.parquet"
+
+
+@pytest.mark.parametrize("convert", [lambda frame, _: frame, lambda frame, _: in_dask(frame), in_parquet])
+def test_classes_have_weights_and_the_last_records_validate(convert, tmp_path):
+    frame = flights(80)
+    table = dsinga.table(frame, label="late")
+    weights = np.where(frame.late == "yes", 3.0, 1.0)
+
+    def fit(source, **options):
+        net = nn.Sequential([nn.Input(table.shape), nn.Dense(2)])
+        net.compile("sgd", "sparse_categorical_crossentropy")
+        rows = net.fit(source, epochs=2, batch_size=10, progress=False, **options).history
+        return rows, net.predict(frame)
+
+    given = dsinga.table(convert(frame, tmp_path), columns=table.definition)
+    rows, predicted = fit(given, class_weight={"yes": 3.0}, sample_weight=np.full(80, 2.0), validation_split=0.25)
+    parts = [dsinga.table(part, columns=table.definition) for part in (frame[:60], frame[60:])]
+    options = {"sample_weight": weights[:60] * 2, "validation_data": parts[1]}
+    expected, from_parts = fit(parts[0], **options)
+    assert rows["loss"] == pytest.approx(expected["loss"])
+    np.testing.assert_allclose(predicted, from_parts, rtol=1e-4, atol=1e-5)
+    with pytest.raises(dsinga.UserError, match="a factor for 'yse', which is no class; did you mean 'yes'"):
+        fit(given, class_weight={"yse": 3.0})
+
+
 def test_labels_may_be_given_beside_the_records_of_a_table():
     frame = flights()
     x, y = frame.drop(columns="late"), frame.late

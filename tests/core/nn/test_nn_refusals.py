@@ -144,7 +144,7 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, initial_epoch=2)": "fit has no argument 'initial_epoch'; a further fit goes on",
     "model().fit(X, Y, validation_split=1.5)": "validation_split is a share of the records between 0 and 1, not 1.5",
     "model().fit(X, Y, validation_split=0.999)": "of 60 records leaves none to train or to validate with",
-    "model().fit('a.zarr', validation_split=0.1)": "validation_split takes arrays, not str; give validation_data",
+    "model().fit('a.zarr', validation_split=0.1)": "validation_split takes arrays and tables, not str; give",
     "model().fit(X, Y, validation_split=0.1, validation_data=(X, Y))": "give validation_split or validation_data, not",
     "nn.Dense(3, dtype='float16')": "Dense has no argument 'dtype'; params are float32",
     "extensions.EarlyStopping(baselin=1)": "EarlyStopping has no argument 'baselin'; did you mean 'baseline'",
