@@ -66,22 +66,23 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
             classes, *orders = RecordNames.of(store.records)
             columns = [name for axes in orders if len(axes) == 2 and axes[1][0] == "column" for name in axes[1]]
             texts = {"classes": "\n".join(classes), "columns": "\n".join(columns)}
-            texts["columns of a table"] = "".join(definition.learnt() for definition in store.definition.values())
+            for definition in store.definition.values():
+                texts |= definition.learnt()
             digests[layer.name] = {what: text and sha256(text.encode()).hexdigest() for what, text in texts.items()}
     return digests
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
-    """Raise UserError where records have other columns or classes than those of the run that wrote a checkpoint.
+    """Raise UserError where numbers of records mean something else than in the run that wrote a checkpoint.
 
     ``digests`` are those of that run; older checkpoints have none.
     """
     for name, known in _digests(job).items():
         for what, digest in digests.get(name, {}).items():
-            if digest and known[what] and digest != known[what]:
+            if digest and known.get(what, digest) not in ("", digest):
                 raise UserError(
                     f"{path} is of a run whose records of layer {name!r} have other {what}, or these in another order; "
-                    "resume with its records, or with its job, which reads any table by its columns, or start anew"
+                    "resume with its records, or with its job, which puts tables and Datasets in order, or start anew"
                 )
 
 

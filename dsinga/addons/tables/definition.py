@@ -112,9 +112,9 @@ class TableDefinition(Settings):
             raise self.error(f"layer {layer!r}: {error}") from error
         return records
 
-    def learnt(self) -> str:
+    def learnt(self) -> dict[str, str]:
         """Return as a text what was learnt from the training data, without which no run can be resumed."""
-        return "\n".join(lines([("table", self)]))
+        return {"columns of a table": "\n".join(lines([("table", self)]))}
 
     def remark_on_scores(self, layer: str) -> str:
         """Return "": each record counts once in scores."""

@@ -6,12 +6,13 @@ Each setting is declared once. Those of a dimension, and how the data of trainin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest, register
-from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.array_kinds import is_a, is_data_array, is_number
 from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
@@ -263,9 +264,25 @@ class WindowDefinition(Settings):
             raise self.error(f"layer {layer!r}: {error}") from error
         return windows
 
-    def learnt(self) -> str:
-        """Return "": a resumed run may have other windows."""
-        return ""
+    def learnt(self) -> dict[str, str]:
+        """Return what the numbers of a record mean, which a resumed run has, too, as texts by name; "" if unknown.
+
+        It may have other windows, places and times, and other weights of the loss, which are not there.
+        """
+        dims, fills = self.dim, [[fill.variable, fill.value] for fill in self.fill]
+        names = ("inputs", "targets", "static", "coordinates", "channels", "climatology")
+        known = {name: getattr(self, name) for name in names} | {"mask": [self.mask, fills]}
+        known["leads"] = [self.direct, {dim.name: dim.lead for dim in dims if dim.lead}]
+        known["context"] = {dim.name: [dim.before, dim.after] for dim in dims if dim.before or dim.after}
+        texts = {name: json.dumps(value, sort_keys=True) for name, value in known.items()}
+        for dim in dims:  # the mean step of numbers changes with what is added, its sign does not
+            step = str(float(dim.step) > 0) if is_number(dim.step) else dim.step
+            order = {"points": "\n".join(dim.points), "step": step, "first point": dim.begin}
+            texts |= {f"{what} of {dim.name!r}": text for what, text in order.items()}
+        for variable in self.variable:
+            texts[f"units of {variable.name!r}"] = variable.units
+            texts[f"dimensions of {variable.name!r}"] = "\n".join(variable.dims)
+        return texts
 
     def remark_on_scores(self, layer: str) -> str:
         """Return a sentence for readers of scores if the windows of an input layer overlap; "" elsewhere."""

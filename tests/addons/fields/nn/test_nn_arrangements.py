@@ -132,6 +132,27 @@ def fitted(kind: str) -> nn.Sequential:
     return model
 
 
+def test_a_resumed_run_has_the_fields_of_the_first_one_in_their_order(tmp_path: Path) -> None:
+    def fit(data: Any, steps: int, **options: Any) -> None:
+        new_model("fields").fit(data, train_steps=steps, workspace=tmp_path, progress=False, **options)
+
+    fit(windows(FIELDS.isel(time=slice(6))), 1)
+    renamed = FIELDS.rename(t="u").assign(u=FIELDS.t.assign_attrs(units="m"))
+    for other, what in (
+        (ARRANGED["levels"][1](tmp_path)[0], "points of 'level'"),
+        (ARRANGED["latitudes"][1](tmp_path)[0], "step of 'lat'"),
+        (ARRANGED["longitudes"][1](tmp_path)[0], "first point of 'lon'"),
+        (ARRANGED["axes"][1](tmp_path)[0], "dimensions of 'z'"),
+        (ARRANGED["variables"][1](tmp_path)[0], "inputs"),
+        (windows(renamed, inputs=["z", "u"], targets="u"), "inputs"),
+        (windows(FIELDS.assign(t=FIELDS.t.assign_attrs(units="m"))), "units of 't'"),
+        (windows(FIELDS, lead={"time": 2}), "leads"),
+    ):
+        with pytest.raises(UserError, match=f"of layer 'data' have other {what}, or these in another order"):
+            fit(other, 2, resume=True)
+    fit(windows(FIELDS), 2, resume=True)  # later times are added
+
+
 def after_fit(model: Any, kind: str, data: Any) -> Any:
     model.fit(*data, progress=False)
     return [*model.params.values()]
