@@ -37,8 +37,8 @@ class _Rows(NamedTuple):
 class ParquetFrame(Frame):
     """The rows of all files of parquet in a folder, of one file, or of files that fit a pattern; also at a URL.
 
-    A part is a row group; small ones are joined, and large ones are cut. Names of folders such as ``year=2024`` give
-    columns. A pickle has the paths, and each process reads the columns that it needs.
+    A part is a row group; small ones of the same types are joined, and large ones are cut. Names of folders such as
+    ``year=2024`` give columns. A pickle has the paths, and each process reads the columns that it needs.
 
     Args:
         location: absolute path, URL, or such a pattern with "*".
@@ -145,7 +145,7 @@ def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) ->
                 starts = range(0, length, step)
                 parts += [[_Rows(number, group, start, min(start + step, length), True)] for start in starts]
             elif length:
-                if length > room:
+                if length > room or file.types != files[parts[-1][-1].file].types:
                     parts.append([])
                     room = most_rows
                 parts[-1].append(_Rows(number, group, 0, length, False))

@@ -35,6 +35,7 @@ class ParquetFile(NamedTuple):
         size: bytes of the file.
         footer: CRC-32 of its end, which says where each column begins, so that another file has another one.
         lengths: the rows of each row group.
+        types: CRC-32 of the names and types of its columns.
         values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
     """
 
@@ -42,6 +43,7 @@ class ParquetFile(NamedTuple):
     size: int
     footer: int
     lengths: tuple[int, ...]
+    types: int
     values: Values
 
 
@@ -59,13 +61,15 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
     kinds: Kinds = {}
     index: dict[str, None] = {}
     for (path, values), (size, footer, opened) in zip(found, ends, strict=True):
-        own = _kinds(path, opened.schema_arrow, values)
-        index |= dict.fromkeys(name for name in opened.schema_arrow.names if name not in own)
+        schema = opened.schema_arrow
+        own = _kinds(path, schema, values)
+        index |= dict.fromkeys(name for name in schema.names if name not in own)
         if files:
             _check_alike(files[0].path, kinds, path, own)
         kinds |= {name: kind for name, kind in own.items() if not kinds.get(name)}
         groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
-        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), values))
+        types = zlib.crc32(repr([*zip(schema.names, schema.types, strict=True)]).encode())
+        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), types, values))
     if not kinds:
         raise UserError(f"{redact(location)} has no columns")
     return files, list(kinds), list(index)
