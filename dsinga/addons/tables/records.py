@@ -181,7 +181,8 @@ def table(
     records = TableRecords(frame, definition, y)
     labels = None if y is None else getattr(records.columns[1], "array", None)  # those in memory
     if labels is not None and labels.ndim == 1 and (labels == labels[0]).all():
-        raise UserError(f"y has the label {labels[0]} in all {len(labels)} records, so there is nothing to learn")
+        label = repr(records.classes[int(labels[0])]) if records.classes else labels[0]
+        raise UserError(f"y has the label {label} in all {len(labels)} records, so there is nothing to learn")
     return records
 
 
@@ -216,12 +217,17 @@ def _with_labels(records: TableRecords, y: Any, _options: Options) -> TableRecor
 
 def _classes_of(y: Any) -> list[str]:
     """Return the classes of labels that are texts, sorted; nothing for other labels, or for categories."""
-    if is_dask_collection(y) and str(y.dtype) in ("object", "string", "str"):
-        (y,) = compute(y.unique() if is_dask_frame(y) else y)
-    elif is_dask_collection(y) or is_path(y) or str(getattr(y, "dtype", "")) == "category":
+    dtype, is_lazy = getattr(y, "dtype", None), is_dask_collection(y)
+    if is_path(y) or str(dtype) == "category" or (is_lazy and getattr(dtype, "kind", "i") not in "OSUT"):
         return []
+    if is_lazy:
+        (y,) = compute(y.unique() if is_dask_frame(y) else y)
     labels = np.asarray(y)
-    return sorted({str(label) for label in labels.ravel()}) if labels.dtype.kind in "OSUT" else []
+    if labels.dtype.kind not in "OSUT":
+        return []
+    texts = labels.astype(str).ravel() if labels.dtype.kind == "S" else labels.ravel()
+    missing = ("None", "nan", "NaT", "<NA>")  # which are refused when the labels are opened
+    return sorted({str(text) for text in texts.tolist() if isinstance(text, str) or str(text) not in missing})
 
 
 def _label_column(frame: Frame, definition: TableDefinition) -> Column:
@@ -258,7 +264,8 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.nd
         return codes.astype(np.int64) - 1
     if pyarrow.types.is_integer(column.type) or pyarrow.types.is_boolean(column.type):
         return np.asarray(column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False), np.int64)
-    return as_numbers(column, name).astype(np.float32)
+    with np.errstate(over="ignore"):  # the reader of labels refuses infinity
+        return as_numbers(column, name).astype(np.float32)
 
 
 def _column(
