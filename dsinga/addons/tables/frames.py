@@ -20,6 +20,12 @@ from dsinga.data.sources.dask_arrays import DaskGraph, compute, naming_failures,
 Result = TypeVar("Result")
 Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
 Merge = Callable[[Iterable[Result]], Result]
+INSTEAD = {  # for objects that are no frame, by a method that they have
+    "read_all": "; it can be read once only: give what its read_all() returns",
+    "collect": "; give what its collect() returns",
+    "to_frame": "; give a frame: what its to_frame() returns, or frame[[...]]",
+    "to_table": "; give the path of its files, or what its to_table() returns",
+}
 REMEDY = "see whether frame.compute() can"
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 MERGED = 16  # parts, or results of parts, that a task on a cluster merges
@@ -200,13 +206,7 @@ def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
         return DaskFrame(value)
     if is_a(value, "pandas", "DataFrame") or is_arrow_table(value):
         return MemoryFrame(value)
-    remedy = ""
-    if hasattr(value, "read_all"):
-        remedy = "; it can be read once only: give what its read_all() returns"
-    elif hasattr(value, "collect"):
-        remedy = "; give what its collect() returns"
-    elif hasattr(value, "to_frame"):
-        remedy = "; give a frame: what its to_frame() returns, or frame[[...]]"
+    remedy = next((text for method, text in INSTEAD.items() if hasattr(value, method)), "")
     raise UserError(
         "a table is a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet, not a "
         f"{type(value).__name__}{remedy}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,7 +64,7 @@ def learn(
     read = [*names, *([] if label is None else [label])]
     share = min(1.0, SAMPLE_ROWS / len(frame))
     total = frame.reduce(read, partial(summarise, categories=frozenset(categories), share=share), merge)
-    learner = ColumnLearner(total, dates, unknown == "error", frozenset(categories))
+    learner = ColumnLearner(total, dates, unknown == "error")
     confs = [conf for name in names for conf in learner.describe(name)]
     if frame.index:
         learner.left_out["the index of a data frame"] = [*frame.index]
@@ -110,29 +111,25 @@ class ColumnLearner:
         total: the summary.
         dates: the parts of dates that are wanted: of all, or by column.
         keeps_all: whether all categories are to be known.
-        categories: the columns that are asked to be categories.
         left_out: the columns of which nothing can be learnt, by the reason.
     """
 
     total: PartSummary
     dates: DateParts
     keeps_all: bool
-    categories: frozenset[str]
-    left_out: dict[str, list[str]] = field(default_factory=dict)
+    left_out: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def describe(self, name: str) -> Iterator[TableColumnConf]:
         """Yield what a column is, or each part of a date; nothing where nothing can be learnt of it."""
         column = self.total.columns[name]
         if isinstance(self.dates, Mapping) and name in self.dates and column.kind not in ("date", ""):
             raise UserError(f"dates names column {name!r}, which has {WORDS[column.kind]}; leave it out")
-        if column.kind in ("category", "boolean"):
-            differs = column.counts is None or len(column.counts) > 1
-        else:
-            differs = column.low + TINY < column.high
+        differs = column.low + TINY < column.high or len(column.counts or ()) > 1
+        differs |= column.kind == "category" and column.counts is None
         if not column.kind:
-            self._leave_out("no value in all records", name)
+            self.left_out["no value in all records"].append(name)
         elif not differs and not column.missing:
-            self._leave_out("one value in all records", name)
+            self.left_out["one value in all records"].append(name)
         elif column.kind == "category":
             yield from self._describe_category(name, column)
         elif column.kind == "boolean":
@@ -143,26 +140,19 @@ class ColumnLearner:
                 codes = self._conf_of_category(name, column)
                 yield from [codes] if codes.category else []
 
-    def _leave_out(self, reason: str, name: str) -> None:
-        self.left_out.setdefault(reason, []).append(name)
-
     def _describe_category(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
         """Yield what a column of categories is, unless each occurs once."""
         counts = column.sampled_counts if column.counts is None else column.counts
         if max(counts.values(), default=0) < 2 and not column.missing:
-            self._leave_out("another text in each record", name)
+            self.left_out["another text in each record"].append(name)
             return
         conf = self._conf_of_category(name, column)
         if not conf.category:
-            self._leave_out("no text in enough records", name)
+            self.left_out["no text in enough records"].append(name)
             return
-        if name not in self.categories and len(conf.category) > 2 and all(map(is_number, conf.category)):
-            logger.warning(
-                "column %r has texts that are numbers, such as %r, which count as categories; make numbers of them, or "
-                "name it in categories=",
-                name,
-                conf.category[0],
-            )
+        if column.has_texts and len(conf.category) > 2 and all(map(is_number, conf.category)):
+            warning = "column %r has texts that are numbers, such as %r; make numbers of them, unless they are codes"
+            logger.warning(warning, name, conf.category[0])
         yield conf
 
     def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
@@ -198,7 +188,7 @@ class ColumnLearner:
             if low < high or column.missing:
                 yield _conf_of_numbers(name, "date", part, column.missing, numbers, low, high)
             elif parts:
-                self._leave_out("one value in all records", f"{name}.{part}")
+                self.left_out["one value in all records"].append(f"{name}.{part}")
 
 
 def _conf_of_numbers(

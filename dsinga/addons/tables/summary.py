@@ -14,7 +14,6 @@ from dsinga.base.errors import UserError
 from dsinga.data.conversion import nonfinite_error
 
 MOST_COUNTED = 200_000  # different texts of a column that are counted in all rows; of more those in the sample are
-
 MOST_NUMBERS = 31  # different whole numbers of a column that count as categories, too
 
 
@@ -28,6 +27,7 @@ class ColumnSummary:
         first_missing: the number of the first record without a value; None where each has one.
         counts: of categories, booleans and few whole numbers, how often each occurs; None where there are too many.
         sampled_counts: how often each occurs in the sample of rows.
+        has_texts: whether categories are texts, and no one has asked for categories.
         low: the smallest number; of dates in microseconds.
         high: the largest number.
         sample: the numbers, or the times, of the sample of rows, without missing ones, an array for each part.
@@ -38,6 +38,7 @@ class ColumnSummary:
     first_missing: int | None = None
     counts: Counter[str] | None = field(default_factory=Counter)
     sampled_counts: Counter[str] = field(default_factory=Counter)
+    has_texts: bool = False
     low: float = np.inf
     high: float = -np.inf
     sample: list[np.ndarray] = field(default_factory=list)
@@ -53,6 +54,7 @@ class ColumnSummary:
             self.counts.update(other.counts)
             self.counts = None if len(self.counts) > MOST_COUNTED else self.counts
         self.sampled_counts.update(other.sampled_counts)
+        self.has_texts |= other.has_texts
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.sample += other.sample
 
@@ -125,6 +127,8 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
     summary = ColumnSummary("category" if is_category else kind, int(missing.sum()), first_missing)
     if summary.kind in ("category", "boolean"):
         summary.counts, summary.sampled_counts = _text_counts(column, name, drawn)
+        value_type = getattr(column.type, "value_type", column.type)
+        summary.has_texts = not is_category and kind_of(value_type) == "category"
         return summary
     if kind == "date":
         values = Dates(column, name).microseconds
@@ -135,7 +139,8 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
     known = values[~missing] if summary.missing else values
     summary.low, summary.high = float(known.min()), float(known.max())
     summary.sample = [values[drawn & ~missing]]
-    summary.counts = None if kind == "date" else _counts_of_few(known)
+    is_few = kind == "number" and _are_few_and_whole(known)
+    summary.counts = _text_counts(column, name, drawn)[0] if is_few else None
     return summary
 
 
@@ -154,13 +159,10 @@ def _text_counts(column: Any, name: str, drawn: np.ndarray) -> tuple[Counter[str
     return (counts if len(counts) <= MOST_COUNTED else None), sampled
 
 
-def _counts_of_few(numbers: np.ndarray) -> Counter[str] | None:
-    """Return how often each number occurs, if they are whole and few."""
-    for values in (numbers[:1000], numbers):
-        distinct, counts = np.unique(values, return_counts=True)
-        if len(distinct) > MOST_NUMBERS or (distinct != np.trunc(distinct)).any():
-            return None
-    return Counter(dict(zip((str(int(value)) for value in distinct), counts.tolist(), strict=True)))
+def _are_few_and_whole(numbers: np.ndarray) -> bool:
+    """Whether numbers are whole, and few of them differ."""
+    parts = (np.unique(part) for part in (numbers[:1000], numbers))
+    return all(len(distinct) <= MOST_NUMBERS and (distinct == np.trunc(distinct)).all() for distinct in parts)
 
 
 def _drawn(rows: int, start: int, share: float) -> np.ndarray:

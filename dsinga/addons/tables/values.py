@@ -154,18 +154,22 @@ def codes_of(column: Any, name: str, known: Sequence[str]) -> tuple[np.ndarray, 
 
 
 def _texts_of(values: Any) -> Any:
-    """Return an Arrow array of values of one kind as large strings: the same text for a number of any type."""
+    """Return an Arrow array of values of one kind as large strings: the same text for a number of any type.
+
+    Durations, and times of a day, are in seconds.
+    """
     import pyarrow
+    import pyarrow.compute
 
     if pyarrow.types.is_decimal(values.type):
         texts = [None if value is None else f"{value.normalize():f}" for value in values.to_pylist()]
         return pyarrow.array(texts, pyarrow.large_string())
+    if pyarrow.types.is_duration(values.type) or pyarrow.types.is_time(values.type):
+        values = pyarrow.array(as_numbers(values, ""))
     if pyarrow.types.is_floating(values.type):
         return pyarrow.array(map(_text_of, values.to_numpy(zero_copy_only=False)), pyarrow.large_string())
     if pyarrow.types.is_boolean(values.type):  # as Python and pandas write them
-        return pyarrow.array(
-            [None if value is None else str(value) for value in values.to_pylist()], pyarrow.large_string()
-        )
+        return pyarrow.compute.if_else(values, "True", "False").cast(pyarrow.large_string())
     if kind_of(values.type) == "date":
         values = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), safe=False)
     return values.cast(pyarrow.large_string())

@@ -49,7 +49,8 @@ def model():
         ({}, {"scaling": "robus"}, "scaling is 'robus'; did you mean 'robust'"),
         ({}, {"y": np.zeros(600)}, "labels are given by y and by label"),
         ({}, {"y": "late", "label": None}, "y is 'late', the name of a column; give label='late'"),
-        ({}, {"y": np.zeros(600), "label": None}, "y has the label 0.0 in all 600 records"),
+        ({}, {"y": ["a"] * 600, "label": None}, "y has the label 'a' in all 600 records"),
+        ({}, {"y": [None] + ["a"] * 599, "label": None}, "the label 'None' in record 0, which is not among"),
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_refused(changes, options, message):
@@ -85,9 +86,10 @@ def test_partitions_of_other_kinds_are_refused():
 
 def test_columns_of_which_nothing_can_be_learnt_are_left_out(caplog):
     frame = FRAME.assign(year=2013, gap=np.nan, tail=[f"N{row}" for row in range(600)], zip=["1", "2", "3"] * 200)
+    frame["code"] = pandas.Categorical([1, 2, 3] * 200)
     with caplog.at_level(logging.WARNING, "dsinga"):
         table = dsinga.table(frame, label="late")
-    assert {column.name for column in table.definition.column} == {*FRAME, "zip"} - {"late"}
+    assert {column.name for column in table.definition.column} == {*FRAME, "zip", "code"} - {"late"}
     for sentence in (
         "one value in all records: year",
         "no value in all records: gap",
@@ -95,6 +97,7 @@ def test_columns_of_which_nothing_can_be_learnt_are_left_out(caplog):
         "column 'zip' has texts that are numbers",
     ):
         assert sentence in caplog.text
+    assert "'code'" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -152,8 +155,9 @@ def test_the_shape_of_a_frame_hides_no_other_fault(model):
 
 def test_missing_labels_in_several_columns_name_theirs():
     labels = FRAME[["stops", "distance"]]
-    with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
-        dsinga.table(FRAME.drop(columns="late"), labels)
+    for y in (labels, in_dask(labels)):
+        with pytest.raises(dsinga.UserError, match="no label in record 0 of column 'distance'"):
+            dsinga.table(FRAME.drop(columns="late"), y)
 
 
 def test_a_table_has_no_more_columns_than_a_job(monkeypatch):
@@ -163,6 +167,17 @@ def test_a_table_has_no_more_columns_than_a_job(monkeypatch):
     monkeypatch.setattr("dsinga.addons.tables.learning.MOST_KEPT", 500)
     with pytest.raises(dsinga.UserError, match="6 columns with more than 500 quantiles and categories"):
         dsinga.table(FRAME)
+
+
+def test_whole_numbers_of_any_type_are_the_categories_that_they_were_in_training():
+    stops = FRAME.stops.to_numpy()
+    hours, ids = pandas.Series(pandas.to_timedelta(stops, "h")), 2**60 + 1 + 3 * stops
+    frame = pandas.DataFrame({"hours": hours, "id": ids, "stops": stops})
+    table = dsinga.table(frame, unknown="error")
+    other = frame.assign(hours=hours.astype("timedelta64[s]"), id=ids.astype("uint64"), stops=stops.astype("float32"))
+    codes = dsinga.table(other, columns=table.definition).read(np.arange(600))[0][:, 3:]
+    for column in range(3):
+        assert len({*zip(codes[:, column], stops, strict=True)}) == 4
 
 
 def test_a_new_category_is_missing_or_refused():
