@@ -109,6 +109,8 @@ def _axis(values: Sequence[Any], range_: SearchRange | None, is_listed: bool = T
     """Return the axis of values: with the scale of their range, else with each of a few values, or with numbers."""
     are_numbers = all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
     texts = list(dict.fromkeys(cell(value) for value in (sorted(values) if are_numbers else values)))
+    if range_ and not (are_numbers and all(range_.low <= value <= range_.high for value in values)):
+        range_ = None  # another space of the search has other values
     if range_ is None and (not are_numbers or (is_listed and len(texts) <= MOST_CHOICES)):
         heights = {text: BOTTOM - (BOTTOM - TOP) * (i + 0.5) / len(texts) for i, text in enumerate(texts)}
         shown = texts[:: -(-len(texts) // MOST_CHOICES)]

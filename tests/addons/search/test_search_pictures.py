@@ -67,6 +67,7 @@ def test_of_very_many_settings_some_are_drawn() -> None:
 @pytest.mark.parametrize("scores", [[], [None], [math.nan, None], [1.0], [1.0, 1.0], [1e-3, 1e9, math.inf]])
 def test_any_scores_are_drawn(scores: list[float | None]) -> None:
     result = SearchResult("train/loss", higher=False)
+    result.ranges = {"rate": SearchRange(0.5, 2.0, log=True), "flag": SearchRange(0.5, 2.0)}  # of another space
     for number, score in enumerate(scores):
         setting = {"seed": number} if number else {"rate": 0.1, "flag": None}
         row = {"number": number, **setting, "state": "finished" if score else "failed", "score": score, "steps": 1}
