@@ -47,6 +47,8 @@ class SampledSettings:
             raise UserError(f"say how many settings the sampler suggests, as in {option('samples', '20')}")
         if at_once < 1:
             raise UserError(f"a sampler has at least 1 setting at once, not {at_once}")
+        if isinstance(space, list):
+            raise UserError("a sampler searches one dict; give each dict of the list to a search of its own")
         check_space(space, count)
         if not space:
             raise UserError("a sampler needs values to choose from, as in {'rate': SearchRange(1e-4, 1e-1, log=True)}")

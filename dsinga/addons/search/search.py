@@ -43,7 +43,8 @@ from dsinga.reading.checked_job import CheckedJob
 
 # What to write in place of arguments that searches had, and that those of others have.
 HALVING = "halving=3 stops poor settings early"
-INSTEAD = {"median_stopping": HALVING, "patience": HALVING, "n_iter": "samples is how many settings are drawn"}
+SAMPLES = "samples is how many settings are drawn"
+INSTEAD = {"median_stopping": HALVING, "patience": HALVING, "n_iter": SAMPLES, "n_trials": SAMPLES}
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
 
@@ -115,8 +116,8 @@ def search(
             does not have, and for a fault that the jobs of all settings have.
         RunError: where all runs fail.
     """
-    known = [*list(inspect.signature(search).parameters)[:-1], *(each.name for each in fields(TrainingOptions))]
-    check_names("search", known, options, INSTEAD)
+    known = dict.fromkeys([*inspect.signature(search).parameters, *(each.name for each in fields(TrainingOptions))])
+    check_names("search", [name for name in known if name != "options"], options, INSTEAD)
     check_halving(halving, first_rung, asynchronous, only is not None)
     source, training_options = find_cluster(client), TrainingOptions.of("search", {**options, "progress": False})
     sampled = None if sampler is None else SampledSettings(sampler, space, samples, at_once)

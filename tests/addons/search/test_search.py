@@ -102,8 +102,8 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, resume=True)
     with pytest.raises(UserError, match="search has no argument 'worker'; did you mean 'workers'"):
         dsinga.search(short, {"seed": [1, 2]}, client, worker=3)
-    with pytest.raises(UserError, match="search has no argument 'patience'; halving=3 stops poor settings early"):
-        dsinga.search(short, {"seed": [1, 2]}, client, patience=3)
+    with pytest.raises(UserError, match="search has no argument 'n_trials'; samples is how many settings are drawn"):
+        dsinga.search(short, {"seed": [1, 2]}, client, n_trials=3)
     with pytest.raises(UserError, match=r"^<lambda> has no argument 'steps'; did you mean 'step'\?"):
         dsinga.search(lambda step: short, [{"step": 1}, {"steps": 1}], client)
     with pytest.raises(UserError, match="^<lambda>: missing a required argument: 'rate'; it is called as"):

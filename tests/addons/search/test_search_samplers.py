@@ -76,7 +76,7 @@ def test_values_are_those_of_the_space() -> None:
         ({"space": {}}, "a sampler needs values to choose from, as in {'rate': SearchRange("),
         ({"count": None}, "say how many settings the sampler suggests, as in samples=20"),
         ({"at_once": 0}, "a sampler has at least 1 setting at once, not 0"),
-        ({"space": [{"a": [1]}]}, "what a search tries is a dict of lists"),
+        ({"space": [{"a": [1]}]}, "a sampler searches one dict; give each dict of the list"),
         ({"space": {"a": scipy.stats.uniform()}}, "a sampler cannot look into the distribution of 'a'; give a list"),
         ({"space": {"a": lambda random: 1}}, "a sampler cannot look into the distribution of 'a'; give a list"),
     ],
