@@ -130,7 +130,7 @@ CASES = {
     "vocabulary": Case(nothing, "vocab.txt", lambda folder: read_vocabulary(folder / "vocab.txt")),
     "settings in YAML": Case(nothing, "space.yaml", lambda folder: read_space(folder / "space.yaml")),
     "settings in CSV": Case(nothing, "space.csv", lambda folder: read_space(folder / "space.csv")),
-    "outcome of a setting": Case(nothing, "setting.json", lambda folder: read_outcome(folder, {})),
+    "outcome of a setting": Case(nothing, "setting.json", lambda folder: read_outcome(folder, {}, "val/loss")),
     "file to import": Case(nothing, "mine.py", lambda folder: import_file(folder / "mine.py")),
     "certificate": Case(nothing, "ca.pem", read_certificate),
 }

@@ -17,7 +17,7 @@ from dsinga.addons.search.importance import importance
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.pictures import draw_search
 from dsinga.addons.search.ranges import SearchRange
-from dsinga.addons.search.space import Setting, cell, describe_setting
+from dsinga.addons.search.space import MOST_SETTINGS, Setting, cell, describe_setting
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
@@ -178,8 +178,13 @@ def _is_number(score: float | None) -> bool:
 
 
 def setting_folder(workspace: Path, number: int, count: int) -> Path:
-    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20."""
-    return workspace / f"setting-{number:0{len(str(count - 1))}}"
+    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20.
+
+    One of a search with fewer or more settings, with fewer or more zeros, is gone on with.
+    """
+    widths = (len(str(count - 1)), *range(1, len(str(MOST_SETTINGS))))
+    paths = [workspace / f"setting-{number:0{width}}" for width in widths]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def keep_earlier_search(workspace: Path) -> Path | None:
@@ -195,29 +200,29 @@ def keep_earlier_search(workspace: Path) -> Path | None:
 
 
 def write_outcome(
-    folder: Path, setting: Setting, row: Row, rungs: Sequence[Rung] = (), earlier: Sequence[Row] = ()
+    folder: Path, setting: Setting, row: Row, monitor: str, rungs: Sequence[Rung] = (), earlier: Sequence[Row] = ()
 ) -> None:
-    """Write the outcome of a run to its folder, with the rungs of the search and the rows of those before."""
+    """Write the outcome of a run to its folder, with the metric and the rungs of the search and the rows before."""
     folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"setting": _plain(setting), "row": _plain(row)}
+    content: dict[str, Any] = {"setting": _plain(setting), "monitor": monitor, "row": _plain(row)}
     if rungs:
         content |= {"rungs": rungs, "earlier": [_plain(each) for each in earlier]}
     replace_file(folder / OUTCOME_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_outcome(
-    folder: Path, setting: Setting, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
+    folder: Path, setting: Setting, monitor: str, rungs: Sequence[Rung] = (), states: Sequence[str] = ENDED
 ) -> tuple[list[Row], History] | None:
     """Return the rows of a run, one for each rung that it has ended, and its history; None where the folder has none.
 
     ``states`` are those of a last row that counts.
 
-    Raises UserError where the folder is of another setting, or of a search with other rungs.
+    Raises UserError where the folder is of another setting, or of a search with another metric or other rungs.
     """
     path = folder / OUTCOME_FILE
     try:
         content = read_json(path)
-        kept_setting, row = content["setting"], content["row"]
+        kept_setting, kept_monitor, row = content["setting"], content.get("monitor", monitor), content["row"]
         rows = [*content.get("earlier", ()), *([row] if row["state"] in states else ())]
         kept_rungs = [tuple(rung) for rung in content.get("rungs", ())]
     except FileNotFoundError:
@@ -228,6 +233,11 @@ def read_outcome(
         raise UserError(
             f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
             "the same settings, or give another workspace"
+        )
+    if kept_monitor != monitor:
+        raise UserError(
+            f"{folder} has a score by {kept_monitor}, not {monitor}; go on with monitor={kept_monitor!r}, or give "
+            "another workspace"
         )
     if kept_rungs != [*rungs]:
         raise UserError(

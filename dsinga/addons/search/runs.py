@@ -240,7 +240,7 @@ class SearchRuns:
         is_best = self._count(row, entry.rung, history)
         folder = self._plan.folder_of(number)
         if folder is not None and is_kept:
-            write_outcome(folder, entry.setting, row, rungs, earlier)
+            write_outcome(folder, entry.setting, row, self._result.monitor, rungs, earlier)
         self._show()
         where = f"rung {entry.rung + 1} of {len(rungs)}" if state == "stopped" else state
         value = "" if score is None else f", {self._result.monitor} {score:.4g}"
@@ -282,7 +282,7 @@ class SearchRuns:
         states = ENDED if self._plan.is_part else (*ENDED, "failed")
         for number in numbers:
             folder, setting = self._plan.folder_of(number), self._plan.settings[number]
-            outcome = folder and read_outcome(folder, setting, self._plan.rungs, states)
+            outcome = folder and read_outcome(folder, setting, self._result.monitor, self._plan.rungs, states)
             if outcome:
                 rows, self._result.histories[number] = outcome
                 self._rows[number] = [{**row, **setting} for row in rows]  # a tuple is a list in a file

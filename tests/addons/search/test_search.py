@@ -56,6 +56,7 @@ def test_many_settings_have_the_results_of_as_many_trainings(short: Job, client:
     assert [(row["number"], row["state"], row["steps"]) for row in result] == [(n, "finished", 4) for n in range(6)]
     assert [(row[RATE], row["seed"]) for row in result] == [(rate, seed) for rate in rates for seed in seeds]
     assert setting_folder(tmp_path, 7, 12) == tmp_path / "setting-07"
+    assert setting_folder(tmp_path, 5, 12) == tmp_path / "setting-5", "a search with more settings goes on"
     for number in (0, 4):
         setting = {RATE: rates[number // 3], "seed": seeds[number % 3]}
         folder = setting_folder(tmp_path, number, 6)
@@ -211,6 +212,8 @@ def test_a_new_search_keeps_the_earlier_one(short: Job, client: Client, tmp_path
     dsinga.search(short, {"seed": [1]}, client, workspace=tmp_path, progress=False)
     with pytest.raises(UserError, match="setting-0 is of the setting seed=1, not seed=2; go on with the same"):
         dsinga.search(short, {"seed": [2]}, client, workspace=tmp_path, progress=False, resume=True)
+    with pytest.raises(UserError, match="setting-0 has a score by train/loss, not train/accuracy; go on with monitor="):
+        dsinga.search(short, {"seed": [1]}, client, monitor="train_accuracy", workspace=tmp_path, resume=True)
     dsinga.search(short, {"seed": [2]}, client, workspace=tmp_path, progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["search-1", "search.csv", "setting-0"]
     assert sorted(path.name for path in (tmp_path / "search-1").iterdir()) == ["search.csv", "setting-0"]
