@@ -39,8 +39,8 @@ def embedding(w: ExportedLayer) -> str:
 
 def one_hot(w: ExportedLayer) -> str:
     """Write one-hot vectors of codes; those of the code -1 are 0."""
-    axis = len(w.layer.codes_shape)
-    return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", np.arange(w.layer.size)), ("Cast", {"to": FLOAT}))
+    axis, vocabulary = len(w.layer.codes_shape), np.arange(w.layer.vocab_size)
+    return w.chain(step_codes(w), ("Unsqueeze", [axis]), ("Equal", vocabulary), ("Cast", {"to": FLOAT}))
 
 
 def sequence_length(w: ExportedLayer) -> str:

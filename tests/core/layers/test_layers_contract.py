@@ -35,7 +35,7 @@ FETCHES = {
     "kReliability": 2,
     "kSegmentationScore": 2,
     "kGatheredMetrics": 2,
-    "kCategories": 2,  # rows of the table and their gradients, as kEmbedding
+    "kCategories": 4,  # rows of the table and their gradients, as kEmbedding; the codes of both passes, which it checks
     "kCTCLoss": 2,
     "kArgSort": 2,
     "kAccuracy": 2,
