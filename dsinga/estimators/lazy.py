@@ -97,7 +97,10 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
 
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
-    """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own."""
+    """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own.
+
+    Booleans beside numbers are small integers, since one array of both would have objects.
+    """
     import pandas  # type: ignore[import-untyped]
 
     types = pandas.api.types
@@ -110,7 +113,9 @@ def plain_dtypes(data: Any) -> dict[Any, str] | str:
     dtypes = data.dtypes
     if not hasattr(dtypes, "items"):
         return plain(dtypes)
-    return {name: dtype for name, kind in dtypes.items() if (dtype := plain(kind))}
+    booleans = {name for name, kind in dtypes.items() if types.is_bool_dtype(kind)}
+    of_booleans = dict.fromkeys(booleans if len(booleans) < len(dtypes) else (), "uint8")
+    return {name: dtype for name, kind in dtypes.items() if (dtype := plain(kind))} | of_booleans
 
 
 def _as_plain(part: Any) -> Any:

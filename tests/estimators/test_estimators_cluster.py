@@ -241,7 +241,7 @@ def test_nan_among_targets_is_named_by_its_record(threads: Client) -> None:
 @pytest.mark.parametrize("cls", [Classifier, Regressor])
 def test_a_data_frame_is_scored_with_targets_in_numpy_and_keeps_its_kinds_of_columns(threads: Client, cls: Any) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
-    local, targets = pd.DataFrame(X, columns=list("abcdef")), np.repeat([0, 1, 2], 300)
+    local, targets = pd.DataFrame(X, columns=list("abcdef")).assign(f=X[:, 5] > 0), np.repeat([0, 1, 2], 300)
     frame = dd.from_pandas(local, npartitions=3)
     estimator = cls(random_state=0, epochs=2).fit(frame, targets)
     assert estimator.score(frame, targets) == pytest.approx(estimator.score(local, targets))
