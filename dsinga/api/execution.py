@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.api.engines import TrainingOptions, find_runner, in_thread
 from dsinga.api.jobs_with_data import Result
-from dsinga.base.error_frames import public
+from dsinga.base.arguments import checked
 from dsinga.extensions import ExtensionLike
 from dsinga.extensions.standard import changed_by_extensions
 from dsinga.job import Job
@@ -289,7 +289,7 @@ class _Observer:
         self._monitor.progress(row)
 
 
-@public
+@checked
 def train(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,

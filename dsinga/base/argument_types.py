@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from dsinga.base.arguments import value_text
+from dsinga.base.arguments import bind, value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 
@@ -41,11 +41,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
         @public
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                given = signature.bind(*args, **kwargs).arguments
-            except TypeError:
-                given = {}  # calling the function says what is missing
-            for name, value in given.items():
+            for name, value in bind(f"{prefix}{function.__name__}", signature, args, kwargs).items():
                 hint = hints().get(name, Any)
                 if not _fits(value, hint):
                     text = f"{prefix}{function.__name__}: {name} is {_text(hint)}, not {value_text(value)}"

@@ -26,13 +26,22 @@ from dsinga.job import Job
 
 
 def _known(y: np.ndarray) -> np.ndarray:
-    """Return classes (n,). Raises UserError where one is missing, which no class of objects could be compared with."""
-    if y.dtype.kind in "Of" and any(
+    """Return classes. Raises UserError where one is missing, or not all can be compared with each other."""
+    labels = y.ravel().tolist() if y.dtype.kind in "Of" else []
+    if any(
         label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
-        for label in y.tolist()
+        for label in labels
     ):
         raise UserError("y has a record without a class; leave such records out, as by dropna()")
+    kinds = {isinstance(label, str): label for label in labels}
+    if len(kinds) > 1:
+        raise UserError(f"y has classes of two kinds, {kinds[False]!r} and {kinds[True]!r}; give y.astype(str)")
     return y
+
+
+def _unique(y: np.ndarray) -> np.ndarray:
+    """Return the different classes of a part of y."""
+    return np.unique(_known(y))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -180,7 +189,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         """Return the share of records whose prediction is right; of collections, computed block by block."""
         y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
-            return super().score(X, y, sample_weight)
+            return super().score(X, _known(np.asarray(y)), sample_weight)
         with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):
             targets, outputs = predicted(self, X, y)
             right = outputs == targets
@@ -193,7 +202,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
-        check_classification_targets(y)
+        check_classification_targets(_known(y))
         kind = type_of_target(y)
         if kind == "multiclass-multioutput":
             raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")
@@ -241,10 +250,8 @@ class Classifier(ClassifierMixin, NetEstimator):
             if self._multilabel:
                 self.classes_ = np.arange(y.shape[1])
             else:
-                import dask.array as da
-
-                known = y.reshape(-1).map_blocks(_known, dtype=y.dtype)
-                self.classes_ = np.unique(compute(da.unique(known), client) if classes is None else classes)
+                known = y.reshape(-1).map_blocks(_unique, dtype=y.dtype)
+                self.classes_ = _unique(compute(known, client)) if classes is None else np.unique(classes)
         if self._multilabel:
             return y
         return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))

@@ -63,6 +63,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     """
     if job.experience is not None:
         raise job.experience.error(job.experience.no_records)
+    if "\0" in job.name:
+        raise job.error(f"the name {job.name!r} has a NUL, which no folder can have; leave it out", "name")
     trains = phases is None
     phases = training_phases(job) if phases is None else phases
     for layer, message in iterate_messages(job):

@@ -199,6 +199,7 @@ def test_predictions_need_no_cluster() -> None:
         (DX[:0], DY[:0], "0 sample|empty|no records"),
         (DX, da.where(DX[:, 0] > 5, np.nan, 1.0), "y has a record without a class; leave such records out"),
         (DX, da.from_array(np.where(X[:, 0] > 5, None, Y), chunks=300), "y has a record without a class"),
+        (DX, da.from_array(np.array([7] * 300 + ["a"] * 600, object), chunks=300), "y has classes of two kinds, 7 and"),
     ],
 )
 def test_bad_collections_are_refused(threads: Client, x: Any, y: Any, message: str) -> None:

@@ -324,7 +324,7 @@ def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequen
         package = type(value).__module__.partition(".")[0].removesuffix("lib")
         if package in LIBRARIES:
             return LIBRARIES[package](function)
-        if not isinstance(value, (np.ndarray, np.generic, float, int)):
+        if not isinstance(value, (np.ndarray, np.generic)):
             raise TypeError(
                 f"it returns {type(value).__module__}.{type(value).__name__}, of which no gradient is known"
             )

@@ -80,6 +80,8 @@ def check_space(space: Any, samples: int | None) -> None:
     for name, values in space.items():
         if not isinstance(name, str):
             raise UserError(f"the names of what a search tries are strings, not {name!r}")
+        if isinstance(values, type):
+            raise UserError(f"{name!r} has the class {values.__name__}; give one made by it, as SearchRange(0.0, 0.5)")
         if is_distribution(values):
             if samples is None:
                 raise UserError(

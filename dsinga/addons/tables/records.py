@@ -15,8 +15,7 @@ from dsinga.addons.tables.describing import facts_of
 from dsinga.addons.tables.frames import Frame, open_frame
 from dsinga.addons.tables.learning import DateParts, learn
 from dsinga.addons.tables.values import as_numbers, codes_of, is_missing
-from dsinga.base.arguments import repeated
-from dsinga.base.error_frames import public
+from dsinga.base.arguments import checked, repeated
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed, register
@@ -117,7 +116,7 @@ class TableRecords(RecordSource):
         return TableRecords(self.frame, training, self._y, has_labels=self.has_labels)
 
 
-@public
+@checked
 def table(
     data: Any,
     y: Any = None,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.base.error_frames import public
+from dsinga.base.arguments import checked
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, listed
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_number, is_path, order_of
@@ -62,7 +62,7 @@ class DataSource(ABC):
         """Return the records, in any form that :func:`open_records` takes: arrays, a pair (x, y), or a RecordSource."""
 
 
-@public
+@checked
 def open_records(
     source: Any,
     *,

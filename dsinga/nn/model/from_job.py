@@ -109,7 +109,8 @@ class JobModel(Trainable):
         """Return the names of the last layers of the net, without losses; else of the sources of the losses."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
-        metrics = [layer for layer in layers if reports_on_labels(layer)]
+        outputs = [layer for layer in layers if layer_class(layer).is_output]
+        metrics = [layer for layer in outputs if layer_class(layer).labels.source is not None]  # compared with labels
         compared = {layer.name for layer in layers if layer_class(layer).new_labels or layer_class(layer).is_input}
         taken = {source for layer in layers for source in layer.srclayers}
         ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses + metrics]
@@ -238,12 +239,6 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
         if layer_class(layers[name]).is_input and name not in examples:
             examples[name] = cls.label_example(settings, features[layer.srclayers[0]])
     return examples
-
-
-def reports_on_labels(layer: LayerConf) -> bool:
-    """Whether a layer only reports metrics that compare with labels."""
-    cls = layer_class(layer)
-    return cls.is_output and cls.labels.source is not None
 
 
 def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:

@@ -304,17 +304,16 @@ class Model(Trainable):
         shapes = self.record_shapes | train.shapes
         labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
         self.label_shapes |= labels
-        label_shapes = {**self.label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
+        losses = (loss for loss in self.objective.losses if not isinstance(loss, Symbol))
+        label_shapes = train.label_shapes
+        if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
+            label_shapes = {**self.label_shapes, **train.label_shapes}
         written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
         written.layers = written.layers if self.rewrite is None else self.rewrite(written.layers)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         return written
-
-    def _uses_function(self) -> bool:
-        """Whether a loss is a Python function, which takes labels of a fixed shape."""
-        return any(loss_kind(loss) == "FunctionLoss" for loss in self.objective.losses if not isinstance(loss, Symbol))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the inputs define. Raises UserError where one names none."""

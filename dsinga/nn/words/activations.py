@@ -36,12 +36,21 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 NAMES = ("linear", *ACTIVATIONS)
 
 
+class ActivationName(str):
+    """The name of an activation function, which is also the function on the feature of a layer, as in Keras."""
+
+    def __call__(self, x: Any) -> Any:
+        """Return the feature. Raises UserError for what is no feature, such as an array."""
+        return Activation(str(self))(x)
+
+
 def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
     """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names.
 
     A layer's activation may be a function of the user's own.
     """
-    if activation is not None and not (callable(activation) and known is NAMES) and activation not in known:
+    is_function = known is NAMES and callable(activation)
+    if activation is not None and not is_function and activation not in known:
         raise UserError(f"{owner}: {unknown_name('activation', activation, known)}")
 
 
@@ -49,29 +58,27 @@ def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
     """Write the layer of an activation function and return its feature; return ``feature`` for None and "linear"."""
     if activation is None or activation == "linear":
         return feature
-    if callable(activation):
-        return writer.extra("activation", "kFunction", feature, function_conf={"function": name_of(activation)})
     kind, fields = activation_layer(writer, feature, activation)
-    after = writer.extra(activation, kind, feature, **fields)
+    after = writer.extra("activation" if kind == "kFunction" else activation, kind, feature, **fields)
     return after._replace(before=feature if activation in ("softmax", "sigmoid") else None)
 
 
-def activation_layer(writer: LayerWriter, feature: Feature, activation: str) -> tuple[str, dict[str, Any]]:
-    """Return the layer type and the configuration fields of an activation function."""
-    if activation == "softmax":
-        return "kSoftmax", {"per_step": softmax_by_step(writer, feature)}
-    return ACTIVATIONS[activation]
+def activation_layer(writer: LayerWriter, feature: Feature, activation: Any) -> tuple[str, dict[str, Any]]:
+    """Return the layer type and the configuration fields of an activation function, also of one of the user's own.
 
-
-def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
-    """Return whether a softmax is over each step of sequences, not over a whole row; raise UserError for images."""
+    A softmax is over each step of sequences, not over a whole row. Raises UserError for that of images.
+    """
+    if not isinstance(activation, str):
+        return "kFunction", {"function_conf": {"function": name_of(activation)}}
+    if activation != "softmax":
+        return ACTIVATIONS[activation]
     axes = 1 if feature.flat or feature.shape is None else len(feature.shape)
     if axes > 2:
         raise writer.fail(
             f"the softmax of images ({axes} axes) is not there: where pixels have classes leave it out, since the loss "
             "takes scores; else put nn.Flatten before"
         )
-    return True if axes == 2 else None
+    return "kSoftmax", {"per_step": True if axes == 2 else None}
 
 
 @layer
@@ -91,8 +98,6 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
     """Write an activation function as a layer with the name of the call."""
     if activation == "linear":
         return writer.source
-    if callable(activation):
-        return writer.add("kFunction", function_conf={"function": name_of(activation)})
     kind, fields = activation_layer(writer, writer.source, activation)
     feature = writer.add(kind, **fields)
     return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
@@ -136,5 +141,7 @@ def Softmax(**common: Unpack[LayerArguments]) -> Write:
 
 # Keras's functions, activation=nn.activations.relu, are their names.
 __getattr__ = missing_names(
-    __name__, public="dsinga.nn.activations", derived=lambda: {name: name for name in NAMES if name not in ("stanh",)}
+    __name__,
+    public="dsinga.nn.activations",
+    derived=lambda: {name: ActivationName(name) for name in NAMES if name != "stanh"},
 )

@@ -53,12 +53,6 @@ TYPES = {
 SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
 
 
-def comparing() -> Set[str]:
-    """Return the names, without "k", of loss types that compare with a feature instead of classes."""
-    types = entries("layer").items()
-    return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
-
-
 def compares(kind: str) -> bool:
     """Whether the function of this name makes losses that compare with a feature instead of classes."""
     cls = layer_type(kind)
@@ -66,8 +60,13 @@ def compares(kind: str) -> bool:
 
 
 def losses_by_name() -> Mapping[str, str]:
-    """Return a mapping from the names of losses that ``compile`` takes to the names of their functions."""
-    return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(comparing() - {*NAMES.values()})}}
+    """Return a mapping from the names of losses that ``compile`` takes to the names of their functions.
+
+    Loss types that compare with a feature, in place of classes, have names without a table.
+    """
+    types = entries("layer").items()
+    pairs = {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
+    return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(pairs - {*NAMES.values()})}}
 
 
 def layer_type(kind: str) -> type[Layer] | None:

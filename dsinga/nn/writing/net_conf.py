@@ -98,7 +98,9 @@ def write_net(
         take_channels_last(symbols, fault)
         return write_net(inputs, outputs, objective, shapes, label_shapes, weighted_phases)
     if any(features[id(symbol.whole)].lengths for symbol in outputs):
-        keep_places(net)
+        for conf in net.layers:  # masked steps are at the end, so that an output has a step for each code
+            if (ends := conf.sequencelength_conf) is not None:
+                conf.sequencelength_conf = ends.replace(anywhere=False)
     for symbol in outputs:
         if symbol.part is None and features[id(symbol)].flat:
             features[id(symbol)] = net.reshaped(features[id(symbol)])
@@ -160,13 +162,6 @@ def examples_of_symbol(
             cls = layer_type(loss.builder.kind) or Layer
             examples[name] = cls.label_example(loss.builder.settings, compared, label_shapes.get(name))
     return examples
-
-
-def keep_places(net: NetWriter) -> None:
-    """Require masked steps at the end of sequences, so that an output has a step for each code."""
-    for conf in net.layers:
-        if (ends := conf.sequencelength_conf) is not None:
-            conf.sequencelength_conf = ends.replace(anywhere=False)
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:

@@ -107,6 +107,7 @@ def _with_itself() -> list[Any]:
         ({"a": {1, 2}}, None, "'a' has a set; give a list of values"),
         ({"a": iter([1])}, None, "'a' has a list_iterator; give a list of values"),
         ({"a": [SearchRange(0.1, 1)]}, 2, "'a' has a SearchRange in a list; give it in place of the list"),
+        ({"a": SearchRange}, 2, "'a' has the class SearchRange; give one made by it, as SearchRange"),
         ({"a": scipy.stats.uniform()}, None, "'a' has a distribution; say how many settings are drawn"),
         ({"a": [1]}, 0, "at least 1 sample, not 0"),
         ({1: [1]}, None, "names of what a search tries are strings, not 1"),

@@ -46,6 +46,7 @@ def model():
         ),
         ({}, {"columns": TABLE.definition, "scaling": "robust"}, "columns is a definition, .* leave scaling out"),
         ({"distance": np.arange(600) * 1e37}, {}, "column 'distance' of the table has numbers as large as 5.99e.39"),
+        ({}, {"categoris": ["stops"]}, "table has no argument 'categoris'; did you mean 'categories'"),
         ({}, {"scaling": "robus"}, "scaling is 'robus'; did you mean 'robust'"),
         ({}, {"y": np.zeros(600)}, "labels are given by y and by label"),
         ({}, {"y": "late", "label": None}, "y is 'late', the name of a column; give label='late'"),

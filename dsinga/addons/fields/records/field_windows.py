@@ -22,7 +22,7 @@ from dsinga.addons.fields.records.window_arguments import define_windows, docume
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import window_columns, window_numbers
 from dsinga.addons.fields.records.window_warnings import advice_texts, left_out_texts
-from dsinga.base.error_frames import public
+from dsinga.base.arguments import checked
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import register
@@ -253,7 +253,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f", ... ({len(names)} channels)" if len(names) > 6 else "")
 
 
-@public
+@checked
 @documented_settings
 def windows(  # noqa: D417  the others are settings, whose descriptions are added
     dataset: Any,
