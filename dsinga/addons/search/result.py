@@ -19,6 +19,7 @@ from dsinga.addons.search.pictures import draw_search
 from dsinga.addons.search.ranges import SearchRange
 from dsinga.addons.search.space import MOST_SETTINGS, Setting, cell, describe_setting
 from dsinga.api.jobs_with_data import Result
+from dsinga.base.advice import option
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
@@ -236,8 +237,8 @@ def read_outcome(
         )
     if kept_monitor != monitor:
         raise UserError(
-            f"{folder} has a score by {kept_monitor}, not {monitor}; go on with monitor={kept_monitor!r}, or give "
-            "another workspace"
+            f"{folder} has a score by {kept_monitor}, not {monitor}; go on with {option('monitor', kept_monitor)}, or "
+            "give another workspace"
         )
     if kept_rungs != [*rungs]:
         raise UserError(
