@@ -129,9 +129,10 @@ class DaskFrame(Frame):
 
         if self.collection is None:
             return _read_and_summarise(self, range(len(self.lengths)), names, summarise, merge)
-        run, partitions = delayed(_summarise_partition), self._chosen(names, len(self.lengths)).to_delayed()
+        run = delayed(lambda frame, part, start: summarise(_columns_of(frame, names, part), start))
+        partitions = self._chosen(names, len(self.lengths)).to_delayed()
         pairs = zip(partitions, accumulate(self.lengths, initial=0), strict=False)
-        tasks = [run(frame, part, names, summarise, start) for part, (frame, start) in enumerate(pairs)]
+        tasks = [run(frame, part, start) for part, (frame, start) in enumerate(pairs)]
         return _merged(tasks, merge, self.location)
 
     def only(self, names: Sequence[str]) -> DaskFrame:
@@ -164,13 +165,6 @@ def _read_and_summarise(
     lengths = (frame.lengths[part] for part in parts)
     starts = accumulate(lengths, initial=sum(frame.lengths[: parts.start]))
     return merge(summarise(frame.read(part, names), start) for part, start in zip(parts, starts, strict=False))
-
-
-def _summarise_partition(
-    frame: Any, part: int, names: Sequence[str], summarise: Summarise[Result], start: int
-) -> Result:
-    """Task: return the result for a partition of a Dask data frame."""
-    return summarise(_columns_of(frame, names, part), start)
 
 
 def _merged(tasks: list[Any], merge: Merge[Any], location: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.addons.tables.definition import PARTS, TableColumnConf, TableDefinition
 from dsinga.addons.tables.frames import Frame
 from dsinga.addons.tables.summary import MOST_NUMBERS, ColumnSummary, PartSummary, merge, summarise
-from dsinga.addons.tables.values import WORDS, date_part
+from dsinga.addons.tables.values import WORDS, Dates, Indexed
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed
 from dsinga.data.array_kinds import check_columns, is_number
@@ -157,9 +157,8 @@ class ColumnLearner:
 
     def _conf_of_category(self, name: str, column: ColumnSummary) -> TableColumnConf:
         """Return the categories of a column that occur often enough to be known, the most frequent one first."""
-        counts, rows = column.counts, self.total.rows
-        if counts is None:
-            counts, rows = column.sampled_counts, self.total.sampled
+        counts = column.sampled_counts if column.counts is None else column.counts
+        rows = self.total.sampled if column.counts is None else self.total.rows
         least = 1 if self.keeps_all else min(MOST_NEEDED, -(-rows // SHARE_OF_KNOWN))
         known = [text for text in counts if counts[text] >= least and len(text) <= LONGEST_TEXT]
         known.sort(key=lambda text: (-counts[text], text))
@@ -180,10 +179,11 @@ class ColumnLearner:
             return
         import pyarrow
 
-        times = pyarrow.array(sample.astype(np.int64), pyarrow.timestamp("us"))
+        times = Dates(pyarrow.array(sample.astype(np.int64), pyarrow.timestamp("us")), name)
         parts = self.dates.get(name, ()) if isinstance(self.dates, Mapping) else self.dates
         for part in parts or PARTS:
-            numbers = date_part(times, name, part)
+            values = times.part(part)
+            numbers = values.whole() if isinstance(values, Indexed) else values
             low, high = float(numbers.min()), float(numbers.max())
             if low < high or column.missing:
                 yield _conf_of_numbers(name, "date", part, column.missing, numbers, low, high)

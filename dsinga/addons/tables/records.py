@@ -28,7 +28,7 @@ from dsinga.data.sources.dask_arrays import compute
 from dsinga.data.sources.open_records import open_labels_of
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
 
-Encode = Callable[[Any, int], np.ndarray]  # returns the rows of an Arrow table; of its first row the number is given
+Encode = Callable[..., np.ndarray]  # returns the rows of an Arrow table; of its first row the number is given
 
 
 @register("hook", "table_records")
@@ -244,8 +244,11 @@ def _bounds(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.array([labels.min(), labels.max()] if len(labels) else [], np.int64)
 
 
-def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.ndarray:
-    """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32."""
+def _encode_labels(definition: TableDefinition, table: Any, first: int, dtype: Any = None) -> np.ndarray:
+    """Return the labels of an Arrow table: codes of classes, whole numbers as int64, others as float32.
+
+    All are of one ``dtype`` if it is given: that of the first part. Raises UserError for labels that it does not hold.
+    """
     import pyarrow
 
     name = definition.label
@@ -262,9 +265,20 @@ def _encode_labels(definition: TableDefinition, table: Any, first: int) -> np.nd
             raise UserError(f"column {name!r} has the label {new[1]!r} in record {first + new[0]}{known}")
         return codes.astype(np.int64) - 1
     if pyarrow.types.is_integer(column.type) or pyarrow.types.is_boolean(column.type):
-        return np.asarray(column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False), np.int64)
-    with np.errstate(over="ignore"):  # the reader of labels refuses infinity
-        return as_numbers(column, name).astype(np.float32)
+        try:
+            labels = column.cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
+        except pyarrow.ArrowInvalid as error:
+            raise UserError(f"column {name!r} has a label that no int64 holds ({error}); make texts of them") from error
+    else:
+        with np.errstate(over="ignore"):  # the reader of labels refuses infinity
+            labels = as_numbers(column, name).astype(np.float32)
+    if dtype == np.int64 and (is_cut := ~np.isfinite(labels) | (labels != np.trunc(labels))).any():
+        row = int(np.argmax(is_cut))
+        raise UserError(
+            f"column {name!r} has the label {labels[row]:g} in record {first + row}, but whole numbers in its first "
+            "part; give all parts one dtype"
+        )
+    return np.asarray(labels, dtype)
 
 
 def _column(
@@ -274,6 +288,7 @@ def _column(
     if frame.in_memory:
         return ArrayColumn(encode(frame.read(0, names), 0), name, labels)
     sample = encode(frame.read(0, names).slice(0, 1), 0) if labels else np.empty((0, *shape), np.float32)
+    encode = partial(encode, dtype=sample.dtype) if labels else encode
     return PartsColumn(frame, names, encode, sample, name)
 
 

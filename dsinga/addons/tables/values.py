@@ -182,12 +182,6 @@ def _text_of(number: Any) -> str | None:
     return str(int(number)) if np.isfinite(number) and number == np.trunc(number) else str(number)
 
 
-def date_part(column: Any, name: str, part: str) -> np.ndarray:
-    """Return a part of the dates of an Arrow column as float64, NaN where a date is missing; see :data:`PARTS`."""
-    values = Dates(column, name).part(part)
-    return values.whole() if isinstance(values, Indexed) else values
-
-
 class Dates:
     """The dates of an Arrow column, of which parts are looked up by the day and by the second of the day.
 
@@ -212,7 +206,7 @@ class Dates:
         self._first, self._last = int(self._days.min(initial=0)), int(self._days.max(initial=0))
 
     def part(self, part: str) -> Indexed | np.ndarray:
-        """Return a part of the dates, float64."""
+        """Return a part of the dates, float64, NaN where a date is missing; see :data:`.definition.PARTS`."""
         import pyarrow
         import pyarrow.compute as functions
 

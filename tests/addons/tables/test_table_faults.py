@@ -26,6 +26,7 @@ def model():
     [
         ({"late": "no"}, {}, "'late' has the label 'no' in all 600 records"),
         ({"late": [None] + ["no", "yes"] * 299 + ["no"]}, {}, "no label in record 0 of column 'late'"),
+        ({"late": np.array([0, 2**63] * 300, np.uint64)}, {}, "column 'late' has a label that no int64 holds"),
         ({"distance": np.inf}, {}, "infinity in record 0, column 'distance'"),
         ({"stops": [[1]] * 600}, {}, "column 'stops' of the table has values of type list"),
         ({"stops": [1, "one"] * 300}, {}, "column 'stops' of the data frame has values of several kinds"),

@@ -176,6 +176,10 @@ def test_types_of_one_kind_may_differ(tmp_path):
     frame = ParquetFrame(str(tmp_path))
     assert [row["count"] for row in read(frame)] == list(range(30))
     assert dsinga.table(tmp_path, label="late").definition == dsinga.table(rows_of(0, 30), label="late").definition
+    halves = rows_of(30, 40).set_column(4, "late", [np.full(10, 0.5)])
+    pq.write_table(halves, tmp_path / "3.parquet")
+    with pytest.raises(dsinga.UserError, match="'late' has the label 0.5 in record 30, but whole numbers in its first"):
+        dsinga.table(tmp_path, label="late").read(np.arange(40))
 
 
 def test_a_changed_file_is_refused(tmp_path):
