@@ -70,9 +70,11 @@ def tabm(
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: a record without columns, bins of another number of columns, or an unknown task.
+        UserError: a record without columns, bins of another number of columns, no layer, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
+    if depth is not None and depth < 1:
+        raise UserError(f"depth is {depth}; an ensemble has at least one layer before its heads")
     embed = _piecewise_linear(numbers, bins) if bins else None
     x, blocks = _inputs(data, numbers, flags, categories, embed, one_hot=one_hot)
     scales: Any = {"type": "kMemberScales", "block": blocks, "normal": bool(bins)}
@@ -144,7 +146,7 @@ def realmlp(
         x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
         inputs = width
     scores = _tangent_dense("scores", x, inputs, outputs)
-    rate: Any = learning_rate or (0.2 if task == "numbers" else 0.04)
+    rate: Any = (0.2 if task == "numbers" else 0.04) if learning_rate is None else learning_rate
     if steps is not None:
         rate = {"type": "kCosineLog", "base_lr": rate, "cosinelog_conf": {"change_freq": steps}}
     output, loss = _output_and_loss(data, scores, outputs, task, label_smoothing)

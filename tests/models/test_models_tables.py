@@ -164,6 +164,8 @@ def test_records_without_columns_and_unknown_tasks_are_refused(arguments: tuple[
             make(*arguments)
 
 
-def test_bins_of_other_columns_are_refused() -> None:
+def test_bins_of_other_columns_and_no_layer_are_refused() -> None:
+    with pytest.raises(UserError, match="depth is 0; an ensemble has at least one layer before its heads"):
+        models.tabm(2, depth=0)
     with pytest.raises(UserError, match="bins has edges of 3 numbers, but a record has 2; give those of each"):
         models.tabm(2, bins=BINS)
