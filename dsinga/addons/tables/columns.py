@@ -121,7 +121,7 @@ class TableColumns:
                 raise nonfinite_error("the table", "infinity", first + int(np.argmax(bad)), f"column {conf.name!r}")
             yield scaling.apply(numbers)
         for conf in self._booleans:
-            flags = np.nan_to_num(as_numbers(table.column(conf.name), conf.name), nan=0.0)
+            flags = np.nan_to_num(as_numbers(table.column(conf.name), conf.name, "boolean"), nan=0.0)
             if (bad := (flags != 0) & (flags != 1)).any():
                 row = int(np.argmax(bad))
                 raise UserError(

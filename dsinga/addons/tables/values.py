@@ -95,14 +95,14 @@ def indexed_numbers(column: Any, name: str) -> Indexed | np.ndarray:
     return Indexed(places, np.append(np.arange(least, most + 1, dtype=np.float64), np.nan))
 
 
-def as_numbers(column: Any, name: str) -> np.ndarray:
+def as_numbers(column: Any, name: str, kind: str = "number") -> np.ndarray:
     """Return an Arrow column of numbers or booleans as float64, NaN where a value is missing.
 
-    Durations, and times of a day, are in seconds; -0.0 becomes 0.0.
+    Durations, and times of a day, are in seconds; -0.0 becomes 0.0. Messages say that those of training are of a kind.
     """
     import pyarrow
 
-    column, unit = _of_kind(column, name, "number", "boolean"), 1.0
+    column, unit = _of_kind(column, name, kind, "number", "boolean"), 1.0
     if pyarrow.types.is_duration(column.type) or pyarrow.types.is_time(column.type):
         to_unit = pyarrow.duration if pyarrow.types.is_duration(column.type) else pyarrow.time64
         column, unit = column.cast(to_unit("us"), safe=False).cast(pyarrow.int64()), 1e6

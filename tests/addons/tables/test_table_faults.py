@@ -108,6 +108,7 @@ def test_columns_of_which_nothing_can_be_learnt_are_left_out(caplog):
         ({"distance": "far"}, "'distance' of the table has texts, but numbers in the records of training"),
         ({"distance": np.inf}, "infinity in record 0, column 'distance'"),
         ({"is_full": 2}, "'is_full' has 2 in record 0, but booleans"),
+        ({"is_full": "True"}, "'is_full' of the table has texts, but booleans in the records of training"),
         ({"late": "maybe"}, "column 'late' has the label 'maybe' in record 0; its classes are no, yes"),
         ({"late": None}, "no label in record 0 of column 'late'"),
     ],
