@@ -90,7 +90,7 @@ def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
     Raises UserError for NaN or infinity in a dask array, by the ``name`` of which messages call it.
     """
     if not is_dask_collection(x):
-        return standard_scaling(x, weights)
+        return standard_scaling(x, weights, name)
     import dask.array as da
 
     mean = np.asarray(compute(da.average(x, axis=0, weights=weights), client), np.float64)

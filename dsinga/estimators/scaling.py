@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.data.conversion import place_of
+
 BLOCK_BYTES = 1 << 23
 CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
 
@@ -32,10 +35,20 @@ class Scaling(NamedTuple):
         return x * self.scale + self.offset
 
 
-def standard_scaling(x: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
-    """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted."""
-    mean = weighted_mean(x, weights, lambda block: block)
-    variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
+def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Scaling:
+    """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted.
+
+    Raises UserError, with the ``name`` of the array, for numbers whose squares are infinite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = weighted_mean(x, weights, lambda block: block)
+        variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
+    for index in np.argwhere(~np.isfinite(variance))[:1].tolist():
+        size, place = np.abs(x[(slice(None), *index)]).max(), place_of(tuple(index))
+        where = f" in {place}" if place else ""
+        raise UserError(
+            f"{name} has numbers as large as {size:.3g}{where}, whose squares are infinite; divide by {size:.1g}"
+        )
     return Scaling(mean, without_zeros(np.sqrt(variance), mean))
 
 
