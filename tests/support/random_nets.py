@@ -173,7 +173,7 @@ def add_field(draft: Draft, kind: str, source: str) -> None:
         modes = st.sampled_from(["kZero", "kEdge", "kReflect", "kPeriodic"])
         sides = {"before": [1], "after": [draw(st.integers(0, 2))], "mode": [draw(modes), draw(modes)]}
         draft.add(kind, source, padding_conf=sides)
-    elif kind == "kGroupNorm" and channels >= draft.parts:
+    elif kind == "kGroupNorm" and channels % draft.parts == 0:  # other groups cannot be cut
         draft.add(kind, source, groupnorm_conf={"groups": channels})
     elif kind == "kCropping" or max(size) > 8:
         draft.add("kCropping", source, cropping_conf={"before": [draw(st.integers(0, 1))], "after": [0, 1]})
