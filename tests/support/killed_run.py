@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+
+import pytest
 
 from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
+from dsinga.cluster.run import recovery
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.run_loop import TrainedParams
@@ -22,7 +26,8 @@ def train_with_a_killed_process(job: Job, workers: int, victim: int) -> TrainedP
     """
     with connect(workers=workers) as client:
         unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
-    with connect(workers=workers, separate_processes=True) as client:
+    with connect(workers=workers, separate_processes=True) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "MOVE_FACTOR", math.inf)  # else a slow run moves to the process that comes back
         pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
         broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
         outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from dsinga import cluster
 from dsinga.api import roots, train
 from dsinga.base.errors import UserError
 from dsinga.cluster import connect
+from dsinga.cluster.run import recovery
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.timings_file import read_timings
@@ -22,6 +24,12 @@ from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no run move to a process that comes back, as one would that takes long on a busy machine."""
+    monkeypatch.setattr(recovery, "MOVE_FACTOR", math.inf)
 
 
 @pytest.mark.ci
