@@ -22,6 +22,7 @@ EXPORTED = ["ONNX files", "Triton's model"]
 
 @pytest.mark.ci
 @pytest.mark.process
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "arguments", [["--count=32"], *(["--every", "--only", *names] for names in (SAVED, STORED, OTHERS, EXPORTED))]
 )
@@ -30,7 +31,7 @@ def test_killed_before_every_operation_on_files_and_at_random_moments(arguments:
     command = [sys.executable, "-m", "tools.faults.saves", *arguments]
     folder = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
     ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True, timeout=110,
+        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True, timeout=290,
         check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -259,10 +259,12 @@ class Kills:
 
     def __init__(self, name: str, work: Path):
         self.thing, self._work = THINGS[name], work
-        self._before, whole = work / "before", work / "whole"
-        for folder in (self._before, whole):
+        self._before, whole, here = work / "before", work / "whole", work / "here"
+        for folder in (self._before, whole, here):
             folder.mkdir(parents=True)
             (folder / KEPT).write_text("mine", encoding="utf-8")
+        for which in (0, 1) if self.thing.replaces else (0,):  # so that forked processes need not import and train
+            self.thing.write(here, which)
         self._write(whole, 0)
         if self.thing.replaces:
             shutil.copytree(whole, self._before, dirs_exist_ok=True)
