@@ -83,7 +83,7 @@ def test_a_scheduler_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: 
             return client.scheduler.address
 
     def hears(text: str) -> None:
-        wait_until(lambda: done.done() or any(text in sentence for sentence in said), 30)
+        wait_until(lambda: done.done() or any(text in sentence for sentence in said))
         assert not done.done(), done.result()
 
     with (
@@ -129,5 +129,6 @@ def test_dask_workers_end_before_their_scheduler(tmp_path: Path) -> None:
         dsinga.train(small_job(tmp_path), client, workers=2, progress=False)
         client.register_plugin(CountWorkers())
         client.shutdown()
-        wait_until(lambda: CountWorkers.count >= 0, 30)
+        wait_until(lambda: CountWorkers.count >= 0)
+        cluster.shutdown_scheduler = False  # the cluster would try for 30 s to end it once more
         assert CountWorkers.count == 0
