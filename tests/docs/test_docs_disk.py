@@ -30,7 +30,7 @@ def replace_copies(folder: Path) -> None:
     (block,) = (block for block in blocks((ROOT / "docs" / "workers.md").read_text("utf-8")) if block.language == "sh")
     environment = {**os.environ, "PATH": f"{folder.parents[1]}:{os.environ['PATH']}"}
     for _ in range(2):
-        subprocess.run(["sh", "-euc", block.text], env=environment, check=True, timeout=20)
+        subprocess.run(["sh", "-euc", block.text], env=environment, check=True, timeout=60)
 
 
 def test_copies_become_links(folder: Path) -> None:

@@ -45,7 +45,7 @@ SEARCHES = {
     "fine-tuning": "fine-tuning.html",
     "Parquet": "tables.html",
 }
-pytestmark = pytest.mark.slow  # the site is built
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]  # the site is built
 
 
 class Links(HTMLParser):
@@ -84,7 +84,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     return folder
@@ -219,7 +219,7 @@ def test_a_browser_typesets_all_formulas(site: Path, tmp_path: Path) -> None:
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
     for page in WITH_FORMULAS[:: len(CHAPTERS)]:
         address = (site / page).as_uri()
-        done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=50, check=True)
+        done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=90, check=True)
         assert done.stdout.count('class="katex"') == len(FORMULA.findall((site / page).read_text("utf-8"))), page
         assert "katex-error" not in done.stdout
 

@@ -18,7 +18,7 @@ import psutil
 from distributed.batched import BatchedSend
 
 # Seconds until all of a run must be gone: Dask releases tasks by messages.
-SECONDS = 10.0
+SECONDS = 60.0
 # Bytes that may stay: cycles of Dask take some megabytes, and Python's table of interned strings may grow by 3.8 or 7.7
 # MB, as that of any dict of so many. So the large arrays of a run have to take more.
 BYTES = 9_000_000

@@ -11,7 +11,7 @@ from dsinga.job import UpdaterConf
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
-WAIT = 20.0  # seconds; only a failing test waits so long
+WAIT = 60.0  # seconds; only a failing test waits so long
 SIZE = 12
 GRAPHS = {
     "two": [(0, 1)],

@@ -25,7 +25,7 @@ def socket_pair(tls: bool = False, tcp: bool = False) -> tuple[socket.socket, so
     with ThreadPoolExecutor(2) as pool:  # each end waits for the other's part of the handshake
         client = pool.submit(here.wrap_socket, ends[0])
         server = pool.submit(there.wrap_socket, ends[1], server_side=True)
-        return client.result(20), server.result(20)
+        return client.result(60), server.result(60)
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:

@@ -31,5 +31,5 @@ def serve(folder: Path, handler: type[QuietHandler] = QuietHandler) -> Iterator[
         yield f"127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()

@@ -68,8 +68,8 @@ def worker_processes(client: Client, preloads: Mapping[str, str], folder: Path) 
         for process in processes:
             process.kill()
         for process in processes:
-            process.wait(timeout=20)
-        deadline = time.monotonic() + 20
+            process.wait(timeout=60)
+        deadline = time.monotonic() + 60
         while addresses.keys() & _addresses(client).keys():
             assert time.monotonic() < deadline, "the scheduler still lists workers that have ended"
             threading.Event().wait(0.02)

@@ -62,7 +62,7 @@ def test_a_killed_import_leaves_no_complete_store(kind: str, tmp_path: Path) -> 
         assert process.stdout is not None
         assert process.stdout.readline() == "midway\n"
         process.send_signal(signal.SIGKILL)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     (draft,) = destination.parent.iterdir()
     assert draft != destination
     for path in (*draft.iterdir(), destination):

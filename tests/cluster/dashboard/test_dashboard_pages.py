@@ -48,7 +48,7 @@ def results(client: Client, stores: Path) -> dict[str, Any]:
 
 def get(client: Client, path: str) -> str:
     port = client.cluster.scheduler.http_server.port
-    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
         return str(response.read().decode())
 
 

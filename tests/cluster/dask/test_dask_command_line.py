@@ -38,7 +38,7 @@ def dask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "dask", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
 
     return run
 

@@ -49,7 +49,7 @@ def before() -> list[Any]:
 
 def wait_until_cleaned_up(before: list[Any]) -> None:
     """Wait until no run has more in this process than ``before``."""
-    wait_until(lambda: all(item in before for item in left_by_runs()), 10)
+    wait_until(lambda: all(item in before for item in left_by_runs()))
 
 
 def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, before: list[Any]) -> None:

@@ -46,7 +46,7 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> Snapshots:
 
 def requested(snapshots: Snapshots, run: Run, step: int) -> Copies:
     """Return the copies for ``step``, which are asked for as soon as they are due."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     count = len(run.requests)
     while len(run.requests) == count:
         assert time.monotonic() < deadline

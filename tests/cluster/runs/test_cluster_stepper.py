@@ -25,7 +25,7 @@ def thread():
     thread.close("the test is over")
     for running in threading.enumerate():
         if running.name == "test":
-            running.join(10)
+            running.join(60)
             assert not running.is_alive()
 
 
@@ -123,7 +123,7 @@ def test_closing_ends_an_iteration_that_has_halted(stepper):
     stepper.begin(iterate)
     stepper.advance(0, {}, sends=1, last=False)
     stepper.close("the run has ended")
-    assert ended.wait(5)
+    assert ended.wait(60)
     with pytest.raises(RunError, match="the run has ended"):
         stepper.advance(1, {}, sends=0, last=True)
 

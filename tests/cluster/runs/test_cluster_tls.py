@@ -72,8 +72,8 @@ def replies(process: int) -> set[bytes]:
     connections = psutil.Process(process).net_connections("inet")
     found = set()
     for address in [connection.laddr for connection in connections if connection.status == psutil.CONN_LISTEN]:
-        with socket.create_connection(tuple(address), timeout=10) as connection:
-            connection.settimeout(10)
+        with socket.create_connection(tuple(address), timeout=60) as connection:
+            connection.settimeout(60)
             reply = reply_to_tls(connection)
         found.add(b"TLS" if reply.startswith(TLS_RECORDS) else reply[:5])
     return found

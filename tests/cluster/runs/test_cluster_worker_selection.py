@@ -37,7 +37,7 @@ def client() -> Iterator[Client]:
     ):  # fmt: skip
         local.worker_spec.update(spec)
         client.sync(local._correct_state)
-        client.wait_for_workers(3, timeout=30)
+        client.wait_for_workers(3, timeout=60)
         yield client
 
 

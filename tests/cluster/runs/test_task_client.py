@@ -24,6 +24,6 @@ def test_dask_workers_of_one_process_that_ask_at_once_have_connected_clients() -
 
 def state_of_client() -> str:
     """Return the state of the client of this task, after another one has come as far."""
-    _both.wait(10)
+    _both.wait(60)
     client = task_client()
     return client.status

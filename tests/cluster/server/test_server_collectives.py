@@ -39,7 +39,7 @@ def test_threads_get_every_sum(restless_threads):
     collectives = Collectives((0,), Generations(0))
 
     def work(worker):
-        return [add(collectives, f"step {step}", worker, PARTS[worker] * step, 3).result(10) for step in range(200)]
+        return [add(collectives, f"step {step}", worker, PARTS[worker] * step, 3).result(60) for step in range(200)]
 
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(work, range(3)))

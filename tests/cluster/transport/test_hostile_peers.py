@@ -29,7 +29,7 @@ from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
-WAIT = 20.0
+WAIT = 60.0
 
 
 @pytest.fixture
@@ -148,8 +148,7 @@ def test_clients_that_say_nothing_take_no_place(name: str, monkeypatch: pytest.M
         assert all(map(ends, silent))
 
 
-def test_clients_that_read_nothing_do_not_stop_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "ACCEPT_SECONDS", 0.5)
+def test_clients_that_read_nothing_do_not_stop_the_others(name: str) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(4):
             client = stack.enter_context(raw_socket(name))

@@ -22,7 +22,7 @@ from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.shared_memory import connect_to_host
 os.setuid(int(sys.argv[2]))
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-connection.settimeout(10)
+connection.settimeout(60)
 connection.connect(f"\\0dsinga-{sys.argv[1]}")
 try:
     connection.send(bytes(16))
@@ -73,5 +73,5 @@ print(connection.recv(1000))
         assert process.stdout.readline() == "b''\n"  # it was told nothing
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
         process.stdout.close()

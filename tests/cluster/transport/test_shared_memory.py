@@ -24,7 +24,7 @@ from dsinga.cluster.transport.shared_memory import SharedMemoryServer, SharedMem
 from tests.support.echo_service import EchoService
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
-WAIT = 20.0
+WAIT = 60.0
 
 
 @pytest.fixture

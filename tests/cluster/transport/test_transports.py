@@ -21,7 +21,7 @@ from tests.support.echo_service import EchoService
 from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 @pytest.fixture

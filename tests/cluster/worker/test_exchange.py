@@ -242,14 +242,9 @@ class TestExchange:
                 np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [1, 1]])
 
     def test_a_wait_ends_and_says_what_it_waited_for(self, make_transports) -> None:
-        view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.6))
-        view.begin(0)
-        for name in reversed(list(view)):
-            view[name]
-            view.push(name, np.zeros(SHAPES[name], np.float32))
-        view.finish()
+        view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.1))
         view.begin(1)
-        with pytest.raises(RunError, match=r"waited 0.6 s for the value of 'w1' at step 1 from server 0"):
+        with pytest.raises(RunError, match=r"waited 0.1 s for the value of 'w1' at step 1 from server 0"):
             view["w1"]
 
     def test_an_abort_ends_a_wait(self, make_transports) -> None:
@@ -452,7 +447,7 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     endpoint.accept(there)
     reply = client_of(RemoteTransport(here)).push_pull(0, {0: np.zeros(2, np.float32)}, {}, False)
     with pytest.raises(RunError, match=r"push_pull failed: OSError\('no such file'\)"):
-        reply.result(20)
+        reply.result(60)
     endpoint.close("the test is over")
 
 

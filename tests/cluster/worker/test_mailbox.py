@@ -83,16 +83,31 @@ def test_arrays_are_taken_by_key_in_any_order() -> None:
     np.testing.assert_array_equal(second.receive("b"), 2 * ARRAY)
 
 
-def test_a_receive_waits_and_measures_the_wait() -> None:
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a thread begins to wait for a condition, which polling does not end."""
+    monkeypatch.setattr(mailbox_module, "POLL_SECONDS", 60)
+    begun = threading.Event()
+    wait_for = threading.Condition.wait_for
+
+    def report_begun(condition: threading.Condition, *arguments: Any) -> bool:
+        begun.set()  # under the lock, which close() gets when the wait has begun
+        return wait_for(condition, *arguments)
+
+    monkeypatch.setattr(threading.Condition, "wait_for", report_begun)
+    return begun
+
+
+def test_a_receive_waits_and_measures_the_wait(begun: threading.Event) -> None:
     meter = Meter()
     first, second = connected(meters=[Meter(), meter])
-    meter.start()
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(second.receive, "a")
+        assert begun.wait(60)
         with pytest.raises(TimeoutError):
             received.result(timeout=0.05)
         first.send(1, "a", ARRAY)
-        assert received.result(timeout=10) is ARRAY
+        assert received.result(timeout=60) is ARRAY
     assert meter.waited > 0.04
 
 
@@ -190,12 +205,12 @@ def test_a_sender_is_at_most_three_iterations_ahead() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
-        assert blocked.wait(10)
+        assert blocked.wait(60)
         ahead = len(steps)
         for step in range(6):
             second.receive("a")
             second.begin(f"step {step + 1}")
-        running.result(timeout=10)
+        running.result(timeout=60)
     assert ahead <= 3
     assert len(first._sent) <= 4, "what has been acknowledged is forgotten"
 
@@ -210,25 +225,16 @@ def test_a_sender_stops_waiting_for_a_reader_after_the_timeout() -> None:
         first.finish()
 
 
-def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox_module, "POLL_SECONDS", 60)  # so that polling cannot end the wait
+def test_closing_ends_every_wait_at_once(begun: threading.Event) -> None:
     first, second = connected()
     acknowledged = second.mailbox.put(9, "early", ARRAY)
     assert acknowledged is not None
-    begun = threading.Event()
-    wait_for = threading.Condition.wait_for
-
-    def report_begun(condition: threading.Condition, *arguments: Any) -> bool:
-        begun.set()  # under the lock, which close() gets when the wait has begun
-        return wait_for(condition, *arguments)
-
-    monkeypatch.setattr(threading.Condition, "wait_for", report_begun)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.receive, "a")
-        assert begun.wait(10)
+        assert begun.wait(60)
         second.mailbox.close("the Dask worker tcp://x was lost")
         with pytest.raises(RunError, match="tcp://x was lost"):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     with pytest.raises(RunError, match="tcp://x was lost"):
         acknowledged.result(timeout=0)
     with pytest.raises(RunError, match="tcp://x was lost"):

@@ -28,7 +28,7 @@ from tests.support.small_job import JOB, assert_same, with_topology
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
 
 SIZE = 30_000  # numbers: more than what the pool leaves to malloc
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Server:

@@ -12,7 +12,7 @@ import pytest
 from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture

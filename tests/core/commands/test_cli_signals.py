@@ -127,7 +127,7 @@ def test_a_second_sigint_leaves_at_once(folder):
     process.send_signal(signal.SIGINT)
     wait_for_line(process, "SIGINT: training ends after the rounds in flight")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
 
 
@@ -143,7 +143,7 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
         process = popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
         wait_for_line(process, "waiting for others")
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == (75 if number == signal.SIGTERM else 130), err
         assert not (folder / "work").exists()
     finally:
@@ -152,6 +152,7 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_run_goes_on_when_its_scheduler_is_started_again(dsinga, folder):
     cluster = start_cluster(folder)
     more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
@@ -162,7 +163,7 @@ def test_a_run_goes_on_when_its_scheduler_is_started_again(dsinga, folder):
     wait_for_line(process, "waiting for a scheduler at s.json")  # whose file is still that of the lost one
     cluster = start_cluster(folder)
     try:
-        _, err = process.communicate(timeout=90)
+        _, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
         go_on(dsinga, folder, 3000, *more)
     finally:
@@ -358,9 +359,9 @@ with raised_terminations(), deferred_interrupts(cancellation):
     cancellation.ends_in_order = True
     child = context.Process(target=spin)
     child.start()
-    started.wait(20)
+    started.wait(60)
     child.terminate()
-    child.join(20)
+    child.join(60)
     print(child.exitcode)
     child.kill()
 """

@@ -21,7 +21,7 @@ def no_thread_left() -> Iterator[None]:
     if prefetch_threads():
         gc.collect()
     for thread in prefetch_threads():
-        thread.join(5)
+        thread.join(60)
     assert not prefetch_threads()
 
 
@@ -43,13 +43,13 @@ class Recorder:
         with self.changed:
             self.steps.append(step)
             self.changed.notify_all()
-        assert self.unblocked.wait(10)
+        assert self.unblocked.wait(60)
         self.finished += 1
         return step * step
 
     def wait_for(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.steps) >= count, 10)
+            assert self.changed.wait_for(lambda: len(self.steps) >= count, 60)
 
 
 def test_steps_come_in_order() -> None:
@@ -105,7 +105,7 @@ def test_close_ends_the_thread_and_does_not_wait_for_a_blocked_read(waiting: str
     if waiting == "in read":
         assert read.finished == 2  # close() has returned while the third read is blocked
     read.unblocked.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(read.steps) <= 3
     with pytest.raises(RunError, match="cannot read the batch of step . after the end of prefetching"):
@@ -128,7 +128,7 @@ def test_close_wakes_a_waiting_consumer() -> None:
     consumer.start()
     read.wait_for(1)
     prefetch.close()
-    consumer.join(5)
+    consumer.join(60)
     read.unblocked.set()
     assert len(caught) == 1
 
@@ -152,7 +152,7 @@ def test_the_thread_does_not_outlive_its_consumer() -> None:
     del prefetch
     gc.collect()
     assert reference() is None
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -171,7 +171,7 @@ def test_close_releases_the_batches_read_ahead() -> None:
         return batch
 
     prefetch = Prefetch(read, 0, depth=2)
-    assert full.wait(10)
+    assert full.wait(60)
     prefetch.close()
     gc.collect()
     assert [batch() for batch in batches] == [None, None]

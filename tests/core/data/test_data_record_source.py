@@ -254,7 +254,7 @@ def test_an_error_is_raised_in_all_waiting_threads_and_not_kept() -> None:
 
     def fail() -> np.ndarray:
         started.set()
-        assert unblocked.wait(10)
+        assert unblocked.wait(60)
         raise OSError("disk")
 
     def get() -> None:
@@ -265,12 +265,12 @@ def test_an_error_is_raised_in_all_waiting_threads_and_not_kept() -> None:
 
     threads = [threading.Thread(target=get) for _ in range(3)]
     threads[0].start()
-    assert started.wait(10)
+    assert started.wait(60)
     for thread in threads[1:]:
         thread.start()
     unblocked.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(errors) == 3
     assert (cache.get("x", lambda: kilobyte(5)) == 5).all()
 
@@ -282,16 +282,16 @@ def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) 
 
     def slow() -> np.ndarray:
         started.set()
-        assert unblocked.wait(10)
+        assert unblocked.wait(60)
         return kilobyte(1)
 
     thread = threading.Thread(target=lambda: cache.get("x", slow), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     with pytest.raises(RunError, match="waited 0 s for another thread to read chunk x"):
         cache.get("x", slow)
     unblocked.set()
-    thread.join(10)
+    thread.join(60)
 
 
 def test_a_cleared_cache_loads_its_chunks_again() -> None:

@@ -230,11 +230,11 @@ class TestReading:
         barrier = threading.Barrier(8)
 
         def read(_: int) -> np.ndarray:
-            barrier.wait(10)
+            barrier.wait(60)
             return store.read(np.arange(0, 1000, 7))[0]
 
         with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(read, range(8), timeout=30))
+            results = list(pool.map(read, range(8), timeout=60))
         assert sorted(decoded) == list(range(16))
         for records in results:
             np.testing.assert_array_equal(records, contents(1000, (1 << 14,))[0][::7])

@@ -97,7 +97,7 @@ class TestDestination:
         barrier = threading.Barrier(6)
 
         def batches(value: int) -> Iterator[tuple[np.ndarray, None]]:
-            barrier.wait(10)  # all have checked that the destination does not exist
+            barrier.wait(60)  # all have checked that the destination does not exist
             yield np.full((3, 2), value, np.uint8), None
 
         def write(value: int) -> str:
@@ -108,7 +108,7 @@ class TestDestination:
             return f"wrote {value}"
 
         with ThreadPoolExecutor(6) as pool:
-            outcomes = list(pool.map(write, range(6), timeout=30))
+            outcomes = list(pool.map(write, range(6), timeout=60))
         wrote = [outcome for outcome in outcomes if outcome.startswith("wrote")]
         assert len(wrote) == 1
         assert sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes) == 5
@@ -143,13 +143,13 @@ class TestDestination:
 
         def write(value: int) -> None:
             def batches() -> Iterator[tuple[np.ndarray, None]]:
-                barrier.wait(10)
+                barrier.wait(60)
                 yield np.full((3, 2), value, np.uint8), None
 
             write_store(tmp_path / "x.zarr", batches(), overwrite=True)
 
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(write, range(6), timeout=30))
+            list(pool.map(write, range(6), timeout=60))
         records = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
         assert len(np.unique(records)) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]

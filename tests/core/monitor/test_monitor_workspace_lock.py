@@ -68,7 +68,7 @@ def holders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     yield holders
     for holder in holders:
         holder.process.kill()
-        holder.process.communicate(timeout=20)
+        holder.process.communicate(timeout=60)
 
 
 @pytest.mark.process
@@ -82,7 +82,7 @@ def test_one_of_several_processes_gets_it_and_the_others_are_told_who(holders: l
     with pytest.raises(UserError, match=f"another run is writing to the workspace .*: {who}.*; give another workspace"):
         locked_workspace(tmp_path).__enter__()
     winner.process.send_signal(signal.SIGKILL)
-    winner.process.wait(20)
+    winner.process.wait(60)
     with locked_workspace(tmp_path):
         assert json.loads((tmp_path / HOLDER).read_text())["pid"] == os.getpid()
     assert not (tmp_path / HOLDER).exists()
