@@ -197,7 +197,8 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     for name, array in opened.data_vars.items():
         over = [name for name in array.dims if name in dims]
         with contextlib.nullcontext() if client is None else client.as_current():
-            moments = _read_moments(array if client is None else _chunked(array), str(name), over)
+            with naming_variable(str(name)):
+                moments = _moments_of(array if client is None else _chunked(array), over)
         for moment, values in zip(MOMENTS, moments, strict=True):
             results[moment][str(name)] = values
     return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
@@ -215,11 +216,6 @@ def _await_worker(client: Any) -> None:
         raise ClusterNotReady(
             f"no Dask worker has come to the cluster of the client within {limit}; start some, or leave client out"
         ) from error
-
-
-def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
-    with naming_variable(name):
-        return _moments_of(array, over)
 
 
 def _chunked(array: Any) -> Any:
