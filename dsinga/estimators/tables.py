@@ -35,8 +35,16 @@ def needs_columns(X: Any, client: Any) -> bool:
 
 
 def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of Polars or Arrow one by one, since Polars makes one array of numbers of dates, too."""
-    return ((name, np.asarray(X[name])) for name in column_names(X))
+    """Yield the columns of Polars or Arrow one by one, since Polars makes one array of numbers of dates, too.
+
+    A column of which numpy makes no array (n,), as of structs or lists, is an empty one of objects.
+    """
+    for name in column_names(X):
+        try:
+            array = np.asarray(X[name])
+        except Exception:  # each library has classes of its own
+            array = np.empty((0, 0))
+        yield name, array if array.ndim == 1 else np.empty(0, object)
 
 
 def column_names(X: Any) -> list[str]:

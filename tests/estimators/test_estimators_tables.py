@@ -95,6 +95,8 @@ def test_numbers_beside_dates_are_a_table_in_any_library(convert: Any) -> None:
     fitted = classifier(epochs=1).fit(frame, Y)
     assert fitted.columns_ is not None
     assert list(fitted.feature_names_in_) == ["stops", "leaves"]
+    with pytest.raises(UserError, match="column 'spot' of the table has values of type struct"):
+        classifier().fit(convert(X[["stops"]].assign(spot=[{"x": 1}] * len(X))), Y)
 
 
 @pytest.mark.parametrize("given", [X.to_numpy(), X[:3].values.tolist(), None, {"stops": 1}])
