@@ -220,7 +220,8 @@ def _make_job(make: Callable[..., Job], setting: Setting) -> Job | Exception:
     except Exception as error:
         return error
     if not isinstance(job, Job):
-        raise UserError(f"the function must return a dsinga.Job, not {job!r}")
+        hint = "; of a model return model.job(x, y), with its data" if hasattr(job, "job") else ""
+        raise UserError(f"the function must return a dsinga.Job, not {job!r}{hint}")
     return job
 
 

@@ -97,8 +97,8 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, only=[2])
     with pytest.raises(UserError, match=r"only is a list of whole numbers or None, not 1"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, only=1)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="the function must return a dsinga.Job, not None"):
-        dsinga.search(lambda seed: None, {"seed": [1]}, client, progress=False)  # type: ignore[arg-type,return-value]
+    with pytest.raises(UserError, match="the function must return a dsinga.Job, not .*; of a model return model.job"):
+        dsinga.search(lambda units: nn.Sequential([nn.Dense(units)]), {"units": [1]}, client)  # type: ignore[arg-type,return-value]
     with pytest.raises(UserError, match="resuming needs a workspace"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, resume=True)
     with pytest.raises(UserError, match="search has no argument 'worker'; did you mean 'workers'"):
