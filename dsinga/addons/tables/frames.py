@@ -222,7 +222,7 @@ def to_arrow(frame: Any) -> Any:
     for number, name in enumerate(column_names(frame.columns)):
         try:
             columns[name] = pyarrow.array(_plain(frame.iloc[:, number]), from_pandas=True)
-        except (pyarrow.ArrowException, OverflowError) as error:
+        except (pyarrow.ArrowException, OverflowError, UnicodeError) as error:
             raise UserError(
                 f"column {name!r} of the data frame has values of several kinds, or of none that a table has: "
                 f"{error}; make numbers or texts of them, or leave the column out"
