@@ -16,7 +16,6 @@ from dsinga.data.array_kinds import check_columns
 from dsinga.data.conversion import nonfinite_error
 
 FAR = 1e150  # a scaled number whose square is no infinity
-
 SORTED_ROWS = 8192  # at a time, which stay in a core's cache
 
 

@@ -145,7 +145,7 @@ def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) ->
                 starts = range(0, length, step)
                 parts += [[_Rows(number, group, start, min(start + step, length), True)] for start in starts]
             elif length:
-                if length > room or file.types != files[parts[-1][-1].file].types:
+                if length > room or file.run != files[parts[-1][-1].file].run:
                     parts.append([])
                     room = most_rows
                 parts[-1].append(_Rows(number, group, 0, length, False))

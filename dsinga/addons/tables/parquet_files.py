@@ -35,7 +35,7 @@ class ParquetFile(NamedTuple):
         size: bytes of the file.
         footer: CRC-32 of its end, which says where each column begins, so that another file has another one.
         lengths: the rows of each row group.
-        types: CRC-32 of the names and types of its columns.
+        run: the number of the run of files to which it belongs, in which each column has one type, or no value.
         values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
     """
 
@@ -43,7 +43,7 @@ class ParquetFile(NamedTuple):
     size: int
     footer: int
     lengths: tuple[int, ...]
-    types: int
+    run: int
     values: Values
 
 
@@ -59,6 +59,7 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
         ends = list(threads.map(read_end, [path for path, _ in found]))
     files: list[ParquetFile] = []
     kinds: Kinds = {}
+    types, run = dict[str, str](), 0
     index: dict[str, None] = {}
     for (path, values), (size, footer, opened) in zip(found, ends, strict=True):
         schema = opened.schema_arrow
@@ -68,8 +69,11 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
             _check_alike(files[0].path, kinds, path, own)
         kinds |= {name: kind for name, kind in own.items() if not kinds.get(name)}
         groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
-        types = zlib.crc32(repr([*zip(schema.names, schema.types, strict=True)]).encode())
-        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), types, values))
+        own_types = {name: str(each) for name, each in zip(schema.names, schema.types, strict=True)}
+        if any("null" != text != types.get(name, text) for name, text in own_types.items()):
+            types, run = {}, run + 1
+        types |= {name: text for name, text in own_types.items() if text != "null"}
+        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), run, values))
     if not kinds:
         raise UserError(f"{redact(location)} has no columns")
     return files, list(kinds), list(index)

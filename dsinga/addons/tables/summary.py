@@ -127,8 +127,7 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
     summary = ColumnSummary("category" if is_category else kind, int(missing.sum()), first_missing)
     if summary.kind in ("category", "boolean"):
         summary.counts, summary.sampled_counts = _text_counts(column, name, drawn)
-        value_type = getattr(column.type, "value_type", column.type)
-        summary.has_texts = not is_category and kind_of(value_type) == "category"
+        summary.has_texts = not is_category and kind_of(getattr(column.type, "value_type", column.type)) == "category"
         return summary
     if kind == "date":
         values = Dates(column, name).microseconds

@@ -27,9 +27,8 @@ def kind_of(arrow_type: Any) -> str | None:
         return ""
     if types.is_boolean(arrow_type):
         return "boolean"
-    if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type):
-        return "number"
-    if types.is_duration(arrow_type) or types.is_time(arrow_type):
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_duration, types.is_time)
+    if any(is_number(arrow_type) for is_number in numbers):
         return "number"
     if types.is_timestamp(arrow_type) or types.is_date(arrow_type):
         return "date"

@@ -174,6 +174,7 @@ def test_types_of_one_kind_may_differ(tmp_path):
     empty = rows_of(30, 30).set_column(0, "size", pa.nulls(0))
     pq.write_table(empty, tmp_path / "2.parquet")
     frame = ParquetFrame(str(tmp_path))
+    assert frame.lengths == [20, 10]
     assert [row["count"] for row in read(frame)] == list(range(30))
     assert dsinga.table(tmp_path, label="late").definition == dsinga.table(rows_of(0, 30), label="late").definition
     halves = rows_of(30, 40).set_column(4, "late", [np.full(10, 0.5)])
