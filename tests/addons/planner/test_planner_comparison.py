@@ -55,7 +55,8 @@ def test_the_parts_of_a_run_stand_beside_their_prediction(tmp_path: Path, worker
     assert all(part.measured > 0 for part in comparison.parts[:2])
     run = read_timings(tmp_path)
     assert len(run.places.workers) == workers
-    assert comparison.iteration.measured == pytest.approx(run.seconds["total"], rel=0.5)
+    parts = sum(run.seconds[name] for name in ("compute", "update", "data"))  # of medians: may be more than the total
+    assert comparison.iteration.measured == pytest.approx(max(run.seconds["total"], parts))
     assert comparison.figures()["parts"][-1]["part"] == "iteration"
 
 
