@@ -11,7 +11,7 @@ import pytest
 from dsinga.base.termination import NAMES
 from tools.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 QUICK = [
     ("dsinga train", NONE, True, "SIGUSR1"),
     ("model.fit", NONE, True, "SIGQUIT"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-MEMORY = Path("/dev/shm")  # where nothing waits for a disk
 
 SAVED = ["model", "weights", "callback", "callback's weights", "weights for Hugging Face", "estimator", "checkpoint"]
 STORED = ["store", "import", "predictions"]
@@ -26,13 +22,11 @@ EXPORTED = ["ONNX files", "Triton's model"]
 @pytest.mark.parametrize(
     "arguments", [["--count=32"], *(["--every", "--only", *names] for names in (SAVED, STORED, OTHERS, EXPORTED))]
 )
-def test_killed_before_every_operation_on_files_and_at_random_moments(arguments: list[str], tmp_path: Path) -> None:
+def test_killed_before_every_operation_on_files_and_at_random_moments(
+    arguments: list[str], in_memory: dict[str, str]
+) -> None:
     """tools/faults/saves.py compares what is read afterwards, and what the next save leaves in the folder."""
     command = [sys.executable, "-m", "tools.faults.saves", *arguments]
-    folder = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True, timeout=290,
-        check=False,
-    )  # fmt: skip
+    ended = subprocess.run(command, cwd=ROOT, env=in_memory, capture_output=True, text=True, timeout=290)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.endswith("\n0 wrong\n")

@@ -34,7 +34,7 @@ from tools.faults.verdicts import run_dsinga
 
 CUT, LAST = 7, 30  # the step after which the signal comes, and the last one
 SEARCHES = {"seed": [0, 1, 2]}
-SECONDS = 110.0  # all that a test may take
+SECONDS = 280.0  # all that a test may take
 NONE, CLIENT, WORKERS, PROCESSES = "none", "client", "workers", "processes"  # where there are Dask workers
 INTERRUPTED = 130
 UNBROKEN = "unbroken.npz"  # what an unbroken run has returned
