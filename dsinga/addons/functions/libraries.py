@@ -326,7 +326,8 @@ def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequen
             return LIBRARIES[package](function)
         if not isinstance(value, (np.ndarray, np.generic)):
             raise TypeError(
-                f"it returns {type(value).__module__}.{type(value).__name__}, of which no gradient is known"
+                f"it returns {type(value).__module__}.{type(value).__name__}, of which no gradient is known; return an "
+                "array of JAX, autograd or PyTorch"
             )
     loaded = [package for package in LIBRARIES if package in sys.modules]
     installed = [package for package in LIBRARIES if package not in loaded and find_spec(package)]

@@ -274,7 +274,7 @@ FAULTS = {
     "model(lambda y, p: ((y - p) ** 2).mean(-1)[:2])": "returns 2 for 4 rows; return an array whose first axis is that",
     "model(lambda y, p: ((y - p) ** 2) if len(y) in (1, 4) else ((y - p) ** 2).mean(-1))": "its function returns the "
     "shape (32,) for 32 rows; it must be (32, 3)",
-    "model(lambda y, p: 1.0)": "it returns builtins.float, of which no gradient is known",
+    "model(lambda y, p: 1.0)": "it returns builtins.float, of which no gradient is known; return an array of JAX, auto",
     "model(lambda y, p: None)": "it returns builtins.NoneType, of which no gradient is known",
     "nn.Sequential([nn.Input(6), nn.Lambda(lambda h: h.sum(0)), nn.Dense(3)])": "returns 6 for 4 rows; return an array",
     "model(lambda y, p: torch.nope(p))": "AttributeError: module 'torch' has no attribute 'nope'",
