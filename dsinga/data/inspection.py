@@ -17,7 +17,6 @@ from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_source import open_zarr_records
 from dsinga.data.stores.record_store import RecordStore, StoreColumn
-from dsinga.data.stores.store_format import LABEL_ROWS
 
 SAMPLED_BLOCKS = 16
 MOST_FAULTS = 20  # that a message lists
@@ -61,7 +60,7 @@ def describe(source: RecordSource) -> dict[str, Any]:
         "labels": None if counts is None else {names.get(label, str(label)): n for label, n in counts.items()},
     }
     if source.has_labels and counts is None:
-        facts["label_values"] = statistics(_label_parts(source))
+        facts["label_values"] = statistics(source.label_parts())
     facts["outputs"] = _outputs(source, counts)
     facts["vocabulary"] = len(source.vocabulary)
     if steps := _steps(source):
@@ -79,13 +78,6 @@ def _steps(source: RecordSource) -> dict[str, float]:
     return {"longest": int(lengths.max()), "mean": float(lengths.mean()), "padding": float(padding)} if padding else {}
 
 
-def _label_parts(source: RecordSource) -> Iterator[np.ndarray]:
-    for start in range(0, len(source), LABEL_ROWS):
-        labels = source.read_labels(np.arange(start, min(start + LABEL_ROWS, len(source))))
-        if labels is not None:
-            yield labels
-
-
 def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
     unlabelled, blocks = source.without_labels(), -(-len(source) // source.block)
     rows = source.columns[0].sample_rows
@@ -99,7 +91,7 @@ def _histogram(source: RecordSource) -> dict[int, int] | None:
     if source.label_dtype != np.int64:
         return None
     counts: dict[int, int] = {}
-    for labels in _label_parts(source):
+    for labels in source.label_parts():
         labels = labels[labels != -1] if source.label_shape else labels  # -1 pads a sequence after its end
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
             counts[int(label)] = counts.get(int(label), 0) + int(count)
@@ -114,7 +106,7 @@ def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
     if source.label_dtype != np.int64:
         return int(np.prod(source.label_shape))
     if counts is not None and set(counts) <= {0, 1} and source.label_shape:
-        padded = any((labels == -1).any() for labels in _label_parts(source))
+        padded = any((labels == -1).any() for labels in source.label_parts())
         return 2 if padded else source.label_shape[0]
     span = source.label_range()
     return None if span is None or span[0] < 0 else max(span[1] + 1, len(source.classes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -226,6 +226,12 @@ class RecordSource:
         words = "\n".join(self.vocabulary)
         return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
+    def label_parts(self) -> Iterator[np.ndarray]:
+        """Yield the labels of all records in their order, some thousand at a time; nothing where there are none."""
+        if (column := self._labels) is not None:
+            for start in range(0, len(self), LABEL_ROWS):
+                yield self._gather(column, np.arange(start, min(start + LABEL_ROWS, len(self))))
+
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.
 
@@ -234,8 +240,7 @@ class RecordSource:
         if self._labels is None or self._labels.dtype.kind == "f":
             return None
         low = high = None
-        for start in range(0, len(self), LABEL_ROWS):
-            labels = self._gather(self._labels, np.arange(start, min(start + LABEL_ROWS, len(self))))
+        for labels in self.label_parts():
             labels = labels[labels != -1] if self.label_shape else labels
             if labels.size:
                 least, most = int(labels.min()), int(labels.max())

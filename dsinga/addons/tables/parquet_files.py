@@ -35,7 +35,7 @@ class ParquetFile(NamedTuple):
         size: bytes of the file.
         footer: CRC-32 of its end, which says where each column begins, so that another file has another one.
         lengths: the rows of each row group.
-        run: the number of the run of files to which it belongs, in which each column has one type, or no value.
+        run: a number that neighbours share whose columns have the same types, or no value; such files may be joined.
         values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
     """
 

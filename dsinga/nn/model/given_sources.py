@@ -12,7 +12,6 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordSource
 from dsinga.data.column import Column
 from dsinga.data.sources.arrays import ArrayColumn
-from dsinga.data.stores.store_format import LABEL_ROWS
 
 
 def factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
@@ -29,8 +28,7 @@ def factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np
                 hint = nearest_or_listed(name, codes, "the classes are")
                 raise UserError(f"class_weight has a factor for {name!r}, which is no class{hint}")
         class_weight = {codes.get(str(name), name): factor for name, factor in class_weight.items()}
-    rows = (np.arange(start, min(start + LABEL_ROWS, len(source))) for start in range(0, len(source), LABEL_ROWS))
-    return class_weight, np.concatenate([np.asarray(source.read_labels(some)) for some in rows])
+    return class_weight, np.concatenate(list(source.label_parts()))
 
 
 class PartOfRecords(RecordSource):
@@ -58,7 +56,7 @@ class _RowRange(Column):
             self.ends = np.append(column.ends[(column.ends > first) & (column.ends < stop)], stop) - first
 
     @property
-    def from_files(self) -> bool:  # type: ignore[override]
+    def from_files(self) -> bool:  # type: ignore[override]  # one attribute of the class elsewhere
         """Whether the other column reads files."""
         return self._column.from_files
 
