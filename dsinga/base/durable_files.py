@@ -12,17 +12,23 @@ import errno
 import glob
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 
 SAVED = ".saved"  # the folder with the files of a complete save, until each has taken the place of an older one
+COMPLETE = ".complete"  # a file in SAVED, which says that a save has written all that is there
 OLD = ".old"  # ends the name of what has been moved into a draft folder, where the system exchanges no folders
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+READ_AGAIN = 100  # times, while other processes replace the files that are read
 TAKEN = errno.ENOTEMPTY, errno.EEXIST  # of a rename to a folder that is there
+T = TypeVar("T")
 FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
@@ -43,23 +49,29 @@ def write_file(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def replaced_files(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
     """Give a temporary folder for new files, which then replace the files called ``names`` in ``folder`` in one step.
 
-    That step is the renaming to SAVED. What has no file among the new ones is there no more; other files stay. Whoever
-    reads the files calls :func:`finish_save` before, in case the process is killed before each is in its place.
+    That step is the renaming to SAVED. What has no file among the new ones is there no more; other files stay. Read the
+    files by :func:`read_saved` or :func:`current_file`, in case the process is killed before each is in its place.
+    Raises UserError where SAVED is there and is no save of this user's.
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with draft_folder(folder / SAVED[1:]) as draft:
             (files := draft / SAVED).mkdir()
+            files.chmod(files.stat().st_mode & ~OTHERS_WRITE)
             yield files
-            for name in names:
+            for name in (*names, COMPLETE):
                 (files / name).touch()
             sync_folder(files)
-            _commit(files, folder)
-            finish_save(folder)
+            descriptor = os.open(files, os.O_RDONLY)
+            try:
+                _commit(files, folder, names)
+                _move(descriptor, folder, names)
+            finally:
+                os.close(descriptor)
     except BaseException:
         with contextlib.suppress(OSError):  # there may be something else in it by now
             if is_new:
@@ -67,38 +79,119 @@ def replaced_files(folder: Path, names: Iterable[str]) -> Iterator[Path]:
         raise
 
 
-def _commit(files: Path, folder: Path) -> None:
+def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
     """Rename a folder of new files to SAVED, when an earlier save is finished."""
     while True:
-        finish_save(folder)
+        is_finished = finish_save(folder, names)
         try:
             os.rename(files, folder / SAVED)
             break
         except OSError as error:  # another process saves there at the same time
             if error.errno not in TAKEN:
                 raise
+            if not is_finished:
+                raise UserError(
+                    f"{folder / SAVED} is in the way: it is not a save of yours that was cut off; move it away, "
+                    "or save to another folder"
+                ) from None
     sync_folder(folder)
 
 
-def finish_save(folder: Path) -> None:
+def finish_save(folder: Path, names: Collection[str]) -> bool:
     """Move the files of a complete save to their places, if the saving process was killed before all were moved.
 
-    Raises UserError where the folder cannot be written.
+    ``names`` are the files that such a save writes. Only this user's saves are finished, because in a folder such as
+    /tmp anybody can make a folder called SAVED. Returns False if SAVED stays. Raises UserError where the folder cannot
+    be written.
     """
-    saved = folder / SAVED
-    if not os.path.isdir(saved) or os.path.islink(saved):  # a link in a folder of others may lead anywhere
+    with explained_writing(folder), _open_own(folder / SAVED) as descriptor:
+        return not os.path.lexists(folder / SAVED) if descriptor is None else _move(descriptor, folder, names)
+
+
+def _move(descriptor: int, folder: Path, names: Iterable[str]) -> bool:
+    """Move the files of an open SAVED to ``folder``: all of a complete save, else ``names``. Return if none is left."""
+    files = os.listdir(descriptor)
+    for name in files if COMPLETE in files else {*files} & {*names}:
+        with contextlib.suppress(FileNotFoundError):  # another process has moved it
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) or status.st_size:
+                os.replace(name, folder / name, src_dir_fd=descriptor)
+            elif name != COMPLETE:  # stands for a file that is there no more
+                (folder / name).unlink(missing_ok=True)
+                os.unlink(name, dir_fd=descriptor)
+    with contextlib.suppress(OSError):
+        if os.listdir(descriptor) == [COMPLETE]:
+            os.unlink(COMPLETE, dir_fd=descriptor)
+        (folder / SAVED).rmdir()  # a newer save may be there
+    sync_folder(folder)
+    return not os.listdir(descriptor)
+
+
+@contextlib.contextmanager
+def _open_own(folder: Path) -> Iterator[int | None]:
+    """Give a descriptor of a folder of this user's in which nobody else can write; None for others, and for a link."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+            raise
+        yield None
         return
-    with explained_writing(folder), contextlib.suppress(FileNotFoundError):  # another process has finished it
-        for file in [*saved.iterdir()]:
-            with contextlib.suppress(FileNotFoundError):
-                if file.is_dir() or file.stat().st_size:
-                    os.replace(file, folder / file.name)
-                else:  # stands for a file that is there no more
-                    (folder / file.name).unlink(missing_ok=True)
-                    file.unlink()
-        with contextlib.suppress(OSError):  # a newer save may be there
-            saved.rmdir()
-        sync_folder(folder)
+    try:
+        status = os.fstat(descriptor)
+        yield descriptor if status.st_uid == os.geteuid() and not status.st_mode & OTHERS_WRITE else None
+    finally:
+        os.close(descriptor)
+
+
+def current_file(path: Path) -> Path:
+    """Return where to read the file that was last saved as ``path``, after an attempt to finish that save.
+
+    That is inside SAVED for a user who may not write there. The result is no file if the last save removed ``path``.
+    """
+    with contextlib.suppress(UserError):
+        finish_save(path.parent, [path.name])
+    saved, newer = path.parent / SAVED, path.parent / SAVED / path.name
+    with contextlib.suppress(OSError):
+        status, owners = os.lstat(saved), (os.geteuid(), os.stat(path.parent).st_uid)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid in owners and not status.st_mode & OTHERS_WRITE:
+            return newer if newer.stat().st_size else newer / "removed"
+    return path
+
+
+def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[str], Path]], T]) -> T:
+    """Return ``read(place)``, which reads the files ``names`` of one save, each from the path ``place(name)``.
+
+    It is called again if another process has replaced files meanwhile.
+    """
+    for _ in range(READ_AGAIN):
+        before = _states(folder, names)
+        try:
+            result = read(lambda name: current_file(folder / name))
+        except (UserError, OSError):
+            if before == _states(folder, names):
+                raise
+        else:
+            if before == _states(folder, names):
+                return result
+    raise UserError(f"{folder} is written to all the time by another process; load it when that has ended")
+
+
+def read_saved_file(path: Path, read: Callable[[Path], T]) -> T:
+    """Return what ``read`` reads from a file of a save, as :func:`read_saved` does."""
+    return read_saved(path.parent, [path.name], lambda place: read(place(path.name)))
+
+
+def _states(folder: Path, names: Iterable[str]) -> list[tuple[object, ...] | None]:
+    """Return what changes when one of the files is replaced."""
+    states: list[tuple[object, ...] | None] = []
+    for place in (current_file(folder / name) for name in names):
+        try:
+            status = os.stat(place)
+            states.append((place, status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            states.append(None)
+    return states
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -108,9 +201,9 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def holds_files(folder: Path) -> bool:
-    """Return whether a folder has any contents other than the leftovers of an interrupted save."""
-    finish_save(folder)
+def holds_files(folder: Path, names: Collection[str]) -> bool:
+    """Return whether a folder has any contents other than the leftovers of an interrupted save of ``names``."""
+    finish_save(folder, names)
     return any(not path.name.startswith(SAVED) for path in folder.iterdir())
 
 
@@ -137,29 +230,29 @@ def draft_folder(path: Path) -> Iterator[Path]:
     """
     prefix = f".{path.name}.draft-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError), locked_folder(left) as is_locked:
-            if is_locked:
-                _remove(left)
+        with contextlib.suppress(OSError), _open_own(left) as descriptor:
+            if descriptor is not None and _lock(descriptor):
+                _remove(left, descriptor)
     with contextlib.ExitStack() as stack:
-        draft = None
-        while draft is None:
+        while True:
             draft = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-            try:
-                stack.enter_context(locked_folder(draft))
+            # Another process may take it for one that was left.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                stack.callback(os.close, open_draft := os.open(draft, os.O_RDONLY))
+                _lock(open_draft)
                 os.stat(draft)
-            except (BlockingIOError, FileNotFoundError):  # another process takes it for one that was left
-                draft = None
-        stack.callback(_remove, draft)
+                break
+        stack.callback(_remove, draft, open_draft)
         yield draft
 
 
-def _remove(draft: Path) -> None:
-    """Remove a draft folder; move back what was moved there from a place that is empty now."""
-    for old in draft.glob(f"*{OLD}"):
-        path = draft.parent / old.name.removesuffix(OLD)
+def _remove(draft: Path, descriptor: int) -> None:
+    """Remove an open draft folder; move back what was moved there from a place that is empty now."""
+    for old in (name for name in os.listdir(descriptor) if name.endswith(OLD)):
+        path = draft.parent / old.removesuffix(OLD)
         if not path.exists():
             with contextlib.suppress(OSError):
-                os.rename(old, path)
+                os.rename(old, path, src_dir_fd=descriptor)
     shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -169,23 +262,24 @@ def locked_folder(folder: Path) -> Iterator[bool]:
 
     Raises BlockingIOError where it is held already, OSError where the folder cannot be opened.
     """
-    try:
-        import fcntl
-    except ImportError:  # on Windows
-        yield False
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:  # the file system has no such locks
-            yield False
-        else:
-            yield True
+        yield _lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open folder until it is closed; return False where there are no locks. Raises BlockingIOError."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):  # Windows, or a file system without such locks
+        return False
+    return True
 
 
 @contextlib.contextmanager

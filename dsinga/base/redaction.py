@@ -14,14 +14,15 @@ MASK = "***"
 SHORT = 3
 
 # In a URL what stands before the last @ of the host, or, for secrets with a slash, before the last @ of the URL.
-_USER = re.compile(r"""(?P<scheme>\w+)://(?P<user>[^\s/'"<>]*@|[^\s/@:'"<>]+:(?P<rest>(?:(?!://)[^\s'"<>])*)@)""")
+# A pathlib.Path has one of the two slashes.
+_USER = re.compile(r"""(?P<scheme>\w{2,}://?)(?P<user>[^\s/'"<>]*@|[^\s/@:'"<>]+:(?P<rest>(?:(?!://)[^\s'"<>])*)@)""")
 # A port, of URLs that have one, with a path behind it that has an @.
 _PORT = re.compile(r"\d{1,5}/")
 _WITH_PORTS = {"http", "https", "ftp", "sftp", "ssh", "smb", "hdfs", "webhdfs", "tcp", "tls"}
 # URLs of Azure, which have the name of a container before the @.
 _WITH_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 # A query, or a fragment with values, up to the end of the URL; a punctuation mark there belongs to the sentence.
-_QUERY = re.compile(r"""(\w://[^\s?#'"<>]*)(\?|\#(?=[^\s'"<>]*=))[^\s'"<>]*[^\s'"<>),;.:]""")
+_QUERY = re.compile(r"""(\w\w://?[^\s?#'"<>]*)(\?|\#(?=[^\s'"<>]*=))[^\s'"<>]*[^\s'"<>),;.:]""")
 _SECRET_NAME = r"[\w-]*(?:secret|passw(?:or)?d|token|signature|credential|account_key|access_key)[\w-]*|sig|sas"
 # "name=value", and 'name': 'value' of a dict.
 _ASSIGNED = re.compile(rf"""(?i)\b({_SECRET_NAME})=(?!\*)[^\s&'"),;]+""")
@@ -56,12 +57,12 @@ def redacted_cause(error: BaseException, *locations: str) -> BaseException | Non
 
 
 def _masked_user(match: re.Match[str]) -> str:
-    scheme = match["scheme"].lower()
+    scheme = match["scheme"].lower().rstrip(":/")
     if scheme in _WITH_PORTS and _PORT.match(match["rest"] or ""):
         return match[0]
     if scheme in _WITH_CONTAINERS and ":" not in match["user"]:
         return match[0]
-    return f"{match['scheme']}://{MASK}@"
+    return f"{match['scheme']}{MASK}@"
 
 
 def _secrets(location: str) -> set[str]:

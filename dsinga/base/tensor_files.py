@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,17 +39,20 @@ class Fingerprint(NamedTuple):
 MARK = re.compile(rb"saved with params of \d+ bytes and CRC-32 [0-9a-f]{8}")
 
 
-def check_marks(params: Path, names: Iterable[str]) -> None:
-    """Raise UserError where a file beside ``params`` says, at its beginning, that it was saved with other params."""
+def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str]) -> None:
+    """Raise UserError where one of the files ``names`` says, at its beginning, that it was saved with other params.
+
+    ``place`` returns the path of a file, and ``params`` is the name of the one with the params.
+    """
     marks = {}
-    for path in filter(Path.is_file, map(params.with_name, names)):
+    for path in filter(Path.is_file, map(place, names)):
         with open_regular(path) as file:
             if match := MARK.search(file.read(1 << 12)):
                 marks[path] = match[0].decode()
-    expected = fingerprint(params).mark() if marks else ""
+    expected = fingerprint(place(params)).mark() if marks else ""
     for path in (path for path in marks if marks[path] != expected):
         raise UserError(
-            f"{path} was {marks[path]}, and {params.name} beside it has others: they are of two saves, or damaged; "
+            f"{path} was {marks[path]}, and {params} beside it has others: they are of two saves, or damaged; "
             "save the model again, or restore both files"
         )
 
@@ -63,12 +66,15 @@ def write_tensors(
     it cannot be written.
     """
     texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
+    path.touch()  # the library makes files that nobody else may read
+    mode = path.stat().st_mode
     try:
         # The format has neither strides nor byte order, so arrays must be contiguous.
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         safetensors.numpy.save_file(contiguous, path, texts)
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
+    path.chmod(mode)
     with open(path, "r+b") as file:
         os.fsync(file.fileno())
     return fingerprint(path)

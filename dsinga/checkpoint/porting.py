@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arrays import ParamArrays
-from dsinga.base.durable_files import draft_folder, finish_save, sync_folder
+from dsinga.base.durable_files import draft_folder, read_saved_file, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact
@@ -135,8 +135,7 @@ def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, ParamArrays]:
     """Return where the checkpoint is, and its params."""
     if not is_url(os.fspath(path)):
         location = find(path, roots)
-        finish_save(location.parent)
-        return str(location), _read(location)
+        return str(location), read_saved_file(location, _read)
     folder = RemoteFolder(os.fspath(path))
     try:
         return redact(folder.url), _read(fetch_checkpoint(folder))

@@ -147,17 +147,19 @@ def _text(name: str, value: Any) -> str:
 @click.argument("folder", type=click.Path(path_type=Path))
 def example(name: str, folder: Path) -> None:
     """Write the example NAME, a job file and its records, to FOLDER."""
+    import os
     import shutil
 
     try:
-        if folder.exists() and (not folder.is_dir() or holds_files(folder)):
+        names = os.listdir(EXAMPLES / name)
+        if folder.exists() and (not folder.is_dir() or holds_files(folder, names)):
             raise UserError(f"{folder} exists and is not an empty folder; name another one")
-        with replaced_files(folder, ()) as files:
-            shutil.copytree(EXAMPLES / name, files, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        with replaced_files(folder, names) as files:
+            for source in sorted((EXAMPLES / name).rglob("*")):  # a folder before its files
+                target = files / source.relative_to(EXAMPLES / name)
+                target.mkdir() if source.is_dir() else shutil.copyfile(source, target)
     except OSError as error:
         reason = error.strerror or error
-        if isinstance(error, shutil.Error):  # of some files
-            reason = error.args[0][0][2].partition("] ")[2].partition(": ")[0]  # without number and path
         raise UserError(
             f"the example cannot be written to {folder}: {reason}; name a folder that can be written"
         ) from error

@@ -6,7 +6,7 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,15 @@ import numpy as np
 
 from dsinga.base.arguments import value_text
 from dsinga.base.arrays import ParamArrays
-from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
+from dsinga.base.durable_files import (
+    current_file,
+    explained_writing,
+    local_folder,
+    read_saved,
+    read_saved_file,
+    replaced_files,
+    write_file,
+)
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
@@ -164,7 +172,7 @@ def load_weights(
     Raises UserError, naming all of them, for params that the folder lacks, and for arrays that the model lacks, other
     than single numbers and integers; for other shapes, and for a file that is damaged or pickled.
     """
-    path, without = Path(folder), [without] if isinstance(without, str) else without
+    path, without = local_folder(folder), [without] if isinstance(without, str) else without
     if not isinstance(names or {}, Mapping):
         raise UserError(f"names= is a dict from names in the folder to those of the model, not {value_text(names)}")
     for pattern in without:
@@ -213,13 +221,16 @@ def save_weights(
 
 def read_weights(path: Path) -> ParamArrays:
     """Return the arrays of a folder, or of a safetensors file, by name. Raises UserError if they cannot be read."""
-    finish_save(path.parent if path.is_file() else path)
-    if path.is_file():
-        return read_safetensors(path)
-    if (path / INDEX).is_file():
-        return _read_shards(path)
-    if (path / WEIGHTS).is_file():
-        return read_safetensors(path / WEIGHTS)
+    if current_file(path).is_file():
+        return read_saved_file(path, read_safetensors)
+    return read_saved(path, (WEIGHTS, INDEX), lambda place: _read_folder(path, place))
+
+
+def _read_folder(path: Path, place: Callable[[str], Path]) -> ParamArrays:
+    if place(INDEX).is_file():
+        return _read_shards(path, place)
+    if place(WEIGHTS).is_file():
+        return read_safetensors(place(WEIGHTS))
     pickled = next(
         (name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (path / name).exists()), ""
     )
@@ -227,16 +238,16 @@ def read_weights(path: Path) -> ParamArrays:
     raise UserError(f"{path} has neither {WEIGHTS} nor {INDEX}: {remedy}")
 
 
-def _read_shards(path: Path) -> ParamArrays:
+def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
     """Return the arrays that an index lists, each from the file that it names."""
     try:
-        files = read_json(path / INDEX)["weight_map"]
+        files = read_json(place(INDEX))["weight_map"]
         shards = dict.fromkeys(files.values())
         if wrong := [name for name in shards if not isinstance(name, str) or Path(name).name != name]:
             raise ValueError(f"it names {wrong[0]!r}, which is no file of the folder")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path / INDEX} cannot be read as an index of weights: {error}") from None
-    read = {shard: read_safetensors(path / shard) for shard in shards}
+    read = {shard: read_safetensors(place(shard)) for shard in shards}
     if missing := [f"{name} in {shard}" for name, shard in files.items() if name not in read[shard]]:
         raise UserError(f"{path} lacks {', '.join(missing)}, which its index names; copy its files anew")
     return {name: read[shard][name] for name, shard in files.items()}

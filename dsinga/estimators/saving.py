@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.durable_files import (
     explained_writing,
-    finish_save,
     holds_files,
     local_folder,
+    read_saved,
     replaced_files,
     write_file,
 )
@@ -54,7 +55,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     check_is_fitted(estimator, "params_")
     folder = local_folder(path)
     with explained_writing(folder):
-        if folder.exists() and holds_files(folder):
+        if folder.exists() and holds_files(folder, FILES):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
     parameters = estimator.get_params(deep=False)
     parameters["net"] = None if estimator.net is None else "job.conf"
@@ -101,14 +102,17 @@ def _plain(value: Any) -> Any:
 def load(path: str | os.PathLike[str]) -> Any:
     """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
     folder = local_folder(path)
-    finish_save(folder)
+    return read_saved(folder, FILES, lambda place: _read(folder, place))
+
+
+def _read(folder: Path, place: Callable[[str], Path]) -> Any:
     for name in FILES:
-        if not (folder / name).is_file():
+        if not place(name).is_file():
             raise UserError(f"{folder} is no saved estimator: it lacks {name}")
-    arrays, job = read_safetensors(folder / PARAMS), load_job(folder / JOB)
-    check_marks(folder / PARAMS, FILES)
+    arrays, job = read_safetensors(place(PARAMS)), load_job(place(JOB))
+    check_marks(place, PARAMS, FILES)
     try:
-        described = read_json(folder / DESCRIBED)
+        described = read_json(place(DESCRIBED))
         return _restored(described, arrays, job)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from dsinga.base.components import note_distributions
-from dsinga.base.durable_files import finish_save
+from dsinga.base.durable_files import read_saved_file
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_regular
 from dsinga.job.builder import MessageBuilder, builder_of, read
@@ -36,15 +37,15 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
     file = os.fspath(path)
     try:
-        finish_save(Path(file).parent)
-        content = read_regular(path, LARGEST_BYTES)
+        content = read_saved_file(Path(path), lambda place: read_regular(place, LARGEST_BYTES))
         return loads(content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), file, overrides)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise JobError(f"{file}: not a job file: byte {error.start} is not UTF-8 text") from error
         if isinstance(error, UserError):
             raise
-        raise JobError(f"cannot read the job file {file!r}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise JobError(f"cannot read the job file {file!r}: {reason}") from redacted_cause(error)
 
 
 @public

@@ -108,7 +108,8 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     Raises UserError for a damaged file, and for one of another net.
     """
     model._refuse_while_training("load_lora")
-    arrays, described = read_safetensors(Path(path)), _metadata(Path(path))
+    file = local_folder(path)
+    arrays, described = read_safetensors(file), _metadata(file)
     layers, params = _layers(model), model._ordered_params()
     known = weight_names(without_low_rank(layers))
     if missing := [name for name in described if name not in known]:

@@ -59,13 +59,14 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
     Raises UserError for a checkpoint that does not say its job, and for a job without shapes whose data are missing.
     """
     from dsinga import nn
+    from dsinga.base.durable_files import current_file
     from dsinga.checkpoint.directory import is_checkpoint
     from dsinga.checkpoint.metadata import read_metadata
     from dsinga.checkpoint.porting import find
     from dsinga.job import loads
     from dsinga.nn.model.model_params import JOB, PARAMS
 
-    if (path / JOB).is_file() and (path / PARAMS).is_file():
+    if all(current_file(path / name).is_file() for name in (JOB, PARAMS)):
         model = nn.load_model(path)
     else:
         found = find(path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsinga.base.arguments import value_text
-from dsinga.base.durable_files import finish_save
+from dsinga.base.durable_files import current_file, local_folder
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, read_regular
 
@@ -49,12 +49,11 @@ def onnx_package() -> Any:
 
 def read_onnx(path: str | os.PathLike[str]) -> ModelProto:
     """Return the net in an ONNX file, as :func:`checked_net` does. Raises UserError, naming the file."""
-    onnx, path = onnx_package(), Path(path)
+    onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
 
     try:
-        finish_save(path.parent)
-        return checked_net(onnx.ModelProto.FromString(read_regular(path, MOST_BYTES)), path.parent)
+        return checked_net(onnx.ModelProto.FromString(read_regular(current_file(path), MOST_BYTES)), path.parent)
     except DecodeError as error:
         raise UserError(f"{path} is not an ONNX file, or was cut short ({error}); get it anew") from None
     except OSError as error:
@@ -280,6 +279,7 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
         path = path / part
         if os.path.islink(path):
             raise UserError(f"{shown}, where {path} is a link, which may lead anywhere; copy the file itself there")
+    path = current_file(path)
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

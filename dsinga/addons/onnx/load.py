@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsinga import nn
 from dsinga.addons.onnx.files import read_onnx, tensor_array
 from dsinga.addons.onnx.import_net import import_graph
 from dsinga.addons.onnx.values import Constant
+from dsinga.addons.onnx.written_files import DATA
+from dsinga.base.durable_files import local_folder, read_saved
 from dsinga.base.registry import register
 from dsinga.nn.words.keras_arguments import checked
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 @register("word", "load_onnx")
@@ -26,7 +31,14 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """
-    model, folder = read_onnx(path), Path(path).parent
-    constants = {tensor.name: Constant(tensor_array(tensor, folder), tensor.name) for tensor in model.graph.initializer}
+    path = local_folder(path)
+    model, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))
     version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
-    return import_graph(model.graph, constants, version, shapes, name or Path(path).stem)
+    return import_graph(model.graph, constants, version, shapes, name or path.stem)
+
+
+def _read(path: Path) -> tuple[ModelProto, dict[str, Constant]]:
+    """Return the net in a file, and its tensors by name."""
+    model = read_onnx(path)
+    tensors = model.graph.initializer
+    return model, {tensor.name: Constant(tensor_array(tensor, path.parent), tensor.name) for tensor in tensors}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.arguments import value_text
-from dsinga.base.durable_files import finish_save, local_folder
+from dsinga.base.durable_files import local_folder, read_saved
 from dsinga.base.errors import UserError
 from dsinga.base.tensor_files import check_marks
 from dsinga.engine.local_net import LocalNet
@@ -267,14 +268,17 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     Raises UserError where a file is missing or damaged, or was saved with others.
     """
     path = local_folder(folder)
-    finish_save(path)
-    if not (path / JOB).is_file():
+    return read_saved(path, FILES, lambda place: _read_model(path, place))
+
+
+def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
+    if not place(JOB).is_file():
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
-    model = from_job(path / JOB)
-    model.params = path / PARAMS
-    check_marks(path / PARAMS, FILES)
-    model._training_state = TrainingState.read(path / OPTIMIZER)
-    model._loaded_names = read_names(path / NAMES)
+    model = from_job(place(JOB))
+    model.params = place(PARAMS)
+    check_marks(place, PARAMS, FILES)
+    model._training_state = TrainingState.read(place(OPTIMIZER))
+    model._loaded_names = read_names(place(NAMES))
     model._complete, model.default_epochs = True, 1  # the steps of its job are those of the last fit
     model._has_label_inputs = True
     return model

@@ -8,7 +8,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,14 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.base.arguments import fail_for_name
-from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
+from dsinga.base.durable_files import (
+    current_file,
+    explained_writing,
+    local_folder,
+    read_saved_file,
+    replaced_files,
+    write_file,
+)
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
 from dsinga.base.registry import find, registered
@@ -350,10 +356,9 @@ class ModelParams(HasVariables, ABC):
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Set the params from a file, or from the folder of a saved model. Raises UserError for a damaged one."""
-        file = Path(path)
-        finish_save(file)
-        file = file / PARAMS if (file / PARAMS).is_file() else file
-        self.params = read_safetensors(file) if file.is_file() else path
+        file = local_folder(path)
+        file = file / PARAMS if current_file(file / PARAMS).is_file() else file
+        self.params = read_saved_file(file, read_safetensors) if current_file(file).is_file() else path
 
     @property
     def history(self) -> Any:

@@ -57,12 +57,12 @@ def test_a_save_that_was_cut_off_is_finished_by_whoever_comes_next(tmp_path: Pat
     (tmp_path / SAVED).mkdir()
     (tmp_path / SAVED / "kept").write_text("new")
     (tmp_path / SAVED / "gone").touch()
-    finish_save(tmp_path)
+    finish_save(tmp_path, ["gone", "kept"])
     assert os.listdir(tmp_path) == ["kept"]
     (tmp_path / ".saved.draft-1").mkdir()
-    assert holds_files(tmp_path)
+    assert holds_files(tmp_path, ["gone", "kept"])
     (tmp_path / "kept").unlink()
-    assert not holds_files(tmp_path)
+    assert not holds_files(tmp_path, ["gone", "kept"])
 
 
 def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path):
     (tmp_path / SAVED / "kept").write_text("new")
     (tmp_path / "kept").mkdir()
     with pytest.raises(UserError, match=r"cannot be written: .*; name a folder that can be written"):
-        finish_save(tmp_path)
+        finish_save(tmp_path, ["gone", "kept"])
 
 
 WRITER = """
@@ -104,7 +104,7 @@ def test_a_link_to_another_folder_is_no_save(tmp_path: Path) -> None:
     (mine / "thesis.txt").write_text("years of work")
     (theirs := tmp_path / "theirs").mkdir()
     (theirs / SAVED).symlink_to(mine)
-    finish_save(theirs)
+    finish_save(theirs, ["thesis.txt"])
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
     with pytest.raises(OSError, match="Not a directory"), replaced_files(theirs, ["file"]) as files:
         (files / "file").write_text("new")
