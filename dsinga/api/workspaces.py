@@ -135,10 +135,8 @@ def trained_params(
     For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its
     ``checkpoint_path``; a line on standard error says which. Raises UserError where there are neither.
     """
-    if isinstance(params, Result):
-        return params.params
     if params is not None:
-        return params_of(params)
+        return params_of(params.params if isinstance(params, Result) else params)
     workspace = default_workspace(job)
     newest: Path | str | None
     if isinstance(workspace, str):

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+
 ParamArrays = dict[str, np.ndarray]
 """Arrays by the names of params: values, gradients, or a slot of the updater's state."""
 
@@ -38,6 +40,17 @@ def is_finite(value: Any) -> bool:
         return bool(np.isfinite(value).all())
     flat = value.reshape(-1)
     return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))
+
+
+def refuse_nan(params: Mapping[str, Any], source: str = "") -> None:
+    """Raise UserError for params with NaN, which come from ``source``: a rectifier may hide it in predictions."""
+    for name, array in params.items():
+        if not is_finite(array) and (places := np.argwhere(np.isnan(array))).size:
+            index = tuple(map(int, places[0]))
+            raise UserError(
+                f"{source and f'{source}: '}the param {name!r} has NaN at index {index}: nothing can be predicted with "
+                "it; take the params of an earlier checkpoint"
+            )
 
 
 EXACT = 1 << 24  # up to which float32 has all integers

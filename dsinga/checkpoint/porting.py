@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays, refuse_nan
 from dsinga.base.durable_files import draft_folder, read_saved_file, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.locations import is_url
@@ -63,8 +63,10 @@ def port(
 
 
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return all params, by name, of the checkpoint that :func:`find` finds; raise UserError if it cannot be read."""
-    return _load(path, roots)[1]
+    """Return all params by name of the checkpoint that :func:`find` finds; raise UserError for a damaged one or NaN."""
+    location, params = _load(path, roots)
+    refuse_nan(params, location)
+    return params
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
@@ -86,6 +88,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
             raise UserError(f"the param {name!r} is no array of numbers: {error}") from None
         if arrays[name].dtype.kind in "OSUMm":
             raise UserError(f"the param {name!r} is no array of numbers, but {type(value).__name__}")
+    refuse_nan(arrays)
     return arrays
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
     explained_writing,
     holds_files,
@@ -111,6 +112,7 @@ def _read(folder: Path, place: Callable[[str], Path]) -> Any:
             raise UserError(f"{folder} is no saved estimator: it lacks {name}")
     arrays, job = read_safetensors(place(PARAMS)), load_job(place(JOB))
     check_marks(place, PARAMS, FILES)
+    refuse_nan({name: array for name, array in arrays.items() if name.startswith("params/")}, str(folder / PARAMS))
     try:
         described = read_json(place(DESCRIBED))
         return _restored(described, arrays, job)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arguments import check_whole
+from dsinga.base.arrays import refuse_nan
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import directory
 from dsinga.rl.algorithm import Algorithm
@@ -110,6 +111,7 @@ class Agent:
                 raise UserError(f"there is no checkpoint in {path}; give the folder that agent.save(folder) wrote to")
             path = newest
         checkpoint = directory.read_checkpoint(path)
+        refuse_nan(checkpoint.params, str(path))
         state = checkpoint.loop.get("engine", checkpoint.loop)
         state = state["learning"]["agent"] if "learning" in state else state
         if "algorithm" in state:

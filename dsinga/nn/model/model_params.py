@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.base.arguments import fail_for_name
+from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
     current_file,
     explained_writing,
@@ -234,12 +236,14 @@ class ModelParams(HasVariables, ABC):
             self._fit.check_open()
             self._params = {**(self._params or {}), **arrays}
             return
+        refuse_nan(arrays)
         self._params, self._training_state, self._complete = arrays, TrainingState(), False
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""
         if self._fit is not None:
             self._fit.check_open()
+        refuse_nan({name: array})
         self._params = {**self.params, name: array}
 
     def _shaped(self) -> LocalNet:
@@ -356,9 +360,11 @@ class ModelParams(HasVariables, ABC):
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Set the params from a file, or from the folder of a saved model. Raises UserError for a damaged one."""
-        file = local_folder(path)
+        file = Path(path)
         file = file / PARAMS if current_file(file / PARAMS).is_file() else file
-        self.params = read_saved_file(file, read_safetensors) if current_file(file).is_file() else path
+        arrays = read_saved_file(file, read_safetensors) if current_file(file).is_file() else read_params(path)
+        refuse_nan(arrays, str(file))
+        self.params = arrays
 
     @property
     def history(self) -> Any:

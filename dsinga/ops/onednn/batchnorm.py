@@ -44,7 +44,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts_alike, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts_alike, operand_of, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array
 
@@ -220,6 +220,8 @@ class OnednnBatchNorm(NumpyNormalisation):
         if other is not None:
             other = cast_like(other, x)
         possible = accepts_alike(x, other) and (x.ndim == 2 or x.ndim in LAST)
+        if possible and (np.isnan(scale @ shift) or shows_nan(x) or (other is not None and shows_nan(other))):
+            return super().rectified_affine(x, scale, shift, other)  # the library's rectifier makes 0 of NaN
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
             affine = get_kernel(Affine, *size, True, x.dtype)

@@ -16,7 +16,7 @@ from dsinga.base import buffers
 from dsinga.ops.layout import contiguous, join_rows, to_rows
 from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
-from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, run_elementwise
+from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, Rectifier, run_elementwise
 from dsinga.ops.onednn.library import (
     ADD,
     AVG_POOLING,
@@ -31,7 +31,7 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
 from dsinga.ops.onednn.onednn_ops import Float32Ops
 from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
-from dsinga.ops.onednn.primitive import accepts
+from dsinga.ops.onednn.primitive import accepts, shows_nan
 from dsinga.ops.onednn.products import Product
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
@@ -85,8 +85,19 @@ class WeightProduct:
 def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
     """Compute factor·(a b) of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
     kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), BFLOAT16, factor, add)
-    assert kernel is not None, "a product has no kernel"
-    kernel.multiply(a, b, out)
+    if kernel is not None:
+        kernel.multiply(a, b, out)
+        return
+    product = buffers.empty(out.shape)
+    kernel = get_kernel(Product, form_of(a), form_of(b), form_of(product), BFLOAT16, factor)
+    if kernel is not None:
+        kernel.multiply(a, b, product)
+    else:
+        np.multiply(a.astype(FLOAT32) @ b.astype(FLOAT32), np.float32(factor), out=product)
+    if add:
+        out += product
+    else:
+        out[...] = product
 
 
 def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
@@ -107,14 +118,14 @@ class Bf16Images(Float32Ops):
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
-        if pool:
+        if pool and not shows_nan(x):
             return pool(to_rows(x))
         y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
         return cast(y, x.dtype), workspace
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         shapes = MAX_POOLING, x.shape, kernel, stride, pad
-        if _kernel(_pooling, x, *shapes, True):
+        if workspace.ndim == 1 and _kernel(_pooling, x, *shapes, True):
             return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(cast_like(dy, x)), workspace)
         return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
 
@@ -144,8 +155,9 @@ class Bf16Images(Float32Ops):
         return cast(super().lrn_grad(to_float32(x), workspace, to_float32(dy), *constants), x.dtype)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = _kernel(Function, x, x.size, RELU, slope, 0.0, BFLOAT16)
-        return run_elementwise(kernel, x) if kernel else cast(super().relu(to_float32(x), slope), x.dtype)
+        rectifier = (Function, x, x.size, RELU, slope, 0.0) if slope else (Rectifier, x, x.size)
+        kernel = _kernel(*rectifier, BFLOAT16)
+        return kernel(x) if kernel else cast(super().relu(to_float32(x), slope), x.dtype)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
         kernel = _kernel(Derivative, y, y.size, RELU_FROM_OUTPUT, slope, DST, BFLOAT16)
@@ -230,8 +242,8 @@ class Bf16Ops(Bf16Images):
         """Return x Wᵀ if ``transposed``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
         if len(x) < FEW_ROWS:
             kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
-            assert kernel is not None, "a product has no kernel"
-            return kernel(x, contiguous(w))
+            if kernel is not None:
+                return kernel(x, contiguous(w))
         y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
         multiply(x, cast_factor(w.T if transposed else w), y)
         return y

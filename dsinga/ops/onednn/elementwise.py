@@ -23,6 +23,7 @@ from dsinga.ops.onednn.library import (
     LINEAR,
     LOGISTIC,
     LOGISTIC_FROM_OUTPUT,
+    MAX,
     MULTIPLY,
     RELU,
     RELU_FROM_OUTPUT,
@@ -35,7 +36,7 @@ from dsinga.ops.onednn.library import (
     dense,
     engine,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array
 
@@ -136,6 +137,25 @@ class Binary:
         self.run = Primitive("binary", engine, algorithm, flat, flat, flat, operands=(SRC, SRC_1, DST))
 
 
+class Rectifier(ElementwiseKernel):
+    """max(x, 0) of n numbers, NaN of NaN: the library's maximum has the second operand of NaN, its rectifier has 0."""
+
+    def __init__(self, size: int, dtype: np.dtype = FLOAT32):
+        self.zero = np.zeros(1, np.float32)
+        flat = dense((size,), dtype)
+        self.run = Primitive(
+            *("binary", engine, MAX, flat, dense((1,)), flat),
+            operands=(SRC, SRC_1, operand_of(0), DST),
+            post_ops=((MAX, flat), (LINEAR, 1.0, 0.0)),  # which also turns -0 into 0
+        )
+
+    def __call__(self, *arrays: Array) -> Array:
+        x = _dense(arrays[0])
+        y = buffers.like(x)
+        self.run(x, self.zero, x, y)
+        return y
+
+
 class _ScaledTanh(ElementwiseKernel):
     """outer·tanh(inner·x) of n numbers, in one pass."""
 
@@ -208,7 +228,7 @@ def _method(name: str, make: Any, *arguments: Any) -> Any:
 
 
 class OnednnElementwise(NumpyLoss):
-    """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
+    """Activations, sums, products and softmax by the library. NaN stays NaN, as in numpy."""
 
     sigmoid = _method("sigmoid", Function, LOGISTIC)
     sigmoid_grad = _method("sigmoid_grad", Derivative, LOGISTIC_FROM_OUTPUT)
@@ -220,8 +240,9 @@ class OnednnElementwise(NumpyLoss):
     add = _method("add", Binary, ADD)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(Function, x.size, RELU, slope) if accepts(x) else None
-        return run_elementwise(kernel, x) if kernel else super().relu(x, slope)
+        rectifier = (Function, x.size, RELU, slope) if slope else (Rectifier, x.size)
+        kernel = get_kernel(*rectifier) if accepts(x) else None
+        return kernel(x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
         kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
@@ -241,7 +262,12 @@ class OnednnElementwise(NumpyLoss):
 
     def softmax(self, x: Array) -> Array:
         kernel = get_kernel(MatrixSoftmax, *x.shape) if accepts(x) else None
-        return run_elementwise(kernel, x) if kernel else super().softmax(x)
+        if not kernel:
+            return super().softmax(x)
+        y = run_elementwise(kernel, x)
+        if shows_nan(y):  # where x has it; the library leaves it out of the sum
+            y[np.isnan(y).any(axis=1)] = np.nan
+        return y
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
         kernel = get_kernel(_SoftmaxDerivative, *y.shape) if accepts(y, dy) else None

@@ -31,7 +31,7 @@ RELU, TANH, LINEAR, LOGISTIC, SWISH, GELU = 0x20, 0x21, 0x26, 0x29, 0x2C, 0x31
 RELU_FROM_OUTPUT, LOGISTIC_FROM_OUTPUT = 0x100, 0x104
 MAX_POOLING, AVG_POOLING = 0x1FF, 0x2FF  # the mean counts padding
 LRN_ACROSS_CHANNELS = 0xAFF
-ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
+ADD, MULTIPLY, MAX = 0x1FFF0, 0x1FFF1, 0x1FFF2
 SUM = 0  # no algorithm of the library: a post-operation that adds the result to what was there
 SOFTMAX = 0x30000
 

@@ -32,7 +32,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape
 
@@ -208,11 +208,12 @@ class OnednnNormalisation(OnednnBatchNorm):
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
         if isinstance(workspace, Workspace):
             return backward(x, workspace, dy, size, alpha, beta)
-        if not isinstance(workspace, tuple):
-            return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
-        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k)
-        assert back is not None, "a normalisation has no backward although it has a forward"
-        return back(to_rows(x), to_rows(dy), *workspace)
+        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k) if isinstance(workspace, tuple) else None
+        if back:
+            return back(to_rows(x), to_rows(dy), *workspace)
+        if isinstance(workspace, tuple):
+            _, workspace = super().lrn(x, size, alpha, beta, k, True)
+        return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
 
 
 class _ProductAndSum:
@@ -285,7 +286,10 @@ class PointSoftmax(MatrixSoftmax):
 
     def __call__(self, *arrays: Array) -> Iterator[Block]:
         x, p = arrays
-        self.run(by_channel(x), by_channel(p))
+        rows = by_channel(p)
+        self.run(by_channel(x), rows)
+        if shows_nan(rows):
+            rows[np.isnan(rows).any(axis=1)] = np.nan
         result = by_class(p)
         for rows, points in point_blocks(result.shape):
             yield rows, points, classes_first(result[rows, :, points])

@@ -24,7 +24,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts
+from dsinga.ops.onednn.primitive import Primitive, accepts, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
@@ -88,14 +88,18 @@ class OnednnPooling(NumpyPooling):
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
-        return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
+        if pool and not shows_nan(x):  # the library leaves NaN out
+            return pool(to_rows(x))
+        return super().max_pool(x, kernel, stride, pad, train)
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        if workspace.ndim > 1:
-            return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
-        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad)
-        assert back is not None, "a pooling has no backward although it has a forward"
-        return back(to_rows(dy), workspace)
+        windows = kernel, stride, pad
+        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, *windows) if workspace.ndim == 1 else None
+        if back:
+            return back(to_rows(dy), workspace)
+        if workspace.ndim == 1:
+            _, workspace = super().max_pool(x, *windows, True)
+        return super().max_pool_grad(x, workspace, dy, *windows)
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None

@@ -183,6 +183,18 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
     return True
 
 
+def shows_nan(x: Array) -> bool:
+    """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
+
+    NaN of a param is in all records and points of a channel, and so there; to look at all of x takes as long as to
+    pool or to rectify it.
+    """
+    middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
+    if x.dtype != FLOAT32:
+        middle = middle.astype(FLOAT32)
+    return bool(np.isnan(middle.dot(middle)))
+
+
 def reorder(source: Any, destination: Any) -> Primitive | None:
     """Return the primitive that copies from one layout to another, None if they are the same."""
     return None if lib.dnnl_memory_desc_equal(source, destination) else conversion(source, destination)

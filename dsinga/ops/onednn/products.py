@@ -40,15 +40,17 @@ SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_COR
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute the product of ``a`` and ``b`` into ``out``, or add it to ``out`` if ``add``.
+    """Compute the product of ``a`` and ``b`` into ``out``, or add it to ``out`` if ``add``. No array is empty.
 
-    Rows or columns of a and b, and rows of out, are contiguous. No array is empty.
+    Numpy does, unless rows or columns of a and b, and rows of out, are contiguous.
     """
     result = out
+    (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
+    if not (step_a and step_b and step_out) or transpose_out != b"N":
+        out[...] = a @ b + out if add else a @ b
+        return out
     if recorder() is not None:
         a, b, out = plain((a, b, out))
-    (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
-    assert transpose_out == b"N", out.strides
     sgemm(
         *(transpose_a, transpose_b, *out.shape, a.shape[1]),
         *(1.0, address(a), step_a, address(b), step_b),
@@ -59,11 +61,16 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors."""
+    """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors.
+
+    The stride is 0 for a matrix that ``sgemm`` cannot read.
+    """
     (down, across), (rows, columns) = matrix.strides, matrix.shape  # strides in bytes, of float32
     if across == 4 or columns == 1 != down // 4:
-        return b"N", max(down // 4, columns)
-    return b"T", max(across // 4, rows)
+        step = max(down // 4, columns)
+        return b"N", step if rows == 1 or down == 4 * step else 0
+    step = max(across // 4, rows)
+    return b"T", step if (rows == 1 or down == 4) and (columns == 1 or across == 4 * step) else 0
 
 
 def column_sums(x: Array) -> Array:

@@ -90,14 +90,14 @@ class OnednnRecurrent(NumpyRecurrent):
         out[...] = transposed.T
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
-        counts = Counter(rows) if accepts(matrix) else {}
+        counts = Counter(rows) if accepts(matrix) and matrix.flags.forc else {}
         return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= MIN_PRODUCTS), {})
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor
         transposed = not matrix.flags.c_contiguous
         shape = len(a), *matrix.shape, transposed, self.factor_dtype
-        kernel = get_kernel(PackedProduct, *shape) if len(a) in rows else None
+        kernel = get_kernel(PackedProduct, *shape) if len(a) in rows and out.flags.c_contiguous else None
         if kernel is None:
             self.multiply_into(a, matrix, out)
             return
@@ -106,7 +106,8 @@ class OnednnRecurrent(NumpyRecurrent):
         kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), packed[kernel], out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
-        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x, out) else None
+        is_dense = x.flags.c_contiguous and out.flags.c_contiguous
+        kernel = get_kernel(Function, x.size, LOGISTIC) if is_dense and accepts(x, out) else None
         if kernel:
             kernel.run(x, out)
         else:

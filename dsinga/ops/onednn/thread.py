@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.base.buffers import ALIGNMENT
+from dsinga.base.serial_executor import available_cores
 from dsinga.ops.onednn.library import (
     Handle,
     Unsupported,
@@ -89,16 +91,26 @@ class Arena:
 
 
 class Team:
-    """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones."""
+    """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones.
+
+    The threads end where the process is forked, but OpenMP would wait for them: a forked child computes with ``most``
+    1 if its parent has had some.
+    """
+
+    most = sys.maxsize
+    has_started = False
 
     def __init__(self) -> None:
-        self.size = self.current = get_omp_threads()
+        self.current = get_omp_threads()
+        self.size = min(self.current, available_cores(), Team.most)
 
     def use(self, count: int) -> None:
         """Set the number of threads with which the next kernel is made, or runs."""
         if count != self.current:
             set_omp_threads(count)
             self.current = count
+        if count > 1:
+            Team.has_started = True
 
 
 class ThreadState(threading.local):
@@ -114,6 +126,16 @@ class ThreadState(threading.local):
 
 
 thread_state = ThreadState()
+
+
+def _use_one_thread_in_child() -> None:
+    if Team.has_started:
+        Team.most = 1
+        set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_thread_in_child)
 spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and hasattr(lib, "GOMP_parallel") else None
 
 
@@ -137,6 +159,7 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
 
 def set_threads(count: int) -> None:
     """Let large kernels of the calling thread use ``count`` cores. Called before each iteration."""
+    count = min(count, Team.most)
     if count > 1 and spin_limiter is not None:
         spin_limiter.check()
     if count != thread_state.team.size:
@@ -157,7 +180,8 @@ def sgemm(
     call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)
     status = call(transpose_a, transpose_b, rows, columns, depth, *rest)
-    assert status == 0, f"sgemm failed with status {status}"
+    if status:
+        raise RuntimeError(f"oneDNN: sgemm failed with status {status}")
     if (recorded := recorder()) is not None:
         values = transpose_a, transpose_b, rows, columns, depth, *rest
         arguments = [kind(value) for kind, value in zip(call.argtypes, values, strict=True)]  # converted once

@@ -167,9 +167,9 @@ def test_the_greatest_difference_from_onnx_runtime(tmp_path, model):
         assert greatest_difference(tmp_path / "net.onnx", model, x) < 1e-5
     write_onnx(dense_net(), {**PARAMS, "b": PARAMS["b"] + np.float32([0, 0, 0.5, 0])}, tmp_path / "net.onnx")
     assert greatest_difference(tmp_path / "net.onnx", model, ROWS) == pytest.approx(0.5, abs=1e-5)
-    write_onnx(dense_net(), PARAMS | {"b": np.float32([np.nan, np.inf, -np.inf, 1])}, tmp_path / "net.onnx")
-    assert np.isnan(greatest_difference(tmp_path / "net.onnx", model, ROWS))
-    model.params = {**model.params, "dense_bias": np.float32([np.nan, np.inf, -np.inf, 1])}
+    write_onnx(dense_net(), PARAMS | {"b": np.float32([np.inf, np.inf, -np.inf, 1])}, tmp_path / "net.onnx")
+    assert greatest_difference(tmp_path / "net.onnx", model, ROWS) == np.inf
+    model.params = {**model.params, "dense_bias": np.float32([np.inf, np.inf, -np.inf, 1])}
     assert greatest_difference(tmp_path / "net.onnx", model, ROWS) < 1e-5
 
 
