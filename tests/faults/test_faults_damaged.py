@@ -26,5 +26,9 @@ def test_damaged_inputs_give_the_right_bits_or_one_message(kind: str) -> None:
     assert "40 cases in" in run("tools.faults", kind, "--count", "40", "--seed", "7")
 
 
+def test_bombs_are_refused_or_nets_within_bounds() -> None:
+    assert "100 cases in" in run("tools.faults", "bombs", "--seconds", "120")
+
+
 def test_whatever_happens_to_a_workspace() -> None:
     run("tools.faults.workspaces", "--examples", "6", "--steps", "10")

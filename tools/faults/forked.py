@@ -15,13 +15,17 @@ from typing import NamedTuple
 
 
 class Ended(NamedTuple):
-    """How the process of a task ended: its exit status (negative: the signal), None if it was killed as too slow."""
+    """How the process of a task ended: its exit status (negative: the signal), None if it was killed as too slow.
+
+    ``processor_seconds`` are those of all its threads, which do not depend on what else the machine does.
+    """
 
     number: int
     status: int | None
     seconds: float
     peak_bytes: int
     output: str
+    processor_seconds: float = 0.0
 
 
 class _Running(NamedTuple):
@@ -64,7 +68,8 @@ def run_forked(
             output = case.output.read_text(encoding="utf-8", errors="replace")
             case.output.unlink()
             code = None if late and descriptor not in ended else os.waitstatus_to_exitcode(status)
-            yield Ended(case.number, code, time.monotonic() - case.started, usage.ru_maxrss << 10, output)
+            took, processor = time.monotonic() - case.started, usage.ru_utime + usage.ru_stime
+            yield Ended(case.number, code, took, usage.ru_maxrss << 10, output, processor)
 
 
 def _fork(function: Callable[[], int], output: Path) -> int:

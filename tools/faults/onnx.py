@@ -8,6 +8,7 @@ from pathlib import Path
 from tools.faults.damage import copy_tree, damage_source
 from tools.faults.verdicts import WRONG, run_dsinga, say_damage
 
+MOST_BYTES, MOST_SECONDS = 512 << 20, 5.0  # of a case
 NAMES = ("images", "sequences", "codes")
 
 

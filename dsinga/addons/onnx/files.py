@@ -33,6 +33,10 @@ DOMAINS = ("", "ai.onnx.ml")
 MOST_RECORD = 1 << 28  # numbers of one record
 MOST_SHARED = 4  # times that the tensors of a net may take the bytes of its external files
 SHOWN, MOST_LETTERS = 20, 400  # nodes that a message names; letters of a message of ONNX's checker
+MOST_SEEN = 1024  # numbers of a tensor that may be a shape
+MOST_PATH, MOST_DIGITS = 4096, 40  # letters of the path of an external file, digits of a place in it
+MOST_WRITTEN = 1 << 26  # bytes of nodes that come of calls of the file's functions
+REMEDY = "get the file anew, or export it again"
 # The kinds of numbers that are taken; float64 only of tensors, which scalars of nets in float32 often are.
 DTYPES = {"FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL"}
 
@@ -42,6 +46,7 @@ def onnx_package() -> Any:
     try:
         import onnx.checker
         import onnx.inliner
+        import onnx.shape_inference
     except ImportError as error:
         raise UserError(f"ONNX files need the package onnx ({error}): pip install 'dsinga[onnx]'") from None
     return onnx
@@ -150,13 +155,21 @@ def _without_functions(model: ModelProto) -> ModelProto:
     except CycleError:
         raise UserError("a function of the file calls itself; export the net without functions") from None
     sizes: dict[tuple[str, str, str], int] = {}
+    written: dict[tuple[str, str, str], int] = {}  # bytes
     depths: dict[tuple[str, str, str], int] = {}
     for key in order:
-        sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
+        sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MOST_NODES + 1)
+        own = zip(calls[key], functions[key].node, strict=True)
+        bytes_made = sum(written[callee] if callee in written else node.ByteSize() for callee, node in own)
+        written[key] = min(bytes_made, MOST_WRITTEN + 1)
         depths[key] = 1 + max((depths.get(callee, 0) for callee in calls[key]), default=0)
     count = sum(sizes.get(_callee(node), 1) for node in model.graph.node)
     if count > MOST_NODES or max(depths.values(), default=0) > MOST_DEPTH:
         raise UserError(f"its functions make a net of {count:,} nodes, or are nested too deeply; export it in parts")
+    if sum(written.get(_callee(node), 0) for node in model.graph.node) > MOST_WRITTEN:
+        raise UserError(
+            f"its functions make nodes of more than {MOST_WRITTEN:,} bytes; export the net without functions"
+        )
     if functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
@@ -188,6 +201,7 @@ def _check_texts(model: ModelProto) -> None:
     for node in graph.node:
         texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
         texts += [attribute.name for attribute in node.attribute]
+        texts += [text for beside in node.metadata_props for text in (beside.key, beside.value)]
     for text in texts:
         if not isinstance(text, str):
             raise UserError(f"it has {value_text(text)} in place of a text; get the file anew, or export it again")
@@ -267,11 +281,13 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     shown = f"{where} is in the file {value_text(location)}"
-    try:
-        offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
-    except ValueError:
-        raise UserError(f"{shown} at a place that is no number; get the file anew") from None
-    parts = PurePosixPath(location).parts
+    places = [entries.get(key, "0") for key in ("offset", "length")]
+    if not all(text.removeprefix("-").isdecimal() and len(text) <= MOST_DIGITS for text in places):
+        raise UserError(f"{shown} at a place that is no number; get the file anew")
+    offset, length = map(int, places)
+    parts = PurePosixPath(location[: MOST_PATH + 1]).parts
+    if len(location) > MOST_PATH:
+        raise UserError(f"{shown}, which cannot be read: its path is too long; copy it beside the net")
     if not parts or ".." in parts or "\0" in location or "\\" in location or Path(location).anchor:
         raise UserError(f"{shown}, which is not in the folder of the net; copy it there, and name it by its name alone")
     path = folder
@@ -317,8 +333,34 @@ def _check_nodes(model: ModelProto) -> None:
         nodes = [_without_tensor(node) for node in graph.node]
         onnx.checker.check_graph(onnx.helper.make_graph(nodes, "net", *values), context)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        fault = textwrap.shorten(str(error), MOST_LETTERS).rstrip(".")
-        raise UserError(f"it is not as ONNX says ({fault}); get the file anew, or export it again") from None
+        raise UserError(f"it is not as ONNX says ({error_text(error)}); {REMEDY}") from None
+
+
+def fault_of_shapes(model: ModelProto) -> str:
+    """Return what ONNX finds wrong with the shapes and kinds of numbers of a checked net, "" for nothing.
+
+    Of large tensors it gets the shapes alone; what the file says of its outputs is not compared.
+    """
+    onnx, graph = onnx_package(), model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    made = {node.output[0]: each.t for node in graph.node for each in node.attribute if node.op_type == "Constant"}
+    tensors |= {name: tensor for name, tensor in made.items() if tensor.data_type}
+    large = {name for name, x in tensors.items() if math.prod(x.dims) > MOST_SEEN or x.data_location == x.EXTERNAL}
+    small = type(model)(ir_version=model.ir_version, opset_import=model.opset_import)
+    small.graph.name = "net"
+    small.graph.node.extend(node for node in graph.node if large.isdisjoint(node.output))
+    small.graph.input.extend(value for value in graph.input if value.name not in large)
+    infos = (onnx.helper.make_tensor_value_info(name, tensors[name].data_type, tensors[name].dims) for name in large)
+    small.graph.input.extend(infos)
+    small.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name not in large)
+    small.graph.output.extend(graph.output)
+    for value in small.graph.output:
+        value.ClearField("type")
+    try:
+        onnx.shape_inference.infer_shapes(small, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        return error_text(error)
+    return ""
 
 
 def _without_tensor(node: NodeProto) -> NodeProto:
@@ -329,6 +371,11 @@ def _without_tensor(node: NodeProto) -> NodeProto:
         return node
     small = onnx.numpy_helper.from_array(np.zeros((), np.float32))
     return onnx.helper.make_node("Constant", node.input, node.output, node.name, value=small)
+
+
+def error_text(error: Exception) -> str:
+    """Return the beginning of an error of onnx in one line."""
+    return textwrap.shorten(str(error)[: 4 * MOST_LETTERS], MOST_LETTERS).rstrip(".")
 
 
 def first_line(error: Exception) -> str:

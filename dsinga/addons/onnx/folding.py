@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,54 +11,114 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Room, integers, spread, without_repeats
 from dsinga.base.errors import UserError
 
-MOST_TIMES = 4  # as many numbers as a file has may be computed from them, besides LARGEST ones
+STRING, MOST_LETTERS = 8, 300  # ONNX's number of texts; letters of a message of numpy
+MOST_BYTES = 1 << 27  # of constants that are computed and of params, beside those that the file has
+MOST_TIMES = 4  # as many bytes as a file has may be computed from them, besides
+RECORD_BYTES, MOST_RECORD = 1 << 12, 1 << 18  # of params for each number of a record, as in onnx's nets without weights
+MOST_NUMBERS, NODE, FUNCTION = 1 << 29, 1 << 16, 16  # that are computed with; a node costs more, and a function times
+MOST_FILLED = 1 << 27  # times that one number may be repeated
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
-# Operators that files of any version spell out, and the version that has them.
-SPELLED_OUT = {"Swish": 24, "RMSNormalization": 23, "Gelu": 20, "Mish": 18, "LayerNormalization": 17, "HardSwish": 14}
-RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-MOST_FILLED = 1 << 28  # times that one number may be repeated, as in the whole nets without weights that onnx has
-GROWING = {"Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "EyeLike", "MatMul", "Dense"}
 # Operators whose result has the type of the first input, among those that stand beside CastLike.
 SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
+FUNCTIONS = {"Pow", "Mod", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Softplus"}
+TRUTHS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
+BY_NUMBER = {
+    *("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sign", "Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Min", "Max"),
+    *("Sum", "Mean", "Where", "Clip", "Relu", *FUNCTIONS, *TRUTHS),
+}
+NO_LARGER = {  # than the inputs together
+    *("Cast", "CastLike", "Concat", "CumSum", "EyeLike", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice"),
+    *("Split", "Squeeze", "Transpose", "Trilu", "Unsqueeze", "ArgMax", "ArgMin"),
+    *(f"Reduce{kind}" for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")),
+}
 
 
-def folded(node: Any, operands: Sequence[Constant | None], version: int) -> list[Constant]:
-    """Return the outputs of a node of constants. Raises NotImportable for one that cannot be computed here."""
-    from onnx import TensorProto, helper
+def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
+    """Return what may be made of the constants of a graph."""
+    tensors = sum(node.ByteSize() for node in graph.node if node.op_type == "Constant")
+    held = MOST_TIMES * (sum(x.array.nbytes for x in constants.values()) + tensors)
+    shapes = [[dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim[1:]] for info in graph.input]
+    record = sum(math.prod(shape) for shape in shapes)
+    return Room(MOST_BYTES + held + (RECORD_BYTES * record if record < MOST_RECORD else 0), MOST_NUMBERS + held)
+
+
+def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
+    """Return the outputs of a node of constants, of which only a list of operators is computed, by the evaluator.
+
+    Raises NotImportable for one that cannot be computed here, UserError where too much has been computed.
+    """
+    from onnx import ValueInfoProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
-    if node.op_type in RANDOM:
-        raise NotImportable("that draws random numbers")
+    if node.op_type == "Constant" and node.attribute[0].name == "value":
+        return [Constant(numpy_helper.to_array(node.attribute[0].t))]
     first, second = (*operands[:2], None, None)[:2]
     if node.op_type == "ConstantOfShape" and first is not None:
         return [filled(node, first)]
     if node.op_type == "Expand" and first is not None and second is not None:
         return [expanded(first, second)]
     if node.op_type == "Gather" and first is not None and second is not None and first.is_param and first.part is None:
-        return [rows_of_table(node, first, second)]
+        return [rows_of_table(node, first, second, room)]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
     given = [x.array for x in operands if x is not None]
-    version = max(version, SPELLED_OUT.get(node.op_type, 0))
-    sizes: list[float] = [array.size for array in given if 0 in array.strides]  # expanded ones, which take no memory
-    sizes += [_result_size(node.op_type, given)] if node.op_type in GROWING else []
-    if max(sizes, default=0) > LARGEST:
-        raise NotImportable(f"that makes more than {LARGEST} numbers")
-    if node.op_type == "Dense":  # a product and a sum, spelled out
-        x, weight, bias = given
-        return [Constant(x @ weight + bias)]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
-    graph = helper.make_graph([node], "node", inputs, outputs)
     try:
+        size = result_size(node, given)
+        taken = sum(array.size for array in given)
+        if not size <= max(LARGEST, sum(array.size for array in given if 0 not in array.strides)):
+            raise NotImportable(f"that makes more than {LARGEST} numbers")
+        bytes_each = 1 if node.op_type in TRUTHS else max((array.itemsize for array in given), default=0)
+        needed = size * (8 if node.op_type in ("Cast", "CastLike") else bytes_each)
+        room.take(needed, NODE + (size + taken) * (FUNCTION if node.op_type in FUNCTIONS else 1))
         with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
+            if node.op_type == "Dense":  # a product and a sum, spelled out
+                results = [given[0] @ given[1] + given[2]]
+            else:
+                infos = ([ValueInfoProto(name=name) for name in part if name] for part in (arrays, node.output))
+                graph = helper.make_graph([node], "node", *infos)
+                results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
+    except (NotImportable, UserError):
+        raise
     except Exception as error:  # whatever a wrong graph leads numpy to
-        raise NotImportable(f"whose constants do not fit: {type(error).__name__}: {error}") from None
+        fault = textwrap.shorten(f"{type(error).__name__}: {str(error)[:MOST_LETTERS]}", MOST_LETTERS)
+        raise NotImportable(f"whose constants do not fit: {fault}") from None
+    results = [np.asarray(array) for array in results]
+    if node.op_type != "Constant" and any(array.dtype.kind not in "biuf" for array in results):
+        raise NotImportable("that makes other than numbers")
+    made = 0 if node.op_type == "Constant" else sum(x.nbytes for x in results if 0 not in x.strides)
+    room.take(made - needed)
     part = part_of(node, operands)
-    return [Constant(np.asarray(array), _name_of(node, operands), part) for array in results]
+    return [Constant(array, _name_of(node, operands), part) for array in results]
+
+
+def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
+    """Return a bound of how many numbers the results of a node have. Raises NotImportable for other operators."""
+    kind, shapes = node.op_type, [array.shape for array in arrays]
+    if kind in BY_NUMBER:
+        return spread(shapes)
+    if kind in NO_LARGER and not (kind == "Cast" and any(each.i == STRING for each in node.attribute)):
+        return sum(array.size for array in arrays)
+    if kind == "Constant":
+        return 0  # which the file has
+    if kind == "Gather":
+        axis = next((attribute.i for attribute in node.attribute), 0)
+        return arrays[1].size * arrays[0].size / max(shapes[0][axis], 1)
+    if kind == "NonZero":
+        return arrays[0].size * max(arrays[0].ndim, 1)
+    if kind == "Range":
+        start, limit, delta = (float(array.item()) for array in arrays)
+        return abs((limit - start) / delta) if delta else math.inf
+    if kind == "Tile":
+        return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
+    if kind == "OneHot":
+        return arrays[0].size * float(arrays[1].ravel()[0])
+    if kind in ("MatMul", "Dense"):
+        return spread([shape[:-2] for shape in shapes[:2]]) * math.prod(shapes[0][-2:]) * shapes[1][-1]
+    if kind == "Pad":
+        return math.prod(size + float(np.abs(arrays[1].astype(float)).sum()) for size in shapes[0])
+    raise NotImportable("of constants, which import computes by few operators only")
 
 
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
@@ -75,7 +136,7 @@ def filled(node: Any, shape: Constant) -> Constant:
     """Return one number in a shape, which takes no memory. Raises NotImportable."""
     from onnx import numpy_helper
 
-    sizes = tuple(map(int, shape.array.ravel()))
+    sizes = tuple(integers(shape, "shape"))
     if min(sizes, default=0) < 0 or math.prod(map(float, sizes)) > MOST_FILLED:
         raise NotImportable(f"that makes more than {MOST_FILLED} numbers, or none")
     values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
@@ -87,8 +148,8 @@ def expanded(x: Constant, shape: Constant) -> Constant:
 
     Numbers that are all the same, such as first states, may have been made for the batch of the file.
     """
-    sizes, arrays = tuple(int(size) for size in shape.array.ravel()), [x.array]
-    if (x.array == x.array.ravel()[:1]).all():
+    sizes, arrays, own = tuple(integers(shape, "shape")), [x.array], without_repeats(x.array)
+    if (own == own.ravel()[:1]).all():
         arrays.append(x.array[(slice(0, 1),) * x.array.ndim])
     for array in arrays:
         try:
@@ -98,12 +159,13 @@ def expanded(x: Constant, shape: Constant) -> Constant:
     raise NotImportable(f"whose constants do not fit: {fault}")
 
 
-def rows_of_table(node: Any, table: Constant, codes: Constant) -> Constant:
+def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Constant:
     """Return rows of a param, such as those of positions; neighbours, and one row repeated, are part of the param."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % table.array.ndim
-    own = codes.array
-    own = own[tuple(slice(0, 1 if stride == 0 else None) for stride in own.strides)]  # without what Expand repeats
+    own = without_repeats(codes.array)
     own = own.ravel()[:1].reshape((1,) * own.ndim) if own.size and (own == own.flat[0]).all() else own
+    size = own.size * table.array.size / max(table.array.shape[axis], 1)
+    room.take(size * table.array.itemsize, size)
     try:
         array = table.array.take(own, axis)
     except IndexError as error:
@@ -137,25 +199,8 @@ def index_items(shape: Sequence[int], items: Mapping[int, slice]) -> tuple[slice
     return tuple(slice(None) if axis in wholes else items.get(axis, slice(None)) for axis in range(len(shape)))
 
 
-def _result_size(op_type: str, arrays: Sequence[np.ndarray]) -> float:
-    """Return a bound of how many numbers the result of a node has."""
-    if op_type == "Range":
-        start, limit, delta = (float(array) for array in arrays)
-        return abs((limit - start) / delta) if delta else math.inf
-    if op_type == "Tile":
-        return arrays[0].size * math.prod(map(float, arrays[1].ravel()))
-    if op_type == "OneHot":
-        return arrays[0].size * float(arrays[1].ravel()[0])
-    if op_type in ("MatMul", "Dense"):
-        return max(arrays[0].size, 1) * float(arrays[1].shape[-1])
-    if op_type == "Pad":
-        return math.prod(size + float(np.abs(arrays[1]).sum()) for size in arrays[0].shape)
-    further = [float(np.abs(array).max()) for array in arrays[1:] if array.size]
-    return arrays[0].size * max(further, default=1.0) ** max(arrays[0].ndim, 1)
-
-
 def fold_constants(
-    graph: Any, constants: Mapping[str, Constant], version: int
+    graph: Any, constants: Mapping[str, Constant], version: int, room: Room
 ) -> tuple[list[Any], dict[str, Constant]]:
     """Return the nodes that depend on the inputs of a graph, and all constants, those of the other nodes included.
 
@@ -164,7 +209,6 @@ def fold_constants(
     from onnx import TensorProto
 
     known, left = dict(constants), []
-    room = LARGEST + MOST_TIMES * sum(x.array.size for x in constants.values())
     infos = [*graph.input, *graph.value_info]
     floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
     for node in graph.node:
@@ -178,13 +222,10 @@ def fold_constants(
             left.append(node)
             continue
         try:
-            results = folded(node, operands, version)
+            results = folded(node, operands, version, room)
         except NotImportable:
             left.append(node)  # which the walk names
             continue
-        room -= sum(x.array.size for x in results if 0 not in x.array.strides)
-        if room < 0:
-            raise UserError("the constants of the net grow without bounds; export it with those that it needs")
         names = [name for name in node.output if name]
         known |= {
             name: replace(x, name=x.name or (name if node.op_type == "Constant" else ""))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.folding import fold_constants, folded
+from dsinga.addons.onnx.folding import fold_constants, folded, room_for
 from dsinga.addons.onnx.merged_axes import of_merged
 from dsinga.addons.onnx.naming import layer_name
-from dsinga.addons.onnx.node_place import MadeLayers, NodePlace
+from dsinga.addons.onnx.node_place import MOST_LAYERS, MadeLayers, NodePlace
 from dsinga.addons.onnx.operators import NEAREST, OPERATORS
 from dsinga.addons.onnx.operators_images import folded_norms
 from dsinga.addons.onnx.spelled_out import recognised
-from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, is_same
 from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
@@ -29,6 +31,9 @@ _log = logging.getLogger(__name__)
 BATCHES = 1009, 1511
 # What attributes and shapes that do not fit lead an operator's function to, in a file that is damaged.
 UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError
+MOST_OPERANDS, CHAINED = 1000, {"Max", "Min"}  # of a node that becomes a layer for each; such nodes
+WITH_WEIGHTS = {"Conv", "ConvTranspose", "Dense", "Gemm", "MatMul"}
+SHOWN, MOST_LETTERS = 20, 100  # nodes that a message names; letters of the name of one
 PAGE = "docs/onnx.md lists the operators that have layers"
 
 
@@ -49,14 +54,19 @@ def import_graph(
 
     Raises UserError, naming all nodes that no layer computes, before anything is made.
     """
-    left, known = fold_constants(graph, constants, version)
+    room = room_for(graph, constants)
+    left, known = fold_constants(graph, constants, version, room)
     outputs = [output.name for output in graph.output]
     nodes = needed(recognised(left, known, outputs), outputs)
-    walks = [NetWalk(graph, nodes, known, MadeLayers(batch, version)) for batch in BATCHES]
+    if len(nodes) > MOST_LAYERS:
+        raise UserError(
+            f"{name} has {len(nodes):,} nodes, but a net may have {MOST_LAYERS:,} layers; export it in parts"
+        )
+    walks = [NetWalk(graph, nodes, known, MadeLayers(batch, version, replace(room))) for batch in BATCHES]
     models = [walk.run(shapes, name) for walk in walks]
     first, second = (walk.made.arrays for walk in walks)
-    is_same = first.keys() == second.keys() and str(models[0]) == str(models[1])
-    if not is_same or not all(np.array_equal(first[key], second[key], equal_nan=True) for key in first):
+    has_same_layers = first.keys() == second.keys() and str(models[0]) == str(models[1])
+    if not has_same_layers or not all(is_same(first[key], second[key]) for key in first):
         raise UserError(
             f"{name} computes something else for {BATCHES[0]} records than for {BATCHES[1]}; export it with the "
             "first axis of its inputs named as the batch, and with what it computes the same for each record"
@@ -93,8 +103,11 @@ class NetWalk:
         for node in self.nodes:
             self._convert(node)
         outputs = [self._output(info.name) for info in self.graph.output] if not self.faults else []
+        self.tensors.clear()
         if self.faults:
-            raise UserError(f"{name} has what no layer computes: {'; '.join(self.faults)}; {PAGE}")
+            more = f"; and {len(self.faults) - SHOWN} more" if len(self.faults) > SHOWN else ""
+            faults = "; ".join([*self.faults][:SHOWN]) + more
+            raise UserError(f"{name} has what no layer computes: {faults}; {PAGE}")
         return nn.Model(inputs, outputs, name=name)
 
     def _inputs(self, shapes: Sequence[Any]) -> list[Symbol]:
@@ -148,10 +161,10 @@ class NetWalk:
         is_stray = any(x is None and name for x, name in zip(operands, node.input, strict=True))
         results: Sequence[Any] = [None] * len(node.output)
         make = OPERATORS.get(node.op_type)
-        where = f"{node.name} ({node.op_type})" if node.name else node.op_type
+        where = f"{shortened(node.name)} ({node.op_type})" if node.name else node.op_type
         try:
             if not any(isinstance(x, (Value, list)) for x in operands) and not is_stray:  # or parts of one
-                results = folded(node, operands, self.made.version)  # type: ignore[arg-type]
+                results = folded(node, operands, self.made.version, self.made.room)  # type: ignore[arg-type]
             elif make is None:
                 nearest = NEAREST.get(node.op_type)
                 raise NotImportable(f"(the nearest is {nearest})" if nearest else "")
@@ -162,7 +175,7 @@ class NetWalk:
         except UserError as error:
             self.faults[f"{where}: {error}"] = None
         except UNFIT as error:
-            self.faults[f"{where} whose attributes or shapes do not fit ({error})"] = None
+            self.faults[f"{where} whose attributes or shapes do not fit ({shortened(str(error))})"] = None
         self.tensors |= dict(zip(node.output, results, strict=False))
 
     def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
@@ -174,7 +187,12 @@ class NetWalk:
         )
         while operands and operands[-1] is None:
             operands = operands[:-1]
+        if len(operands) > MOST_OPERANDS and (
+            node.op_type in CHAINED or any(isinstance(x, Constant) for x in operands)
+        ):
+            raise NotImportable(f"of {len(operands):,} tensors")
         inspect.signature(make).bind(place, *operands)
+        operands = [sparing(place, at, x) if isinstance(x, Constant) else x for at, x in enumerate(operands)]
         has_merged = any(isinstance(x, Value) and x.merged for x in operands)
         result = of_merged(place, make, operands) if has_merged else make(place, *operands)
         results = result if isinstance(result, (list, tuple)) else [result]
@@ -194,7 +212,7 @@ class NetWalk:
             what = "mixes the records of a batch" if x.merged else "moves the batch"
         else:
             what = "is the same for all records"
-        self.faults[f"the output {name}, which {what}"] = None
+        self.faults[f"the output {shortened(name)}, which {what}"] = None
         return None
 
     def params(self, model: nn.Model) -> dict[str, np.ndarray]:
@@ -205,7 +223,29 @@ class NetWalk:
                 array = self.made.arrays.get((node.layer.name, spec.role))
                 if array is not None:  # of flattened images in another shape
                     params[own] = np.ascontiguousarray(array, np.float32).reshape(spec.shape)
-        return {**model.params, **params} if net.params.keys() - params.keys() else params
+        missing = net.params.keys() - params.keys()
+        self.made.room.take(4 * sum(math.prod(net.params[own].shape) for own in missing))
+        return {**model.params, **params} if missing else params
+
+
+def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
+    """Return a constant that takes no memory, such as one of Expand, with one record where it repeats these.
+
+    Raises NotImportable for a large one that is no weight of a layer.
+    """
+    is_weight = place.node.op_type in WITH_WEIGHTS and position == 1 and x.array.dtype == np.float32
+    if x.array.size <= LARGEST or 0 not in x.array.strides or is_weight:
+        return x
+    if x.array.strides[0] == 0 and len(x.array) in (place.batch, place.made.given_batch):
+        x = replace(x, array=x.array[:1])
+    if x.array.size > LARGEST:
+        raise NotImportable(f"of a constant of more than {LARGEST} numbers")
+    return x
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text for a message."""
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import nn
-from dsinga.addons.onnx.files import read_onnx, tensor_array
+from dsinga.addons.onnx.files import REMEDY, error_text, fault_of_shapes, read_onnx, tensor_array
 from dsinga.addons.onnx.import_net import import_graph
 from dsinga.addons.onnx.values import Constant
 from dsinga.addons.onnx.written_files import DATA
 from dsinga.base.durable_files import local_folder, read_saved
+from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.nn.words.keras_arguments import checked
 
@@ -34,7 +35,16 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     path = local_folder(path)
     model, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))
     version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
-    return import_graph(model.graph, constants, version, shapes, name or path.stem)
+    fault = fault_of_shapes(model)
+    try:
+        net = import_graph(model.graph, constants, version, shapes, name or path.stem)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:  # whatever shapes that do not fit lead numpy to
+        fault = fault or f"{type(error).__name__}: {error_text(error)}"
+    if fault:
+        raise UserError(f"{path}: its nodes do not fit together ({fault}); {REMEDY}")
+    return net
 
 
 def _read(path: Path) -> tuple[ModelProto, dict[str, Constant]]:

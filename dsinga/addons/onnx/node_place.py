@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Value, integers
+from dsinga.addons.onnx.values import (
+    LARGEST,
+    Constant,
+    NotImportable,
+    Room,
+    Value,
+    integers,
+    is_same,
+    without_repeats,
+)
+from dsinga.base.errors import UserError
 from dsinga.nn.writing.reshaping import reshaped
 from dsinga.nn.writing.symbol import Symbol
+
+MOST_LAYERS, MOST_LETTERS = 4000, 200  # of a net; of the name of one
 
 
 class MadeLayers:
@@ -20,6 +32,7 @@ class MadeLayers:
     Attributes:
         batch: the number of records that shapes count with.
         version: that of the operators (opset).
+        room: what may still be made of the numbers of the file.
         given_batch: the number of records that the file says, None where it leaves it open.
         source: the feature of the first input.
         arrays: the params by the name of the layer and the role.
@@ -32,8 +45,8 @@ class MadeLayers:
 
     source: Symbol
 
-    def __init__(self, batch: int, version: int):
-        self.batch, self.version = batch, version
+    def __init__(self, batch: int, version: int, room: Room):
+        self.batch, self.version, self.room = batch, version, room
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
         self.given: dict[tuple[str, str], tuple[Constant, np.ndarray]] = {}
@@ -41,16 +54,23 @@ class MadeLayers:
         self.parts: dict[int, tuple[Value, int, int]] = {}
         self.stacks: dict[str, int] = {}
         self.last_states: dict[int, tuple[Symbol, Symbol]] = {}
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # with the number of the last one made of it
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 
     def unique(self, base: str) -> str:
-        """Return a name that no other layer has, ``base`` for the first one that asks for it."""
-        name, number = base, 0
+        """Return a name that no other layer has, ``base`` for the first one that asks for it.
+
+        Long ones lack their middle. Raises UserError for more than MOST_LAYERS.
+        """
+        base = base if len(base) <= MOST_LETTERS else f"{base[: MOST_LETTERS // 2]}{base[-MOST_LETTERS // 2 :]}"
+        if len(self._names) > MOST_LAYERS:
+            raise UserError(f"the net has more than {MOST_LAYERS:,} layers; export it in parts")
+        name, number = base, self._names.get(base, 0)
         while name in self._names:
             number += 1
             name = f"{base}_{number}"
-        self._names.add(name)
+        self._names[base] = number
+        self._names[name] = self._names.get(name, 0)
         return name
 
     def owner_of(self, constant: Constant, array: np.ndarray, own: str) -> str:
@@ -58,12 +78,12 @@ class MadeLayers:
         if not constant.name:
             return own
         known = self._owners.setdefault(f"{constant.name} {array.shape}", (array, own))
-        return known[1] if np.array_equal(known[0], array, equal_nan=True) else own
+        return known[1] if is_same(known[0], array) else own
 
     def is_owned(self, constant: Constant, array: np.ndarray) -> bool:
         """Whether a layer has these numbers of a constant as its param."""
         known = self._owners.get(f"{constant.name} {array.shape}")
-        return known is not None and np.array_equal(known[0], array, equal_nan=True)
+        return known is not None and is_same(known[0], array)
 
 
 class NodePlace:
@@ -138,6 +158,7 @@ class NodePlace:
             owner = self.made.owner_of(constant, array, own)
             confs.append({} if owner == own else {"name": own, "share_from": owner})
             if owner == own:
+                self.made.room.take(4 * array.size)
                 self.made.arrays[layer_name, role] = array
         make = functools.partial(nn.Layer, make) if isinstance(make, str) else make
         return make(name=layer_name, param=confs if any(confs) else None, **settings)
@@ -149,7 +170,7 @@ class NodePlace:
         """
         array, dtype = x.array, x.array.dtype
         if x.is_param:  # repeated axes are those of the operators that take it
-            array = array[tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)]
+            array = without_repeats(array)
         if array.size > LARGEST:
             raise NotImportable(f"of more than {LARGEST} numbers")
         if x.part is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import decimal
-from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, axis_of, feature
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, axis_of, feature, spread
 from dsinga.nn.writing.composed import reduced, softmax_of_last, softmax_over
 from dsinga.nn.writing.operators import SIMPLE
 from dsinga.nn.writing.reshaping import reshaped, rows_of
@@ -121,6 +121,13 @@ def chained(operator: str) -> Callable[..., Any]:
     """Return the function of an operator of any number of tensors."""
 
     def operate(place: NodePlace, first: Any, *others: Any) -> Any:
+        tensors = [x for x in (first, *others) if isinstance(x, Value)]
+        if (
+            operator == "ADD"
+            and len(tensors) == 1 + len(others) > 2
+            and len({(x.shape, x.batch_axis) for x in tensors}) == 1
+        ):
+            return first.of(nn.Layer("kAdd", name=place.name())([x.symbol for x in tensors]))
         return functools.reduce(lambda a, b: combine(place, operator, (a, b)), others, first)
 
     return operate
@@ -191,6 +198,8 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
             if not x.array.any():
                 continue
         if isinstance(x, Constant) and isinstance(share, Constant):
+            if spread([x.array.shape, share.array.shape]) > LARGEST:
+                raise NotImportable(f"that makes more than {LARGEST} numbers")
             parts.append(Constant(x.array * share.array))
         else:
             parts.append(multiply(place, share, x))

@@ -11,11 +11,13 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import BOOL, HIDDEN, add, multiply, subtract
+from dsinga.addons.onnx.operators_images import check_size
 from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, feature
 from dsinga.nn.writing.composed import softmax_of_last
 from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
 from dsinga.nn.writing.symbol import Symbol
 
+MOST_HEADS = 1024  # of queries that share keys
 SETTINGS = {
     "q_num_heads", "kv_num_heads", "scale", "is_causal", "softcap", "softmax_precision", "qk_matmul_output_mode",
 }  # fmt: skip
@@ -51,6 +53,8 @@ def repeated_heads(place: NodePlace, x: Symbol, times: int) -> Any:
     """Return keys or values (B, H, T, n) of which each head is that of several heads of queries."""
     if times < 2:
         return x
+    if times > MOST_HEADS:
+        raise NotImportable(f"with {times} heads of queries for one of keys")
     count, steps, width = rows_of(x)
     one = reshaped(place, x, (count, 1, steps * width), ".heads")
     several = nn.Concatenate(axis=2, name=place.name(".repeated"))([one] * times)
@@ -74,6 +78,7 @@ def attend(
         sources = [join_heads(place, x) for x in (q, v, k)]
         layer = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
         return split_heads(place, layer(sources), count)
+    check_size((steps, rows_of(k)[1]))
     product = q @ permuted(place, k, (1, 3, 2), ".keys") * scale
     if bound:
         product = nn.Activation("tanh", name=place.name(".tanh"))(product / bound) * bound

@@ -13,7 +13,7 @@ from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import add, aligned, multiply, operands_of, with_batch
 from dsinga.addons.onnx.operators_attention import spelled_out
 from dsinga.addons.onnx.operators_shapes import view
-from dsinga.addons.onnx.values import Constant, NotImportable, Value
+from dsinga.addons.onnx.values import Constant, NotImportable, Value, without_repeats
 from dsinga.nn.writing.reshaping import reshaped, rows_of
 
 
@@ -66,7 +66,7 @@ def gemm(place: NodePlace, x: Any, weight: Any, bias: Any = None) -> Any:
         raise NotImportable("with transA")
     alpha, beta = place.attribute("alpha", 1.0), place.attribute("beta", 1.0)
     if alpha != 1 and isinstance(weight, Constant):
-        weight = Constant(weight.array * alpha)
+        weight = Constant(np.broadcast_to(without_repeats(weight.array) * alpha, weight.array.shape))
     if beta != 1 and isinstance(bias, Constant):
         bias = Constant(bias.array * beta)
     transposed = bool(place.attribute("transB", 0))

@@ -227,6 +227,7 @@ def shares(window: NodeWindow, size: Sizes, counts: Sizes) -> np.ndarray:
     """Return, for each window, how many numbers it has to how many of these are no padding, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
+        check_size([count, kernel])
         points = np.arange(count)[:, None] * step - before + np.arange(kernel) * gap
         inside = np.multiply.outer(inside, ((points >= 0) & (points < length)).sum(axis=1))
     return (math.prod(window.kernel) / inside).astype(np.float32)

@@ -45,7 +45,7 @@ def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
     """Return the numbers of a param in a shape, one number repeated."""
     array = np.asarray(given.array, np.float32)
-    return array.reshape(shape) if array.size == math.prod(shape) else np.full(shape, array.reshape(()))
+    return array.reshape(shape) if array.size == math.prod(shape) else np.broadcast_to(array.reshape(()), shape)
 
 
 def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:

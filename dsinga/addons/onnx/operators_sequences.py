@@ -164,6 +164,7 @@ def check(place: NodePlace, x: Value, weights: tuple[Any, ...], lengths: Any, pe
     steps = x.shape[1 - batch]
     lacking = {
         "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
+        "more than two directions": any(isinstance(w, Constant) and len(w.array) > 2 for w in weights),
         "lengths of sequences": isinstance(lengths, Constant) and {*integers(lengths, "lengths")} != {steps},
         "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
         "clip": place.attribute("clip", 0.0),

@@ -17,6 +17,7 @@ from dsinga.nn.writing.composed import is_input
 from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
+MOST_SEQUENCE, MOST_PROJECTED = 4096, 1 << 24  # parts of a sequence; numbers of queries, keys and values
 MOST_PARTS = 64  # of a tensor that are taken one by one, by an index that is no slice
 
 
@@ -141,7 +142,7 @@ def expand(place: NodePlace, x: Value, shape: Any) -> Value:
     rows, own_rows = ([size for at, size in enumerate(shape) if at != axis] or [1] for shape in (result, own))
     symbol = x.symbol if tuple(own_rows) == rows_of(x.symbol) else reshaped(place, x.symbol, own_rows, ".aligned")
     if rows != own_rows:
-        zeros = place.vector(Constant(np.zeros(rows, np.float32)), ".zeros").symbol
+        zeros = place.vector(Constant(np.broadcast_to(np.float32(0), rows)), ".zeros").symbol
         symbol = nn.Layer("kArithmetic", operator="ADD", name=place.name())(symbol, zeros)
     return Value(symbol, result, axis, x.dtype)
 
@@ -164,7 +165,8 @@ def tile(place: NodePlace, x: Value, repeats: Any) -> Value:
 
 def concat(place: NodePlace, *tensors: Operand) -> Value:
     """Return tensors joined along an axis."""
-    values = [as_tensor(place, x, tensors) for x in tensors]
+    like = [next((x for x in tensors if getattr(x, "batch_axis", None) is not None), None)]
+    values = [as_tensor(place, x, like) for x in tensors]
     return joined(place, values, axis_of(place.attribute("axis", 0), values[0]))
 
 
@@ -225,14 +227,15 @@ def part(place: NodePlace, x: Value, axis: int, item: int | slice) -> Value:
 def part_of_projection(place: NodePlace, symbol: Symbol, item: int) -> Any:
     """Return queries, keys or values of PyTorch's attention, of its one projection to all three; None for others."""
     chain = [symbol]
-    while chain[-1].builder.kind in ("Reshape", "Permute"):
+    while chain[-1].builder.kind in ("Reshape", "Permute") and len(chain) < MOST_PARTS:
         chain.append(chain[-1].sources[0])
     dense = chain.pop()
     name, rows = dense.builder.name or "", rows_of(dense)
     bias = place.made.given.get((name, "bias"))
-    if bias is None or not bias[0].name.endswith("in_proj_bias") or len(rows) != 2 or rows[1] % 3:
+    is_projection = bias is not None and bias[0].name.endswith("in_proj_bias") and len(rows) == 2 and rows[1] % 3 == 0
+    if not is_projection or math.prod(rows) > MOST_PROJECTED:
         return None
-    numbers = np.arange(math.prod(rows))
+    numbers = np.arange(math.prod(rows), dtype=np.int32)
     which = numbers.reshape(rows)
     for x in reversed(chain):
         dims = x.builder.settings.get("dims")
@@ -271,6 +274,8 @@ def split(place: NodePlace, x: Value, sizes: Any = None) -> list[Value]:
     if lengths is None:
         length = -(-x.shape[axis] // count)
         lengths = [min(length, x.shape[axis] - length * number) for number in range(count)]
+    if min(lengths) < 0 or sum(lengths) != x.shape[axis]:
+        raise NotImportable(f"into {len(lengths)} parts that are not the {x.shape[axis]} of the axis {axis}")
     ends = np.cumsum(lengths).tolist()
     return [part(place, x, axis, slice(end - size, end)) for end, size in zip(ends, lengths, strict=True)]
 
@@ -279,6 +284,8 @@ def split_to_sequence(place: NodePlace, x: Value, sizes: Any = None) -> list[lis
     """Return one sequence: the parts of a tensor along an axis, all but the last of one length, or of given ones."""
     axis = axis_of(place.attribute("axis", 0), x)
     lengths = [1] if sizes is None else integers(sizes, "parts")
+    if x.shape[axis] > MOST_SEQUENCE:
+        raise NotImportable(f"of {x.shape[axis]} parts")
     if sizes is None or not sizes.array.ndim:
         lengths = [min(lengths[0], x.shape[axis] - at) for at in range(0, x.shape[axis], max(lengths[0], 1))]
     ends = np.cumsum(lengths).tolist()
@@ -298,6 +305,8 @@ def gather(place: NodePlace, x: Any, codes: Any) -> Value:
     if isinstance(codes, Value):
         raise NotImportable("by indices that depend on a batch")
     size = x.shape[axis]
+    if codes.array.size > max(size, MOST_PARTS):
+        raise NotImportable(f"by {codes.array.size} indices that are no neighbours")
     if codes.array.size and not -size <= codes.array.min() <= codes.array.max() < size:
         raise NotImportable(f"by indices beyond its {size} parts")
     numbers = [int(number) % size for number in codes.array.ravel()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +11,35 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
+from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
 
 LARGEST = 1 << 26  # numbers that a node may make out of few, as ConstantOfShape and Tile do
+MOST_INTEGERS = 1 << 12  # of a shape, or of sizes of parts
 
 
 class NotImportable(Exception):
     """A node that no layer computes; the text says why, "" for every node of its operator."""
+
+
+@dataclass
+class Room:
+    """What may still be made of the numbers of a file, so that a small one neither fills the memory nor takes hours.
+
+    Attributes:
+        bytes: of constants that are computed, and of params.
+        numbers: that operators of constants read and write.
+    """
+
+    bytes: float
+    numbers: float
+
+    def take(self, size: float, numbers: float = 0) -> None:
+        """Take bytes and numbers of what is left. Raises UserError where there are fewer."""
+        self.bytes -= size
+        self.numbers -= numbers
+        if not (self.bytes >= 0 and self.numbers >= 0):  # or they are no numbers
+            raise UserError("the constants of the net grow without bounds; export it with those that it needs")
 
 
 @dataclass(frozen=True)
@@ -104,10 +127,29 @@ def feature(x: Operand, rank: int | None = None) -> Symbol:
     return x.symbol
 
 
+def spread(shapes: Sequence[Sequence[int]]) -> float:
+    """Return how many numbers arrays of these shapes give together, with their axes of length 1 repeated."""
+    return math.prod(max(sizes) for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1))
+
+
+def without_repeats(array: np.ndarray) -> np.ndarray:
+    """Return an array with length 1 along the axes that repeat one part, as those of Expand."""
+    return array[tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)]
+
+
+def is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have the same shape and numbers."""
+    if a.shape == b.shape and a.strides == b.strides:
+        a, b = without_repeats(a), without_repeats(b)
+    return np.array_equal(a, b, equal_nan=True)
+
+
 def integers(x: Any, what: str) -> list[int]:
     """Return the integers of a constant, as a shape or axes. Raises NotImportable for what layers compute."""
     if not isinstance(x, Constant):
         raise NotImportable(f"whose {what} depends on a batch")
+    if x.array.size > MOST_INTEGERS:
+        raise NotImportable(f"whose {what} has {x.array.size:,} numbers")
     return [int(number) for number in np.atleast_1d(x.array)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ class NetWriter:
         self.trained: set[str] = set()  # the layers with params that training moves
         self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
+        self._taken, self._seen = set[str](), 0
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
         """Write the layers of one call of ``builder``, and return its feature."""
@@ -53,7 +55,7 @@ class NetWriter:
     def reshaped(self, source: Feature) -> Feature:
         """Return the feature of a flat source after a kReshape layer, which is written once for each source."""
         name = f"{source.layer}_flat"
-        if not any(conf.name == name for conf in self.layers):
+        if name not in self.taken_names():
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
 
@@ -72,9 +74,15 @@ class NetWriter:
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
-        taken = {conf.name for conf in self.layers}
-        names = [base, *(f"{base}_{number}" for number in range(1, len(taken) + 1))]
+        taken = self.taken_names()
+        names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(1)))
         return next(name for name in names if name not in taken)
+
+    def taken_names(self) -> set[str]:
+        """Return the names of the layers so far; each layer is looked at once."""
+        self._taken.update(conf.name for conf in self.layers[self._seen :])
+        self._seen = len(self.layers)
+        return self._taken
 
 
 class LayerWriter:

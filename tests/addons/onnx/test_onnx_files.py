@@ -165,8 +165,12 @@ def test_functions_of_the_file_are_written_out(tmp_path):
         ([function("f", "f")], "calls itself"),
         ([function("f", *["f1"] * 8), *(function(f"f{i}", *[f"f{i + 1}"] * 8) for i in range(1, 30))], "nodes"),
         ([function("f", "f1"), *(function(f"f{i}", f"f{i + 1}") for i in range(1, 5000))], "nested too deeply"),
+        (
+            [function("f", *["f1"] * 2), *(function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(1, 15_000))],
+            "too deeply",
+        ),
     ],
-    ids=["circle", "itself", "bomb", "deep"],
+    ids=["circle", "itself", "bomb", "deep", "deep bomb"],
 )
 def test_functions_without_an_end_are_refused(tmp_path, functions, words):
     refused(net_of_functions("f", functions), tmp_path, words)
@@ -204,7 +208,7 @@ def test_links_pipes_sockets_and_folders_in_place_of_external_data(tmp_path):
     (folder / "sub").mkdir()
     for location in ("link.bin", "linked/w.bin", "within.bin"):
         refused(make_net(tensors=[external(location=location)]), folder, "is a link")
-    for location, words in (("pipe", "a pipe"), ("sub", "directory"), ("none", "No such"), ("a" * 5000, "too long")):
+    for location, words in (("pipe", "a pipe"), ("sub", "directory"), ("none", "No such"), ("a/" * 50_000, "too long")):
         refused(make_net(tensors=[external(location=location)]), folder, f"{words}.*beside the net")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(os.path.relpath(folder / "s"))
@@ -223,6 +227,7 @@ def test_links_pipes_sockets_and_folders_in_place_of_external_data(tmp_path):
         ({"length": 44}, "has 44 bytes"),
         ({"offset": "1e3"}, "no number"),
         ({"offset": "9" * 6000}, "no number"),
+        ({"offset": "9" * 4300, "length": "9" * 4300}, "no number"),
         ({"shape": (10**15,)}, "which no array has"),
         ({"shape": (10**9,)}, "needs 4,000,000,000"),
         ({"shape": (-3, -4)}, "which no array has"),

@@ -30,6 +30,7 @@ def numbers(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
+UNFIT = "net.onnx: its nodes do not fit together .*node name: "
 # The nodes from x to y, the shape of x, the initializers, and what is said.
 NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
     "operators without layers, all at once": (
@@ -71,6 +72,28 @@ NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
         [node("Gather", "x codes", "y", "g", axis=1)], ["N", 3], {"codes": integers(5)}, r"g \(Gather\) .*beyond its 3",
     ),
     "an axis that is not there": ([node("Softmax", "x", "y", "s", axis=7)], ["N", 3], {}, r"s \(Softmax\) .*axis 7"),
+    "weights of other inputs": ([node("Gemm", "x w", "y", "g")], ["N", 3], {"w": numbers(4, 5)}, UNFIT + "g.* 4 and 3"),
+    "a weight of integers": ([node("Gemm", "x w", "y", "g")], ["N", 3], {"w": integers(1, 2, 3)[:, None]}, UNFIT + "g"),
+    "integers added": ([node("Add", "x c", "y", "a")], ["N", 3], {"c": integers(1, 2, 3)}, UNFIT + "a.*int64"),
+    "a kernel of truth values": (
+        [node("Conv", "x w", "y", "c")], ["N", 1, 4, 4], {"w": numbers(1, 1, 2, 2) > 1}, UNFIT + "c.*bool",
+    ),
+    "numbers as codes": ([node("Gather", "w x", "y", "g")], ["N", 3], {"w": numbers(4, 5)}, UNFIT + "g.*float"),
+    "one axis twice": ([node("Transpose", "x", "y", "t", perm=[0, 0])], ["N", 3], {}, UNFIT + "t.* repeated"),
+    "an axis below 0": ([node("Transpose", "x", "y", "t", perm=[0, -1])], ["N", 3], {}, UNFIT + "t.* perm"),
+    "one new axis twice": ([node("Unsqueeze", "x a", "y", "u")], ["N", 3], {"a": integers(1, 1)}, UNFIT + "u.* once"),
+    "parts of less than nothing": (
+        [onnx.helper.make_node("Split", ["x", "s"], ["y", "z"], "s", axis=1)], ["N", 3], {"s": integers(-1, 4)},
+        r"s \(Split\) into 2 parts that are not the 3",
+    ),
+    "parts without end": (
+        [node("SplitToSequence", "x", "s", "q", axis=1), node("SequenceAt", "s i", "y")], ["N", 1 << 26],
+        {"i": np.array(0)}, r"q \(SplitToSequence\) of 67108864 parts",
+    ),
+    "constants that do not fit": (
+        [node("Add", "a b", "c", "first"), node("Add", "x c", "y")], ["N", 3], {"a": numbers(3), "b": numbers(4)},
+        r"first \(Add\) whose constants do not fit",
+    ),
     "random numbers": ([node("RandomNormalLike", "x", "y", "r")], ["N", 3], {}, r"r \(RandomNormalLike\)"),
 }  # fmt: skip
 
