@@ -31,6 +31,10 @@ class PathNotFound(UserError):
     """The error that a path has no file, folder or store."""
 
 
+class WorkspaceHeld(UserError):
+    """Another run is writing to a workspace. The workspace is free when that run has ended."""
+
+
 class TooFewWorkers(UserError):
     """A Dask cluster is too small for a run. More Dask workers help, so a run waits where some may come."""
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 from dsinga.base.arguments import value_text
@@ -42,6 +42,13 @@ def _known(y: np.ndarray) -> np.ndarray:
 def _unique(y: np.ndarray) -> np.ndarray:
     """Return the different classes of a part of y."""
     return np.unique(_known(y))
+
+
+def _given(classes: Any) -> np.ndarray:
+    """Return the different ones of the classes that a caller gives. Raises UserError where there are none."""
+    if np.ndim(classes) != 1 or not len(classes):
+        raise UserError(f"classes is {value_text(classes)}; list all classes that y may have, as in classes=[0, 1]")
+    return _unique(column_or_1d(classes))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -210,7 +217,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         y = y if multilabel else column_or_1d(y, warn=True)
         if first:
             self._record_shape, self._multilabel = x.shape[1:], multilabel
-            self.classes_ = np.arange(y.shape[1]) if multilabel else unique_labels(y if classes is None else classes)
+            self.classes_ = np.arange(y.shape[1]) if multilabel else _unique(y) if classes is None else _given(classes)
         if multilabel != self._multilabel:
             raise ValueError("y is a matrix of labels in one call and a column of classes in another")
         if multilabel and y.shape[1] != len(self.classes_):
@@ -251,7 +258,7 @@ class Classifier(ClassifierMixin, NetEstimator):
                 self.classes_ = np.arange(y.shape[1])
             else:
                 known = y.reshape(-1).map_blocks(_unique, dtype=y.dtype)
-                self.classes_ = _unique(compute(known, client)) if classes is None else np.unique(classes)
+                self.classes_ = _unique(compute(known, client)) if classes is None else _given(classes)
         if self._multilabel:
             return y
         return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))

@@ -138,6 +138,9 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     for name in ("classes_", "feature_names_in_"):
         if name in described:
             state[name] = np.array(described[name]["values"], described[name]["dtype"])
+    classes = state.get("classes_", ["any"])
+    if np.ndim(classes) != 1 or not len(classes) or not np.array_equal(np.unique(classes), classes):
+        raise ValueError("its classes are no sorted list of different ones")
     params = {name.removeprefix("params/"): array for name, array in arrays.items() if name.startswith("params/")}
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays

@@ -46,6 +46,7 @@ class LoopView(ABC):
             pauses and checkpoints took so far.
         samples_per_second: how many records all worker groups together trained on in a second of their last rounds, 0
             before the first round.
+        returned_step: the step of the params that an extension returns, None for the last one, -1 for none.
     """
 
     job: Job
@@ -58,6 +59,7 @@ class LoopView(ABC):
     pauses_cheaply: bool
     seconds_to_stop: float
     samples_per_second: float
+    returned_step: int | None = None
 
     @property
     @abstractmethod
@@ -130,10 +132,11 @@ class LoopView(ABC):
         """Write a checkpoint once all extensions have run that are due at this step; none without a workspace."""
 
     @abstractmethod
-    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
+    def return_params(self, params: Mapping[str, np.ndarray], remark: str, step: int | None = None) -> None:
         """Let these params be those of the result; ``remark`` is a sentence that says which ones they are.
 
-        Those of a later call take their place.
+        ``step`` is the step that they are of, None for the last one, -1 for params of no step. The params of a later
+        call take their place.
         """
 
     @abstractmethod

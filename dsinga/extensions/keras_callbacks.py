@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.base.arguments import check_settings, value_text
+from dsinga.base.arguments import check_settings, check_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
@@ -176,6 +176,8 @@ class BackupAndRestore:
     """
 
     def __init__(self, backup_dir: Any, save_freq: Any = "epoch", delete_checkpoint: bool = True):
+        if save_freq != "epoch":
+            check_whole("save_freq", save_freq, 1)
         self.backup_dir, self.save_freq, self.delete_checkpoint = backup_dir, save_freq, delete_checkpoint
 
 

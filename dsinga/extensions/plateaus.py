@@ -64,7 +64,7 @@ class KeepBest(Extension):
             return
         step, value, params = self._best["step"], self._best["value"], self._best["params"]
         loop.return_params(
-            params, f"the params are those after {step} steps, with the best {self._monitor}: {value:.4g}"
+            params, f"the params are those after {step} steps, with the best {self._monitor}: {value:.4g}", step
         )
         if loop.workspace is not None:
             export_safetensors(Checkpoint(step, params, {}, {}), loop.workspace / BEST_FILE)

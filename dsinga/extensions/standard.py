@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.advice import option
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.base.metric_state import MetricState, restore_state, saved_state
@@ -89,8 +90,14 @@ def _check_given(extension: Any, rows: Trigger) -> Extension:
     if isinstance(extension, Extension):
         extension.run_after(rows)
         return _check_trigger(extension)
-    from dsinga.extensions.keras_callbacks import is_keras_callback  # which no extension of a job needs
+    from dsinga.extensions.keras_callbacks import (
+        BackupAndRestore,
+        is_keras_callback,
+    )  # which no extension of a job needs
 
+    if isinstance(extension, BackupAndRestore):
+        folder, every = option("workspace", str(extension.backup_dir)), "checkpoint_freq of the job"
+        raise UserError(f"BackupAndRestore is for fit of a model of dsinga.nn; give {folder}, and {every} as save_freq")
     if is_keras_callback(extension):
         raise UserError(f"{type(extension).__name__} has the events of Keras, which fit of a model of dsinga.nn calls")
     if callable(extension) and not isinstance(extension, type):

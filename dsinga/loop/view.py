@@ -156,7 +156,7 @@ class TrainingView(LoopView):
         put_params(values, params)
         slots = None if state is None else {name: dict(arrays) for name, arrays in state.items()}
         if self.has_ended:
-            self.return_params(values, "the params are those that an extension has set after the last step")
+            self.return_params(values, "the params are those that an extension has set after the last step", -1)
             self.returned_state = slots or self.returned_state
             return
         obstacle = "several worker groups train" if self._engine.groups > 1 else ""
@@ -252,12 +252,12 @@ class TrainingView(LoopView):
     def write_checkpoint(self) -> None:
         self.checkpoint_wanted = True
 
-    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
+    def return_params(self, params: Mapping[str, np.ndarray], remark: str, step: int | None = None) -> None:
         if self._returned is not None:
             self.remarks.remove(self._returned)
             if not remark.startswith(self._returned):
                 remark = f"{remark}; they replace those that another extension returned"
-        self.returned_params, self._returned = dict(params), remark
+        self.returned_params, self.returned_step, self._returned = dict(params), step, remark
         self.remarks.append(remark)
 
     def remark(self, sentence: str) -> None:

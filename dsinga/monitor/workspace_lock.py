@@ -19,7 +19,7 @@ from typing import Any
 
 from dsinga.base.advice import short_path
 from dsinga.base.durable_files import locked_folder
-from dsinga.base.errors import UserError
+from dsinga.base.errors import WorkspaceHeld
 from dsinga.base.regular_files import open_regular, parse_json
 
 HOLDER = "running.json"
@@ -53,8 +53,8 @@ class WorkspaceLock:
 def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
     """Create the folder ``workspace``, and hold its lock as long as the context lasts.
 
-    Raises UserError, with host, process and time, where another run holds the lock; OSError where the folder cannot be
-    written.
+    Raises WorkspaceHeld, with host, process and time, where another run holds the lock; OSError where the folder cannot
+    be written.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     path = workspace / HOLDER
@@ -98,7 +98,7 @@ def has_ended(holder: Holder) -> bool:
     return False
 
 
-def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> UserError:
+def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
     """Return the error for a workspace that ``holder`` is writing; ``file`` must be deleted if that has ended."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
@@ -106,7 +106,7 @@ def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "")
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
             who = f": process {holder['pid']} on {holder.get('host')}, since {since}"
     advice = f"; if that process has ended, delete {short_path(file)}" if file else ""
-    return UserError(
+    return WorkspaceHeld(
         f"another run is writing to the workspace {short_path(workspace)}{who}; give another workspace, or wait until "
         f"that ends{advice}"
     )

@@ -1,5 +1,7 @@
 """Sizes of hidden layers, and saved estimators that are damaged or cannot be written."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,26 @@ def test_a_cut_file_is_one_sentence(tmp_path, name):
     (folder / name).unlink()
     with pytest.raises(UserError, match=f"saved is no saved estimator: it lacks {name}"):
         load(folder)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("classes", [[], (), np.array([]), [[]], [[0, 1]], 5], ids=repr)
+def test_classes_that_are_none_are_named(is_lazy, classes):
+    da = pytest.importorskip("dask.array")
+    x, y = (da.from_array(X, chunks=20), da.from_array(Y, chunks=20)) if is_lazy else (X, Y)
+    with pytest.raises(UserError, match=r"^classes is .*; list all classes that y may have"):
+        Classifier(hidden=5, epochs=1).partial_fit(x, y, classes=classes)
+
+
+@pytest.mark.parametrize("values", [[], [1, 0], [0, 0], [[0], [1]]], ids=repr)
+def test_classes_of_a_saved_estimator_that_are_none_are_named(tmp_path, values):
+    Classifier(hidden=5, epochs=1).fit(X, Y).save(tmp_path / "saved")
+    path = tmp_path / "saved" / "estimator.json"
+    described = json.loads(path.read_text())
+    described["classes_"]["values"] = values
+    path.write_text(json.dumps(described))
+    with pytest.raises(UserError, match="is a damaged estimator .*its classes are"):
+        load(tmp_path / "saved")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

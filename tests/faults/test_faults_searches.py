@@ -14,8 +14,20 @@ import pytest
 @pytest.mark.timeout(300)
 def test_killed_and_resumed_searches_have_the_same_rows_and_bits(in_memory: dict[str, str]) -> None:
     """tools/faults/searches.py compares rows, the metrics of all runs and the params of the best one."""
-    command = [sys.executable, "-m", "tools.faults.searches", "--count=4"]
+    assert searches(in_memory, "--count=4").count(": right bits\n") == 4
+
+
+@pytest.mark.ci
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_shared_and_early_killed_searches_lose_no_setting(in_memory: dict[str, str]) -> None:
+    assert searches(in_memory, "--count=0", "--pairs=3", "--early=2").count(": nothing lost\n") == 5
+
+
+def searches(environment: dict[str, str], *options: str) -> str:
+    """Return what the tool prints."""
+    command = [sys.executable, "-m", "tools.faults.searches", *options]
     folder = Path(__file__).parents[2]
-    ended = subprocess.run(command, cwd=folder, env=in_memory, capture_output=True, text=True, timeout=290)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=290)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count(": right bits\n") == 4
+    return ended.stdout

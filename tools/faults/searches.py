@@ -8,6 +8,11 @@ Every second search is asynchronous. In the end of the others the rows, the metr
 best one must be those of a search that nothing has disturbed, bit for bit. Which settings go on in an asynchronous
 search depends on which ends first, so there the metrics of each run must be, bit for bit, the beginning of those of
 the whole run, as far as its row says; each run ends a rung once; and of each rung the best third must have gone on.
+
+``--pairs 40`` starts two programs on one folder: two whole searches, or one or both with ``--only``. Each ends well, or
+with one sentence that another run is writing; a third program resumes. ``--early 40`` kills a process within the first
+two seconds: the driver of a search, which is then resumed, or a Dask worker. In the end no setting may be lost: the
+rows, metrics and params are those of a search that nothing has disturbed.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ import re
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,8 +49,21 @@ SYNCHRONOUS = ["--set", RATES, "--halving", "3"]
 WHOLE_RUNS = ["--set", "updater.learning_rate.base_lr=1e-5,0.001,0.005,1e30,0.02,0.05,0.1,0.2,0.5"]
 ASYNCHRONOUS = [*WHOLE_RUNS, "--halving", "3", "--asynchronous"]
 ENDED = re.compile(r"^setting (\d+) \(.*?\): (rung \d|finished|failed)", re.MULTILINE)  # a rung, as the log says
-SECONDS = 120.0  # after which a process hangs
+SECONDS = 240.0  # after which a process hangs
 MOST_KILLS = 3  # of one search
+PLAIN = ["--set", "updater.learning_rate.base_lr=0.1,0.5,1e30,0.02"]
+EARLY_SECONDS = 2.0
+# The arguments of two programs that share a folder.
+PAIRS = (
+    ([], []),
+    ([], ["--only", "3"]),
+    (["--only", "0", "--only", "1"], ["--only", "1", "--only", "3"]),
+    (["--only", "3"], []),
+    (["--only", "2"], ["--only", "2"]),
+)
+HELD = "another run is writing"
+# What two programs may have to say about one setting, which diverges.
+ALL_FAILED = "the only setting failed"
 
 
 def search(options: list[str], folder: Path, workspace: Path, resume: bool) -> int:
@@ -151,10 +171,106 @@ def kill_and_resume(
     return kills
 
 
-def create_undisturbed(folder: Path) -> int:
-    """Write the job and its records, and search undisturbed."""
+def search_later(options: list[str], folder: Path, workspace: Path, seconds: float) -> int:
+    """Search after so many seconds; return the status."""
+    time.sleep(seconds)
+    return search(options, folder, workspace, resume=False)
+
+
+def search_killed_by_clock(folder: Path, workspace: Path, seconds: float) -> int:
+    """Search, and end this process by SIGKILL after so many seconds."""
+    threading.Thread(target=lambda: (time.sleep(seconds), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
+    return search(PLAIN, folder, workspace, resume=False)
+
+
+def resume_and_check(folder: Path, workspace: Path) -> None:
+    """Resume a search, and raise AssertionError where it has lost something."""
+    for number in glob_numbers(workspace):
+        assert number < 4, number
+    resume = workspace.exists()
+    status, output = run(functools.partial(search, PLAIN, folder, workspace, resume), folder)
+    assert status == 0, output
+    check_plain(workspace, folder / "plain")
+
+
+def glob_numbers(workspace: Path) -> list[int]:
+    """Return the numbers of the settings that have a folder."""
+    return [int(path.name.removeprefix("setting-")) for path in workspace.glob("setting-*")]
+
+
+def check_plain(workspace: Path, undisturbed: Path) -> None:
+    """Raise AssertionError where a search without halving has found something else than another one."""
+    rows = rows_of(workspace)
+    assert rows == rows_of(undisturbed), rows
+    for row in rows:
+        ours, theirs = (each / f"setting-{row['number']}" for each in (workspace, undisturbed))
+        assert losses_of(ours) == losses_of(theirs), row
+        if row["state"] == "finished":
+            assert params_of(ours) == params_of(theirs), row
+    assert not [*workspace.rglob("running.json")], "a workspace says that it is in use"
+
+
+def run_pair(chosen: random.Random, number: int, folder: Path, workspace: Path) -> str:
+    """Run two programs on one folder, then resume; return what was done. Raises AssertionError."""
+    seconds = [0.0, chosen.uniform(0, EARLY_SECONDS)]
+    arguments = PAIRS[number % len(PAIRS)]
+    tasks = [
+        (place, functools.partial(search_later, [*PLAIN, *arguments[place]], folder, workspace, seconds[place]))
+        for place in (0, 1)
+    ]
+    ends = {ended.number: ended for ended in run_forked(tasks, folder, SECONDS, 2)}
+    refused = [place for place, ended in ends.items() if ended.status != 0]
+    for place in refused:
+        output = ends[place].output
+        assert ends[place].status in (1, 2), output
+        assert "Traceback" not in output, output
+        assert HELD in output or ALL_FAILED in output, output
+    assert len(refused) < 2 or arguments[0] == ["--only", "2"], [ended.output for ended in ends.values()]
+    resume_and_check(folder, workspace)
+    return f"{' '.join(arguments[0]) or 'all'} and, {seconds[1]:.2f} s later, {' '.join(arguments[1]) or 'all'}"
+
+
+def run_killed_driver(chosen: random.Random, folder: Path, workspace: Path) -> str:
+    """Kill a search within its first seconds, and resume it; return what was done. Raises AssertionError."""
+    seconds = chosen.uniform(0, EARLY_SECONDS)
+    status, output = run(functools.partial(search_killed_by_clock, folder, workspace, seconds), folder)
+    assert status in (0, -signal.SIGKILL), output
+    resume_and_check(folder, workspace)
+    return f"driver killed after {seconds:.2f} s"
+
+
+def search_with_killed_workers(seed: int, count: int, folder: Path) -> int:
+    """Search so many times on a cluster of processes, one of which is killed early; a nanny starts another one."""
+    from distributed import Client, LocalCluster
+
+    import dsinga
+
+    os.chdir(folder)
+    chosen = random.Random(seed)
+    job = dsinga.load("job.conf", ["train_steps=27", "checkpoint_freq=4", "disp_freq=1"])
+    space = {"updater.learning_rate.base_lr": [0.1, 0.5, 1e30, 0.02]}
+    scores = [(row["state"], row["score"] and f"{row['score']:.6g}") for row in dsinga.search(job, space)]
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        for number in range(count):
+            client.wait_for_workers(2, timeout=SECONDS)
+            victim, seconds = chosen.choice(sorted(client.run(os.getpid).values())), chosen.uniform(0, EARLY_SECONDS)
+            threading.Timer(seconds, os.kill, (victim, signal.SIGKILL)).start()
+            workspace = folder / f"killed{number}" if number % 2 else None
+            result = dsinga.search(job, space, client, workspace=workspace, progress=False)
+            found = [(row["state"], row["score"] and f"{row['score']:.6g}") for row in result]
+            assert found == scores, (seconds, list(result))
+            print(f"Dask worker killed after {seconds:.2f} s: nothing lost", flush=True)
+    return 0
+
+
+def create_undisturbed(folder: Path, has_halving: bool, is_plain: bool) -> int:
+    """Write the job and its records, and search undisturbed: with halving, without it."""
     os.chdir(folder)
     create(folder)
+    if is_plain:
+        search(PLAIN, folder, folder / "plain", resume=False)
+    if not has_halving:
+        return 0
     search(WHOLE_RUNS, folder, folder / "whole runs", resume=False)
     for options, name in ((SYNCHRONOUS, "synchronous"), (ASYNCHRONOUS, "asynchronous")):
         search_counted(options, folder, folder / name)
@@ -165,6 +281,8 @@ def main() -> None:
     """Kill as many searches as the arguments ask for; raises AssertionError where one ends otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults.searches")
     parser.add_argument("--count", type=int, default=20, help="searches that are killed [20]")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs of programs on one folder [0]")
+    parser.add_argument("--early", type=int, default=0, help="kills within the first two seconds [0]")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     for name in (*MODULES, *MODULES_OF_DASK):
@@ -172,7 +290,8 @@ def main() -> None:
     chosen = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="dsinga-searches-") as name:
         folder = Path(name)
-        status, output = run(functools.partial(create_undisturbed, folder), folder)
+        has_halving, is_plain = arguments.count > 0, arguments.pairs + arguments.early > 0
+        status, output = run(functools.partial(create_undisturbed, folder, has_halving, is_plain), folder)
         assert status == 0, output
         operations = list(map(int, re.findall(r"operations: (\d+)", output)))
         for number in range(arguments.count):
@@ -187,6 +306,15 @@ def main() -> None:
             else:
                 check_synchronous(workspace, folder / "synchronous")
             print("right bits", flush=True)
+        for number in range(arguments.pairs):
+            print(f"{run_pair(chosen, number, folder, folder / f'pair{number}')}: nothing lost", flush=True)
+        for number in range(arguments.early // 2):
+            print(f"{run_killed_driver(chosen, folder, folder / f'early{number}')}: nothing lost", flush=True)
+        if left := arguments.early - arguments.early // 2:
+            task = functools.partial(search_with_killed_workers, arguments.seed, left, folder)
+            [ended] = run_forked([(0, task)], folder, SECONDS * (1 + left), 1)
+            print(*re.findall("^Dask worker killed.*", ended.output, re.MULTILINE), sep="\n")
+            assert ended.status == 0, ended.output
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.base.advice import CLUSTER_OPTIONS, short_path
+from dsinga.base.advice import CLUSTER_OPTIONS, how_to_resume, short_path
 from dsinga.base.registry import register
 from dsinga.commands.options import (
     DEVICE,
@@ -93,9 +93,9 @@ def search(
     if picture:
         write_picture(picture, result.draw())
         click.echo(f"drawn to {picture}")
-    failed = sum(row["state"] == "failed" for row in result)
-    if failed:
-        click.echo(f"{failed} of {len(result)} settings failed, for the reasons in the column remark")
+    for state, said in (("failed", "failed"), ("cut", f"have not ended ({how_to_resume()} goes on)")):
+        if count := sum(row["state"] == state for row in result):
+            click.echo(f"{count} of {len(result)} settings {said}, for the reasons in the column remark")
 
 
 def _print(result: SearchResult) -> None:

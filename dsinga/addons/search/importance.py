@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.search.space import cell
+from dsinga.addons.search.setting import cell
 
 # Numbers with more different values than this are compared in as many groups of equal size.
 MOST_GROUPS = 5

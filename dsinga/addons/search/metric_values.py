@@ -6,12 +6,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dsinga.api.engines import TrainingOptions
-from dsinga.extensions import ExtensionLike, KeepBest
+from dsinga.extensions import ExtensionLike
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import OnMetric
-from dsinga.job import ExtensionType, Job
 
 
 class Rung(NamedTuple):
@@ -39,6 +37,9 @@ class MetricValues(Extension):
     Attributes:
         values: (step, value) for each row that has the metric.
         best: the best value so far.
+        score: the value at the step whose params the run returns, the last value where that is the last step; None
+            where it is not known there.
+        fault: why there is no score, "" where there is one.
         has_paused: whether the run has ended for now, at its rung.
     """
 
@@ -48,6 +49,8 @@ class MetricValues(Extension):
         self.trigger = OnMetric(monitor, self.best)
         self.pauses = rung is not None  # a run ends at the very step of the value; else it only looks at rows
         self.has_paused = False
+        self.score: float | None = None
+        self.fault = ""
         self._rung = rung
 
     def start(self, loop: LoopView) -> None:
@@ -75,6 +78,13 @@ class MetricValues(Extension):
             self.has_paused = True
             loop.stop("its rung of the search is done", resumable=True)
 
+    def finish(self, loop: LoopView) -> None:
+        """Note the score; extensions that return params come before."""
+        at, monitor = loop.returned_step, self.best.monitor
+        self.score = next((value for step, value in reversed(self.values) if at in (None, step)), None)
+        if self.score is None and at is not None:
+            self.fault = f"{monitor} is not known for the params that are returned; let KeepBest monitor {monitor}"
+
     def state_dict(self) -> State:
         """Return the values so far."""
         return {"values": [[step, value] for step, value in self.values]}
@@ -89,9 +99,3 @@ class MetricValues(Extension):
 def copied(extension: ExtensionLike) -> ExtensionLike:
     """Return a copy of an extension for one run, since it keeps state; a function is returned as it is."""
     return copy.deepcopy(extension) if isinstance(extension, Extension) else extension
-
-
-def keeps_best(job: Job, options: TrainingOptions) -> bool:
-    """Whether a run returns its best params instead of the last ones."""
-    named = any(conf.type is ExtensionType.kKeepBest for conf in job.extension)
-    return named or any(isinstance(extension, KeepBest) for extension in options.extensions)

@@ -25,7 +25,7 @@ from dsinga.addons.pictures.panels import (
 )
 from dsinga.addons.search.importance import importance
 from dsinga.addons.search.ranges import SearchRange
-from dsinga.addons.search.space import cell
+from dsinga.addons.search.setting import cell
 from dsinga.monitor import Row
 
 # Blues from the best setting to the worst, ColorBrewer's of one hue; vermilion for failed settings, as in panels.
@@ -94,7 +94,7 @@ def _parallel_axes(
     body = ""
     for row in [*reversed(scored[1:]), *failed, scored[0]]:
         points = [(places[name], axes[name].place(row[name])) for name in names if name in row]
-        points.append((places["score"], axes["score"].place(row["score"]) if row in scored else BOTTOM + 18))
+        points.append((places["score"], axes["score"].place(row["score"]) if row["number"] in colours else BOTTOM + 18))
         body += _setting_line(row, names, points, colours.get(row["number"], FAILED), row is scored[0])
     for name, axis in axes.items():
         title = monitor if name == "score" else _short(name)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsinga.addons.search.metric_values import MetricValues, Rung
-from dsinga.addons.search.result import describe_setting, setting_folder
+from dsinga.addons.search.result import setting_folder
 from dsinga.addons.search.samplers import SampledSettings
-from dsinga.addons.search.space import Setting
+from dsinga.addons.search.setting import Setting, describe_setting
 from dsinga.api.engines import TrainingOptions
 from dsinga.cluster.background import Run
 from dsinga.job import Job
@@ -18,18 +18,23 @@ from dsinga.job import Job
 
 @dataclass
 class SearchRun:
-    """One run of a search, or of a rung of it: the setting, what keeps its metric, and when training began."""
+    """One run of a search, or of a rung of it: the setting, what keeps its metric, and when training began.
+
+    ``note_begin`` writes into the folder of the run which setting it is of.
+    """
 
     number: int
     rung: int
     setting: Setting
     values: MetricValues
     run: Run | None = None
+    note_begin: Callable[[], None] = lambda: None
     begun: float = field(default_factory=time.perf_counter)
     is_training: bool = False
 
     def begin(self) -> None:
-        """Note the time at which training begins, after the wait for Dask workers."""
+        """Note that training begins, after the wait for Dask workers; the run has locked its folder."""
+        self.note_begin()
         self.begun, self.is_training = time.perf_counter(), True
 
     @property

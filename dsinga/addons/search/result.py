@@ -17,7 +17,8 @@ from dsinga.addons.search.importance import importance
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.pictures import draw_search
 from dsinga.addons.search.ranges import SearchRange
-from dsinga.addons.search.space import MOST_SETTINGS, Setting, cell, describe_setting
+from dsinga.addons.search.setting import Setting, cell, describe_setting, distinct_labels, identity
+from dsinga.addons.search.space import MOST_SETTINGS
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.advice import option
 from dsinga.base.durable_files import explained_writing, replace_file
@@ -26,6 +27,7 @@ from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_json
 from dsinga.monitor import History, Row, read_metrics
+from dsinga.monitor.workspace_lock import HOLDER, locked_workspace
 
 # The columns of a row besides those of the setting: those before and those after them.
 NUMBER = "number"
@@ -33,6 +35,7 @@ NUMBER = "number"
 STATES = ("finished", "stopped", "cut")
 ENDED = STATES[:2]  # those of runs that resuming leaves as they are
 OUTCOME = ("rung", "state", "score", "steps", "seconds", "remark")
+KINDS = {"score": (float, int, type(None)), "steps": (int,), "seconds": (float, int), "remark": (str,)}
 # The files of a search in its workspace, and of a setting in its folder there.
 TABLE, OUTCOME_FILE = "search.csv", "setting.json"
 FOLDERS = "setting-*"
@@ -46,7 +49,7 @@ class SearchResult(Sequence[Row]):
     | | |
     | --- | --- |
     | "rung" | in a search with halving the rung that the run has reached, from 1 |
-    | "state" | "finished", "stopped" (by halving), "cut" (by kStopOnTime; ``resume`` goes on), "failed" |
+    | "state" | "finished", "stopped" (by halving), "cut" (on time, with the cluster; ``resume`` goes on), "failed" |
     | "score" | the last value of the metric, of the best params where the run keeps those; None if there is none |
     | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
     | "remark" | why the run was stopped, or has failed; "" else |
@@ -90,7 +93,7 @@ class SearchResult(Sequence[Row]):
     @property
     def best(self) -> Row | None:
         """The row of the best setting: of those that finished, else stopped, else cut; None without any."""
-        rows = [row for row in self._rows.values() if row["state"] in STATES and _is_number(row["score"])]
+        rows = [row for row in self._rows.values() if row["state"] in STATES and not _is_missing(row["score"])]
         return min(rows, key=self._rank, default=None)  # the first of equal rows
 
     @property
@@ -107,11 +110,11 @@ class SearchResult(Sequence[Row]):
         if by not in self.columns:
             columns = ", ".join(self.columns)
             raise UserError(f"the result has no column {by!r}{nearest(by, self.columns)} (columns: {columns})")
-        known = [row for row in self if row.get(by) is not None and row[by] == row[by]]
+        known = [row for row in self if not _is_missing(row.get(by))]
         numbers = all(isinstance(row[by], (int, float)) for row in known)
 
         def rank(row: Row) -> Any:
-            return self._rank(row) if by == "score" else row[by] if numbers else str(row[by])
+            return self._rank(row) if by == "score" else row[by] if numbers else cell(row[by])
 
         rest = [row for row in self if not any(row is known_row for known_row in known)]
         return [*sorted(known, key=rank, reverse=reverse), *rest]
@@ -163,19 +166,24 @@ class SearchResult(Sequence[Row]):
             number: [(row["step"], float(row[name])) for row in history.phase(phase) if name in row]
             for number, history in self.histories.items()
         }
-        return draw_search(self.sorted(), self._names, self.monitor, self.ranges, curves)
+        return draw_search(self._labelled(), self._names, self.monitor, self.ranges, curves)
 
     def importance(self) -> dict[str, float]:
         """Return how much of the variance of the settings' ranks each name explains by itself, the highest first."""
-        return importance(self.sorted(), self._names)
+        return importance(self._labelled(), self._names)
+
+    def _labelled(self) -> list[Row]:
+        """Return the rows, the best first, in which the choices of a name are told apart."""
+        labels = distinct_labels(self._settings)
+        return [{**row, **labels[row[NUMBER]]} for row in self.sorted()]
 
     @property
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for setting in self._settings.values() for name in setting))
 
 
-def _is_number(score: float | None) -> bool:
-    return score is not None and not math.isnan(score)
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def setting_folder(workspace: Path, number: int, count: int) -> Path:
@@ -189,7 +197,13 @@ def setting_folder(workspace: Path, number: int, count: int) -> Path:
 
 
 def keep_earlier_search(workspace: Path) -> Path | None:
-    """Move the files of an earlier search to ``search-<number>`` in the workspace; return the path, or None."""
+    """Move the files of an earlier search to ``search-<number>`` in the workspace; return the path, or None.
+
+    Raises WorkspaceHeld where another program trains one of its settings.
+    """
+    for holder in workspace.glob(f"{FOLDERS}/{HOLDER}"):
+        with locked_workspace(holder.parent):
+            pass
     files = [path for path in (*workspace.glob(FOLDERS), workspace / TABLE) if path.exists()]
     if not files:
         return None
@@ -201,14 +215,24 @@ def keep_earlier_search(workspace: Path) -> Path | None:
 
 
 def write_outcome(
-    folder: Path, setting: Setting, row: Row, monitor: str, rungs: Sequence[Rung] = (), earlier: Sequence[Row] = ()
+    folder: Path,
+    setting: Setting,
+    row: Row | None,
+    monitor: str,
+    rungs: Sequence[Rung] = (),
+    earlier: Sequence[Row] = (),
 ) -> None:
-    """Write the outcome of a run to its folder, with the metric and the rungs of the search and the rows before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"setting": _plain(setting), "monitor": monitor, "row": _plain(row)}
+    """Write the outcome of a run to its folder, with the metric and the rungs of the search and the rows before.
+
+    ``row`` is None for a run that begins.
+    """
+    content: dict[str, Any] = {"setting": _plain(setting), "identity": identity(setting), "monitor": monitor}
+    content["row"] = None if row is None else _plain(row)
     if rungs:
         content |= {"rungs": rungs, "earlier": [_plain(each) for each in earlier]}
-    replace_file(folder / OUTCOME_FILE, json.dumps(content, indent=1) + "\n")
+    with explained_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / OUTCOME_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_outcome(
@@ -218,22 +242,32 @@ def read_outcome(
 
     ``states`` are those of a last row that counts.
 
-    Raises UserError where the folder is of another setting, or of a search with another metric or other rungs.
+    Raises UserError where the folder is of another setting, or of a search with another metric or other rungs, and
+    where its files are damaged.
     """
     path = folder / OUTCOME_FILE
     try:
         content = read_json(path)
-        kept_setting, kept_monitor, row = content["setting"], content.get("monitor", monitor), content["row"]
-        rows = [*content.get("earlier", ()), *([row] if row["state"] in states else ())]
-        kept_rungs = [tuple(rung) for rung in content.get("rungs", ())]
+        kept_setting, kept_identity = content["setting"], content.get("identity")
+        if not isinstance(kept_setting, dict) or not isinstance(kept_identity, (dict, type(None))):
+            raise ValueError("its setting has no names")
+        kept_monitor, kept_rungs = (
+            str(content.get("monitor", monitor)),
+            [Rung(*rung) for rung in content.get("rungs", ())],
+        )
+        rows = [*content.get("earlier", ()), *([] if content["row"] is None else [content["row"]])]
+        for rung, row in enumerate(rows, start=1):
+            _check_row(row, rung if kept_rungs else None)
+        rows = [row for row in rows if row["state"] in states]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {error!r}; remove the folder to train its setting again") from error
-    if kept_setting != _plain(setting):
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path} cannot be read: {reason}; remove the folder to train its setting again") from error
+    if kept_setting != _plain(setting) if kept_identity is None else kept_identity != identity(setting):
         raise UserError(
             f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
-            "the same settings, or give another workspace"
+            "the same settings, each value of the same type and at its place in the list, or give another workspace"
         )
     if kept_monitor != monitor:
         raise UserError(
@@ -247,6 +281,15 @@ def read_outcome(
         )
     metrics = folder / "metrics.jsonl"
     return (rows, read_metrics(metrics) if metrics.exists() else History()) if rows else None
+
+
+def _check_row(row: Any, rung: int | None) -> None:
+    """Raise ValueError for what is no row of a run, in a search with halving of this rung."""
+    if not isinstance(row, dict) or row.get("state") not in (*STATES, "failed") or row.get("rung") != rung:
+        raise ValueError(f"{str(row)[:80]} is not the row of a run{f' of rung {rung}' if rung else ''}")
+    for name, kinds in KINDS.items():
+        if name not in row or type(row[name]) not in kinds:
+            raise ValueError(f"the {name} of its row is {row.get(name)!r}")
 
 
 def _describe_rungs(rungs: Sequence[tuple[int, int]]) -> str:

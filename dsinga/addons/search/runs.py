@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any, cast
+from typing import NoReturn, cast
 
 from distributed import Client
 
 from dsinga.addons.search.halving import Halving
-from dsinga.addons.search.metric_values import MetricValues, copied, keeps_best
+from dsinga.addons.search.losses import describe_error, is_of_cluster, may_start_again
+from dsinga.addons.search.metric_values import MetricValues, copied
 from dsinga.addons.search.plan import SearchPlan, SearchRun
-from dsinga.addons.search.result import ENDED, SearchResult, read_outcome, write_outcome
+from dsinga.addons.search.result import ENDED, NUMBER, SearchResult, read_outcome, write_outcome
 from dsinga.addons.search.search_progress import SearchProgress
+from dsinga.addons.search.setting import cell, untold
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, wanted_workers, with_workers
 from dsinga.base.advice import how_to_resume, option
-from dsinga.base.errors import Cancelled, Diverged, RunError, TooFewWorkers, UserError
+from dsinga.base.errors import Cancelled, ClusterNotReady, RunError, SchedulerLost, UserError, WorkspaceHeld
 from dsinga.base.redaction import redact
 from dsinga.cluster.background import Run
 from dsinga.cluster.clients import ClusterSource, select_workers
@@ -37,6 +41,8 @@ from dsinga.monitor.workspace_lock import HOLDER
 COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
+# How often a run is started whose Dask workers are lost, or whose folder another program writes to.
+MOST_STARTS = 3
 
 
 class SearchRuns:
@@ -53,6 +59,10 @@ class SearchRuns:
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
         self._threads, self._counted_at = 0, -COUNT_SECONDS
         self._failures: list[Exception] = []
+        self._losses: list[Exception] = []  # of runs that have not ended, because of the cluster or another program
+        self._starts: Counter[tuple[int, int]] = Counter()  # by number and rung
+        self._begun: set[int] = set()  # settings that go on from checkpoints of this search
+        self._held: set[int] = set()  # settings in whose folders another program was writing
         self._shown_wait = ""
 
     def execute(self, open_client: Callable[[], Client]) -> None:
@@ -67,11 +77,13 @@ class SearchRuns:
         if self._waiting:
             self._client = open_client()
             self._train()
+        if self._losses and self._result.best is None:
+            self._end_for_now(self._losses[0])
         if all(row["state"] == "failed" for row in self._result):
             first, count = self._failures[0], len(self._failures)
             failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
             again = f"; without {option('resume')} they are trained again" if self._plan.resume else ""
-            raise RunError(f"{failed}: {_text(first)}{again}") from first
+            raise RunError(f"{failed}: {describe_error(first)}{again}") from first
 
     def _take_known_row(self) -> bool:
         """Add the row of the next run, and take that off, if it is known without training; return whether it is."""
@@ -107,7 +119,15 @@ class SearchRuns:
                 self._cancel()
                 if isinstance(error, KeyboardInterrupt):
                     raise type(error)(self._resume_hint()) from None
+                if isinstance(error, (SchedulerLost, ClusterNotReady)):
+                    self._end_for_now(error)
                 raise
+
+    def _end_for_now(self, error: Exception) -> NoReturn:
+        """Raise an error of the cluster, or of a folder that another program writes to, with how to go on."""
+        kind = type(error) if isinstance(error, (RunError, UserError)) else RunError
+        what = re.split(r"; \d+ steps were done", str(error))[0]  # without how the run goes on by itself
+        raise kind(f"{what}; {self._resume_hint()}") from error
 
     def _await_room(self) -> None:
         """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
@@ -127,6 +147,10 @@ class SearchRuns:
             if self._take_known_row():
                 continue
             number, rung = self._waiting[0]
+            if number in self._held:  # the other program may have trained it
+                self._held.remove(number)
+                self._read_outcomes([number])
+                continue
             job = cast(Job, self._plan.jobs[number])
             workers = self._plan.options.workers or wanted_workers(job)
             slots = max(1, self._count_threads() // workers)
@@ -163,8 +187,12 @@ class SearchRuns:
 
     def _start(self, number: int, rung: int, job: Job, workers: int, max_threads: int) -> None:
         self._rung = rung
+        self._starts[number, rung] += 1
         entry = self._active[number] = self._create(number, rung)
         folder = self._plan.folder_of(number)
+        if folder is not None and not rung:
+            write = functools.partial(write_outcome, folder, entry.setting, None, self._result.monitor)
+            entry.note_begin = functools.partial(write, self._plan.rungs)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
         job = job.replace(resume=False)  # a setting has a folder of its own, which ``resume`` of the search is for
@@ -173,7 +201,7 @@ class SearchRuns:
             # Alone, a job that does not say how many workers it has would take them all.
             workers=self._plan.options.workers if job.cluster else workers,
             workspace=folder,
-            resume="auto" if self._plan.resume or rung else False,
+            resume="auto" if self._plan.resume or rung or number in self._begun else False,
             extensions=[*map(copied, self._plan.options.extensions), entry.values],
         )
         entry.run = Run(
@@ -200,6 +228,8 @@ class SearchRuns:
         error = entry.run.exception()
         if error is None:
             self._finish(entry, entry.run.result())
+        elif is_of_cluster(error):
+            self._lose(entry, error)
         elif isinstance(error, Exception):
             self._fail(entry, error, entry.run.progress["step"])
         else:
@@ -207,21 +237,37 @@ class SearchRuns:
 
     def _finish(self, entry: SearchRun, result: Result) -> None:
         values = entry.values
-        is_best_kept = keeps_best(result.job, self._plan.options)
-        score = values.best.value if is_best_kept else values.values[-1][1] if values.values else None
         state = "stopped" if values.has_paused else "cut" if result.is_cut else "finished"
-        remark = "" if values.has_paused else result.stopped
-        if self._add(entry, state, score, result.step, remark, result.history):
+        remark = "; ".join(filter(None, ["" if values.has_paused else result.stopped, values.fault]))
+        if self._add(entry, state, values.score, result.step, remark, result.history):
             # The params of a run that may go on are in its checkpoint.
             self._result.best_result = None if values.has_paused else result
 
     def _fail(self, entry: SearchRun, error: Exception, steps: int) -> None:
         self._failures.append(error)
-        history = entry.run.history if entry.run else History()
-        # A run that its cluster has failed goes on when the search is resumed. What a sampler was told stays.
-        is_of_cluster = isinstance(error, (RunError, TooFewWorkers)) and not isinstance(error, Diverged)
-        is_kept = self._plan.sampled is not None or not is_of_cluster
-        self._add(entry, "failed", None, steps, _text(error), history, is_kept)
+        self._add(entry, "failed", None, steps, describe_error(error), entry.run.history if entry.run else History())
+
+    def _lose(self, entry: SearchRun, error: Exception) -> None:
+        """Start a run again, after the others, which its cluster or another program has ended.
+
+        If that does not help, the row of the setting is "cut", so that a resumed search goes on with it. Raises the
+        error where the whole cluster is lost.
+        """
+        assert entry.run is not None
+        if isinstance(error, (SchedulerLost, ClusterNotReady)):
+            raise error
+        if entry.is_training and self._plan.folder is not None:
+            self._begun.add(entry.number)
+        if isinstance(error, WorkspaceHeld):
+            self._held.add(entry.number)
+        if self._starts[entry.number, entry.rung] < MOST_STARTS and may_start_again(error):
+            self._waiting.append((entry.number, entry.rung))
+            self._progress.remark(f"{entry.name} starts again: {describe_error(error)}")
+            return
+        self._losses.append(error)
+        self._add(
+            entry, "cut", None, entry.run.progress["step"], describe_error(error), entry.run.history, is_kept=False
+        )
 
     def _add(
         self, entry: SearchRun, state: str, score: float | None, steps: int, remark: str, history: History,
@@ -279,17 +325,25 @@ class SearchRuns:
         """
         if not self._plan.resume:
             return
-        states = ENDED if self._plan.is_part else (*ENDED, "failed")
-        for number in numbers:
-            folder, setting = self._plan.folder_of(number), self._plan.settings[number]
-            outcome = folder and read_outcome(folder, setting, self._result.monitor, self._plan.rungs, states)
-            if outcome:
-                rows, self._result.histories[number] = outcome
-                self._rows[number] = [{**row, **setting} for row in rows]  # a tuple is a list in a file
+        self._read_outcomes(numbers)
         if self._plan.asynchronous:  # what has gone on does, whatever is compared first now
             begun = [(number, rung) for number in numbers for rung in range(1, self._begun_rungs(number))]
             self._halving.note_going_on(begun)
             self._waiting = deque(sorted([*self._waiting, *begun], key=lambda step: step[0] not in self._rows))
+
+    def _read_outcomes(self, numbers: Sequence[int]) -> None:
+        states = ENDED if self._plan.is_part else (*ENDED, "failed")
+        for number in numbers:
+            folder, setting = self._plan.folder_of(number), self._plan.settings[number]
+            if name := untold(setting):
+                raise UserError(
+                    f"setting {number} cannot be resumed: {cell(setting[name])}, which was drawn for {name!r}, has no "
+                    "text to be found by; draw numbers or texts, or give a list"
+                )
+            outcome = folder and read_outcome(folder, setting, self._result.monitor, self._plan.rungs, states)
+            if outcome:
+                rows, self._result.histories[number] = outcome
+                self._rows[number] = [{**row, **setting, NUMBER: number} for row in rows]  # a tuple is a list in a file
 
     def _begun_rungs(self, number: int) -> int:
         """Return how many rungs a setting has begun: one more than it has rows if its run was killed or interrupted."""
@@ -316,12 +370,8 @@ class SearchRuns:
             run.exception()
 
     def _resume_hint(self) -> str:
-        done = f"{len(self._result)} of {self._plan.count} settings have ended{' a rung' if self._plan.rungs else ''}"
+        ended = sum(row["state"] != "cut" for row in self._result)
+        done = f"{ended} of {self._plan.count} settings have ended{' a rung' if self._plan.rungs else ''}"
         if self._result.workspace is None:
             return f"{done}; a search with a workspace can go on"
         return f"{done}; go on with {how_to_resume()}"
-
-
-def _text(error: Any) -> str:
-    """Return an error as one sentence; that of a user's code with its type."""
-    return str(error) if isinstance(error, (UserError, RunError)) else f"{type(error).__name__}: {error}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsinga.addons.search.ranges import SearchRange
-from dsinga.addons.search.space import Setting, check_space, choices_of, is_distribution, plain
+from dsinga.addons.search.space import Setting, check_space, choices_of, choose, is_distribution
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 
@@ -52,7 +52,7 @@ class SampledSettings:
         check_space(space, count)
         if not space:
             raise UserError("a sampler needs values to choose from, as in {'rate': SearchRange(1e-4, 1e-1, log=True)}")
-        self.count, self._at_once = count, at_once
+        self.count, self._at_once, self._space = count, at_once, space
         self._ranges = {name: values for name, values in space.items() if _is_range(name, values)}
         self._choices = {name: choices_of(values) for name, values in space.items() if name not in self._ranges}
         self._distributions = {name: self._distribution(name, values) for name, values in space.items()}
@@ -80,7 +80,10 @@ class SampledSettings:
             self._told += 1
         trial = self._study.ask(self._distributions)
         self._trials.append(trial)
-        return {name: self._value(name, trial.params[name]) for name in self._distributions}
+        places = {name: trial.params[name] for name in self._choices}
+        # Optuna's sums of steps are 0.30000000000000004.
+        drawn = {name: range_.nearest(trial.params[name]) for name, range_ in self._ranges.items()}
+        return choose(self._space, places, {}, drawn)
 
     def _tell(self, trial: Trial, score: float | None, higher: bool) -> None:
         from optuna.trial import TrialState
@@ -94,26 +97,13 @@ class SampledSettings:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if name in self._choices:
-            return CategoricalDistribution(_names(self._choices[name]))
+            return CategoricalDistribution(range(len(self._choices[name])))
         if values.is_whole:
             return IntDistribution(int(values.low), int(values.highest), values.log, int(values.step))
         return FloatDistribution(float(values.low), float(values.highest), values.log, values.step)
-
-    def _value(self, name: str, value: Any) -> Any:
-        """Return the value of the setting that Optuna's value stands for."""
-        if name in self._ranges:
-            return self._ranges[name].nearest(value)  # Optuna's sums of steps are 0.30000000000000004
-        choices = self._choices[name]
-        return plain(choices[_names(choices).index(value)])
 
 
 def _is_range(name: str, values: Any) -> bool:
     if is_distribution(values) and not isinstance(values, SearchRange):
         raise UserError(f"a sampler cannot look into the distribution of {name!r}; give a list or a SearchRange")
     return isinstance(values, SearchRange)
-
-
-def _names(choices: Sequence[Any]) -> list[Any]:
-    """Return choices as Optuna has them: numbers and texts as they are, anything else as its text."""
-    values = [plain(choice) for choice in choices]
-    return [value if value is None or isinstance(value, (bool, int, float, str)) else repr(value) for value in values]

@@ -23,22 +23,25 @@ from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earl
 from dsinga.addons.search.runs import SearchRuns
 from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
-from dsinga.addons.search.space import Setting, Space, make_settings, ranges_of
+from dsinga.addons.search.setting import Setting
+from dsinga.addons.search.space import Space, make_settings, ranges_of
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.base.advice import option, short_path
 from dsinga.base.argument_types import typed
 from dsinga.base.arguments import bind, check_names
+from dsinga.base.durable_files import explained_writing
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster.clients import ClusterSource, find_cluster
-from dsinga.extensions import BestValue, check_metric
+from dsinga.extensions import BestValue, check_metric, create_extensions
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields
+from dsinga.monitor.workspace_lock import locked_workspace
 from dsinga.reading.checked_job import CheckedJob
 
 # What to write in place of arguments that searches had, and that those of others have.
@@ -173,12 +176,14 @@ def _execute(
 ) -> SearchResult:
     """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
     earlier = None
-    if result.workspace is not None and not (plan.resume or plan.is_part):
-        earlier = keep_earlier_search(result.workspace)
     runs = count_runs(
         plan.count if plan.sampled else len(plan.jobs), 1 if plan.asynchronous else len(plan.rungs), plan.halving
     )
     with contextlib.ExitStack() as stack:
+        if result.workspace is not None and not plan.is_part:
+            with explained_writing(result.workspace):
+                stack.enter_context(locked_workspace(result.workspace))
+                earlier = None if plan.resume else keep_earlier_search(result.workspace)
         if plan.rungs and plan.folder is None:  # runs go on from checkpoints
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsinga-search-"))
             plan = replace(plan, folder=Path(folder))
@@ -260,6 +265,7 @@ def _first_valid(
                 continue
             checked = Execution(job, source, options).prepare_job()
             ready, phases = checked.job, training_phases(checked.job)
+            create_extensions(ready, list(map(copied, options.extensions)), checked.epochs if ready.epochs else None)
             is_agent = ready.experience is not None
             nets = {} if is_agent else {phase: checked.net(phase) for phase in phases}
             names = lookup("engine", ready.experience.engine)(ready).metric_names() if ready.experience else None
@@ -283,13 +289,15 @@ def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
 def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     """Return the result of the best run, which has left its params in its folder; None without them."""
     assert result.best is not None
-    number = result.best[NUMBER]
+    number, steps = result.best[NUMBER], result.best["steps"]
     folder, job = plan.folder_of(number), plan.jobs[number]
     assert folder is not None
     best = folder / "best.safetensors"
     path = best if best.exists() else latest(folder / "checkpoint")
     if path is None or isinstance(job, Exception):
         return None
+    if path not in (best, folder / "checkpoint" / f"step{steps}"):
+        raise UserError(f"{path} is not of step {steps}, whose params are the best; remove {folder} to train it again")
     checked = Execution(job, THIS_PROCESS, plan.options).prepare_job()
     job = checked.job
     row, history, params = result.best, result.histories[number], read_params(path)

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,16 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.search.ranges import NAMES, SearchRange, parse_range
+from dsinga.addons.search.setting import Setting
 from dsinga.base.advice import option
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import METADATA_BYTES, open_regular, read_regular_text
 
 MOST_SETTINGS = 100_000  # the settings of a search, each with a row in memory
 MOST_VALUES, DEEPEST = 250_000, 100  # values of a setting, and lists within each other
 
-# What is tried, by the path of a field of the job, or by the name of an argument.
-Setting = dict[str, Any]
 Space = Mapping[str, Any]
 
 
@@ -60,15 +59,23 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     if count > MOST_SETTINGS:
         remedy = f"draw some of them with {option('samples', '100')}" if samples is None else "draw fewer"
         raise UserError(f"a search has at most {MOST_SETTINGS:,} settings, not {count:,}; {remedy}")
+    offsets = _offsets(spaces)
     if samples is None:
-        return [_combination(part, number) for part in spaces for number in range(_count(part))]
+        pairs = zip(spaces, offsets, strict=True)
+        return [_combination(part, offset, number) for part, offset in pairs for number in range(_count(part))]
     random = np.random.default_rng(seed)
     ends = list(itertools.accumulate(map(_count, spaces)))
     has_distributions = any(is_distribution(values) for part in spaces for values in part.values())
     if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # among so many combinations none is drawn twice
-        return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
+        drawn = (int(random.integers(len(spaces))) for _ in range(samples))
+        return [_draw(spaces[part], offsets[part], random) for part in drawn]
     numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
-    return [_combination_of(spaces, ends, int(number)) for number in numbers]
+    parts = [next(part for part, end in enumerate(ends) if number < end) for number in numbers]
+    starts = [0, *ends]
+    return [
+        _combination(spaces[part], offsets[part], int(number) - starts[part])
+        for part, number in zip(parts, numbers, strict=True)
+    ]
 
 
 def check_space(space: Any, samples: int | None) -> None:
@@ -124,8 +131,8 @@ def is_distribution(values: Any) -> bool:
 
 
 def choices_of(values: Any) -> Sequence[Any]:
-    """Return the values of a list, a range or an array; anything else is one value."""
-    if getattr(values, "ndim", 0):  # also a series of pandas
+    """Return the values of a list, a range, an array or a series; anything else, as a frame, is one value."""
+    if (getattr(values, "ndim", 0) or hasattr(values, "to_list")) and not hasattr(values, "columns"):
         return list(values)
     return values if isinstance(values, (list, tuple, range)) else [values]
 
@@ -134,51 +141,44 @@ def _count(space: Space) -> int:
     return math.prod(len(choices_of(values)) for values in space.values())
 
 
-def _combination(space: Space, number: int) -> Setting:
+def _offsets(spaces: Sequence[Space]) -> list[dict[str, int]]:
+    """Return for each space how many choices the spaces before it have, by name."""
+    offsets, counts = [], Counter[str]()
+    for space in spaces:
+        offsets.append(dict(counts))
+        counts.update({name: len(choices_of(values)) for name, values in space.items() if not is_distribution(values)})
+    return offsets
+
+
+def choose(space: Space, places: Mapping[str, int], offset: Mapping[str, int], drawn: Mapping[str, Any]) -> Setting:
+    """Return the setting of the choices at these places of their lists, and of the values that were drawn."""
+    values = {name: plain(choices_of(space[name])[places[name]] if name in places else drawn[name]) for name in space}
+    return Setting(values, {name: place + offset.get(name, 0) for name, place in places.items()})
+
+
+def _combination(space: Space, offset: Mapping[str, int], number: int) -> Setting:
     """Return one of all combinations of values, by its number."""
-    setting = {}
+    places = {}
     for name in reversed(list(space)):
-        choices = choices_of(space[name])
-        number, place = divmod(number, len(choices))
-        setting[name] = plain(choices[place])
-    return {name: setting[name] for name in space}
+        number, places[name] = divmod(number, len(choices_of(space[name])))
+    return choose(space, places, offset, {})
 
 
-def _combination_of(spaces: Sequence[Space], ends: Sequence[int], number: int) -> Setting:
-    """Return one of all combinations of several spaces; ``ends`` are the numbers of combinations, added up."""
-    which = next(place for place, end in enumerate(ends) if number < end)
-    return _combination(spaces[which], number - (ends[which - 1] if which else 0))
-
-
-def _draw(space: Space, random: np.random.Generator) -> Setting:
-    setting = {}
+def _draw(space: Space, offset: Mapping[str, int], random: np.random.Generator) -> Setting:
+    places, drawn = dict[str, int](), dict[str, Any]()
     for name, values in space.items():
         if hasattr(values, "rvs"):
-            value = values.rvs(random_state=random)
+            drawn[name] = values.rvs(random_state=random)
         elif callable(values):
-            value = values(random)
+            drawn[name] = values(random)
         else:
-            choices = choices_of(values)
-            value = choices[int(random.integers(len(choices)))]
-        setting[name] = plain(value)
-    return setting
+            places[name] = int(random.integers(len(choices_of(values))))
+    return choose(space, places, offset, drawn)
 
 
 def plain(value: Any) -> Any:
     """Return a number of numpy as one of Python, which messages and files can show."""
     return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
-
-
-def describe_setting(setting: Mapping[str, Any]) -> str:
-    """Return a setting as text: "updater.momentum=0.9, seed=1"."""
-    return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
-
-
-def cell(value: Any) -> str:
-    """Return a value of a row as text, without secrets."""
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else redact(str(value))
 
 
 FUNCTION = re.compile(r"([a-zA-Z_]+)\(.*\)")

@@ -264,9 +264,13 @@ class Trainable(Predictable):
     ) -> FitBegin:
         """Return the seed, step and folder where a fit begins; ``backups`` are callbacks that name the folder."""
         for backup in backups:
+            given = {"workspace": workspace, "resume": resume or None, "checkpoint_freq": fields.get("checkpoint_freq")}
+            if any(value is not None for value in given.values()):
+                name = next(name for name, value in given.items() if value is not None)
+                raise UserError(f"BackupAndRestore stands for {name}; leave out {name}, or the callback")
             workspace, resume = backup.backup_dir, "auto"
-            if isinstance(backup.save_freq, int):
-                fields.setdefault("checkpoint_freq", backup.save_freq)
+            if backup.save_freq != "epoch":
+                fields["checkpoint_freq"] = backup.save_freq
         return resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume), self._begins)
 
     def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:

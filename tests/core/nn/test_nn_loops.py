@@ -219,6 +219,9 @@ def test_backups_that_cannot_be_removed_are_named(tmp_path: Path):
 
 
 REFUSED = {
+    "callbacks.BackupAndRestore('x', save_freq='batch')": "save_freq is 'batch'; give a whole number of at least 1",
+    "net().fit(X, Y, workspace='y', callbacks=callbacks.BackupAndRestore('x'))": "stands for workspace; leave out",
+    "net().fit(X, Y, checkpoint_freq=2, callbacks=callbacks.BackupAndRestore('x'))": "stands for checkpoint_freq",
     "net(nn.SGD(lambda step: -1)).fit(X, Y)": "gives -1 at step 0; a rate is at least 0 and finite",
     "callbacks.LearningRateScheduler(0.1)": "takes a function of (epoch, rate), not 0.1",
     "net().fit(X, Y, callbacks=callbacks.LearningRateScheduler(lambda epoch: None))": "the learning rate of epoch 0 is",

@@ -1,0 +1,167 @@
+"""Several programs on one folder, and clusters that are lost: no setting fails by these, and none is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dsinga
+from dsinga import RunError, SearchResult, UserError, nn
+from dsinga.base.errors import SchedulerLost, WorkerLost, WorkspaceHeld
+from dsinga.extensions import EarlyStopping, Extension, KeepBest, LoopView
+from dsinga.extensions.triggers import EverySteps
+from dsinga.job import Job
+
+RATE = "updater.learning_rate.base_lr"
+LIMIT = 60
+SPACE = {"seed": [3, 4, 5]}
+
+
+@pytest.fixture
+def search(short: Job, client: Client, tmp_path: Path) -> dict[str, Any]:
+    """The arguments of a search with a folder."""
+    return {"job": short, "space": SPACE, "client": client, "workspace": tmp_path, "progress": False}
+
+
+class Waiting:
+    """A function of runs that waits in the first one until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        self.waits.set()
+        assert self.goes_on.wait(LIMIT)
+
+
+@contextlib.contextmanager
+def another_search(search: dict[str, Any], **options: Any) -> Iterator[None]:
+    """Run another search in a thread, whose runs wait, for as long as the context lasts."""
+    waiting = Waiting()
+    thread = threading.Thread(target=lambda: dsinga.search(**search, **options, extensions=[waiting]))
+    thread.start()
+    assert waiting.waits.wait(LIMIT)
+    try:
+        yield
+    finally:
+        waiting.goes_on.set()
+        thread.join(LIMIT)
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"halving": 2, "first_rung": 2}], ids=str)
+def test_a_second_search_on_a_folder_is_refused(search: dict[str, Any], options: dict[str, Any]) -> None:
+    with (
+        another_search(search),
+        pytest.raises(WorkspaceHeld, match=r"another run is writing to the workspace .*: process"),
+    ):
+        dsinga.search(**search, **options)
+    assert [row["state"] for row in dsinga.search(**search, resume=True)] == ["finished"] * 3
+
+
+def test_programs_join_a_search_by_the_numbers_of_settings(search: dict[str, Any], tmp_path: Path) -> None:
+    with another_search({**search, "space": {"seed": [3]}}, only=[0]):
+        with pytest.raises(WorkspaceHeld, match="writing to the workspace .*setting-0"):
+            dsinga.search(**search)  # which would move that setting's files
+        with pytest.raises(WorkspaceHeld, match=r"setting-0: .*; 0 of 3 settings have ended; go on with resume=True"):
+            dsinga.search(**search, only=[0])
+        result = dsinga.search(**search, resume=True)
+        assert [row["state"] for row in result] == ["cut", "finished", "finished"]
+        assert "another run is writing" in result[0]["remark"]
+    assert [row["state"] for row in dsinga.search(**search, resume=True)] == ["finished"] * 3
+
+
+class Losing(Extension):
+    """Raises an error in one run, when it has begun or after two steps, so many times."""
+
+    def __init__(self, error: Exception, times: int, seed: int = 4):
+        self.trigger, self._error, self._seed, self._left = EverySteps(2), error, seed, [times]
+
+    def __deepcopy__(self, memo: Any) -> Losing:
+        return self  # one for all runs
+
+    def run(self, loop: LoopView) -> None:
+        if loop.job.seed == self._seed and self._left[0]:
+            self._left[0] -= 1
+            raise self._error
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_a_setting_whose_worker_is_lost_starts_again(search: dict[str, Any], with_folder: bool) -> None:
+    search["workspace"] = search["workspace"] if with_folder else None
+    result = dsinga.search(**search, extensions=[Losing(WorkerLost("the Dask worker was lost"), 2)])
+    whole = dsinga.search(**{**search, "workspace": None})
+    assert [(row["state"], row["score"]) for row in result] == [(row["state"], row["score"]) for row in whole]
+
+
+ERRORS = [RunError("the cluster is lost"), SchedulerLost("the Dask scheduler was lost")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_lost_cluster_fails_no_setting(
+    search: dict[str, Any], error: Exception, sampled: bool, tmp_path: Path
+) -> None:
+    """The search ends, with what has ended, and a resumed one is the undisturbed one."""
+    if sampled:
+        optuna = pytest.importorskip("optuna")
+        search |= {"space": {"seed": [4]}, "sampler": optuna.samplers.RandomSampler(seed=1), "samples": 3, "at_once": 1}
+    losing = {"extensions": [Losing(error, 9)]}
+    if isinstance(error, SchedulerLost):
+        with pytest.raises(SchedulerLost, match=r"scheduler was lost; \d of 3 settings have ended; go on with resume="):
+            dsinga.search(**search, **losing)
+    else:
+        if sampled:
+            with pytest.raises(type(error), match=f"{error}; 0 of 3 settings have ended; go on with resume=True"):
+                dsinga.search(**search, **losing)
+        else:
+            states = [row["state"] for row in dsinga.search(**search, **losing)]
+            assert states == ["finished", "cut", "finished"]
+    for path in tmp_path.glob("setting-*/setting.json"):
+        assert (json.loads(path.read_text())["row"] or {"state": ""})["state"] != "failed"
+    result = dsinga.search(**search, resume=True)
+    whole = dsinga.search(**{**search, "workspace": None})
+    assert [(row["seed"], row["score"]) for row in result] == [(row["seed"], row["score"]) for row in whole]
+
+
+def test_a_run_that_was_killed_is_not_gone_on_with_by_another_setting(search: dict[str, Any], tmp_path: Path) -> None:
+    search["job"] = search["job"].replace(checkpoint_freq=2)
+    with pytest.raises(RunError, match="the only setting failed|is lost"):
+        dsinga.search(**{**search, "space": {"seed": [4]}}, extensions=[Losing(RunError("is lost"), 9)])
+    assert (tmp_path / "setting-0" / "checkpoint").exists()
+    with pytest.raises(UserError, match="setting-0 is of the setting seed=4, not seed=3"):
+        dsinga.search(**search, resume=True)
+
+
+KEEPING = {
+    "best": lambda: KeepBest("test/loss"),
+    "other": lambda: KeepBest("test/accuracy"),
+    "delta": lambda: KeepBest("test/loss", min_delta=0.3),
+    "stopping": lambda: EarlyStopping("test/loss", patience=2, restore_best_weights=True),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"halving": 2, "first_rung": 4}], ids=["whole", "halved"])
+@pytest.mark.parametrize("keeping", KEEPING.values(), ids=KEEPING)
+def test_the_score_is_that_of_the_params_that_are_returned(
+    search: dict[str, Any], keeping: Any, options: dict[str, Any]
+) -> None:
+    search |= {"job": search["job"].replace(train_steps=12, test_freq=1), "space": {RATE: [0.5, 1.0]}}
+    for resume in (False, True):
+        result: SearchResult = dsinga.search(**search, **options, extensions=[keeping()], resume=resume)
+        assert result.best is not None
+        measured = dsinga.evaluate(result.best_result.job, result.best_result)  # type: ignore[union-attr]
+        assert measured["loss"] == pytest.approx(result.best["score"], rel=1e-4)
+
+
+def test_a_callback_that_a_search_has_no_use_for_is_refused(search: dict[str, Any], tmp_path: Path) -> None:
+    backup = nn.callbacks.BackupAndRestore(tmp_path, save_freq=3)
+    with pytest.raises(UserError, match="BackupAndRestore is for fit of a model of dsinga.nn; give workspace="):
+        dsinga.search(**search, extensions=[backup])
+    assert not any(tmp_path.iterdir())
