@@ -28,11 +28,13 @@ from typing import Protocol
 from dsinga.api.engines import RunLimits, Runner, Train
 from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, warn_of_overlaps, with_workers
 from dsinga.api.workspaces import RemoteWorkspace
+from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
+from dsinga.data import RecordNames
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
 from dsinga.loop.local_run import trains_locally
@@ -167,13 +169,21 @@ class Execution:
         )  # fmt: skip
         return result if agents is None else agents.result(result)
 
+    def _named_start(self) -> NamedParams | None:
+        """Return the order of the columns that the params to start from were trained on; None where it is not known."""
+        if self.options.data is None or self.options.params is None:
+            return None
+        names = RecordNames.of_params(params_of(self.options.params))
+        orders = {name: ((), of_layer.order) for name, of_layer in names.items() if of_layer.order}
+        return NamedParams({}, orders) if orders else None
+
     def prepare_job(self) -> CheckedJob:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.experience is not None:
             lookup("engine", job.experience.engine).check(job, options)
-        job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
+        job = job_with_data(job, options.data, Phase.kTrain, options.data_root, self._named_start())
         if options.workers is not None:
             job = with_workers(job, options.workers)
         if options.epochs is not None:

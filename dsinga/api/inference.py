@@ -97,9 +97,10 @@ def open_phase(
     Errors that leave the block keep no nets and params in their tracebacks. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root, params)
+    job = job_with_data(job, None, job_phase, data_root)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
+    job = job_with_data(job, data, job_phase, data_root, trained)
     runner = find_runner(client, waits=True).for_call(bool(resources or hosts))
     with runner.forward(job, trained, resources, hosts) as passes, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders, layer)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.arguments import check_whole
-from dsinga.base.arrays import ParamArrays
+from dsinga.base.arrays import NamedParams, ParamArrays
 from dsinga.base.errors import UserError
+from dsinga.data import RecordNames
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import NOT_METRICS, RECOVERY, History
 from dsinga.net import NeuralNet, input_layers
+from dsinga.reading.checked_job import names_of_training
 
 _log = logging.getLogger(__name__)
 
@@ -25,22 +27,22 @@ def job_with_data(
     data: Any,
     phase: Phase,
     data_root: str | os.PathLike[str] | None,
-    params: Any = None,
+    params: ParamArrays | None = None,
 ) -> Job:
     """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None.
 
-    Where ``params`` are a result, classes and columns of ``data`` have the codes and the order of its training records.
+    Classes and columns of ``data`` have the codes and the order of the records on which ``params`` were trained.
     """
     if not isinstance(job, (Job, str, os.PathLike)):
         remedy = "; its methods predict and evaluate, or job(...) returns its job" if hasattr(job, "make_job") else ""
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}{remedy}")
     job = job if isinstance(job, Job) else load(job)
-    trained = params.job if isinstance(params, Result) else None
     if data is None:
         return job
     from dsinga.reading.bind_records import bind_records  # which a job that names its records does not need
 
-    return bind_records(job, data, phase, roots(job, data_root), trained)
+    names = None if params is None else RecordNames.of_params(params)
+    return bind_records(job, data, phase, roots(job, data_root), names)
 
 
 def warn_of_overlaps(job: Job, *phases: Phase) -> None:
@@ -109,6 +111,9 @@ class Result:
     remarks: Sequence[str] = ()
     unsaved: str = ""
     is_cut: bool = False
+
+    def __post_init__(self) -> None:
+        self.params = NamedParams(self.params, names_of_training(self.job.neuralnet))
 
     def __repr__(self) -> str:
         return self._describe(repr(self.job.name), _figures, "no metrics")

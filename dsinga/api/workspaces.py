@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.advice import option
+from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.locations import is_url, join, remove
 from dsinga.base.redaction import redact
@@ -154,4 +155,6 @@ def trained_params(
         others.append(f"the best ones are in {best}")
     remark = f" ({'; '.join(others)})" if others else ""
     print(redact(f"params of {', '.join(map(str, paths))}{remark}"), file=error_stream())
-    return {name: value for path in paths for name, value in read_params(path, roots).items()}
+    read = [read_params(path, roots) for path in paths]
+    values = {name: value for params in read for name, value in params.items()}
+    return NamedParams(values, {name: names for params in read for name, names in getattr(params, "names", {}).items()})

@@ -14,6 +14,19 @@ from dsinga.base.errors import UserError
 ParamArrays = dict[str, np.ndarray]
 """Arrays by the names of params: values, gradients, or a slot of the updater's state."""
 
+
+class NamedParams(dict[str, np.ndarray]):
+    """Params that know what the classes and columns of their training records are called.
+
+    Attributes:
+        names: the parts of :class:`dsinga.data.RecordNames` by input layer, as nested lists or tuples.
+    """
+
+    def __init__(self, params: Mapping[str, np.ndarray], names: Mapping[str, Any]):
+        super().__init__(params)
+        self.names = names
+
+
 EMA_SLOT = "ema"  # of the updater's state: the exponential moving averages of params
 BLOCK = 1 << 18  # elements that are looked at together: the answers for a large array take a quarter of its memory
 

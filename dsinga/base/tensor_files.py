@@ -18,11 +18,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dsinga.base.arrays import ParamArrays
+from dsinga.base.arrays import NamedParams, ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, parse_json
 
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
+RECORD_NAMES = "record_names"  # and of params those of classes and columns
 
 
 class Fingerprint(NamedTuple):
@@ -62,10 +63,12 @@ def write_tensors(
 ) -> Fingerprint:
     """Write a safetensors file, flush it to the disk and return its fingerprint.
 
-    The library sorts arrays by name; their order is among the file's metadata, beside what is given. Raises OSError if
-    it cannot be written.
+    The library sorts arrays by name; their order is among the file's metadata, beside what is given, and the names of
+    records that params have. Raises OSError if it cannot be written.
     """
     texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
+    if names := getattr(arrays, "names", None):
+        texts[RECORD_NAMES] = json.dumps(names)
     path.touch()  # the library makes files that nobody else may read
     mode = path.stat().st_mode
     try:
@@ -90,20 +93,21 @@ def fingerprint(path: Path) -> Fingerprint:
     return Fingerprint(length, crc)
 
 
-def read_safetensors(path: Path) -> ParamArrays:
+def read_safetensors(path: Path) -> NamedParams:
     """Return the arrays of a safetensors file by name, in the order in which :func:`write_tensors` got them.
 
-    Arrays that another program wrote are in the library's order; bfloat16 ones become float32. Raises UserError, naming
-    the file, if it cannot be read.
+    Params have the names of their records, where these were written. Arrays of another program are in the library's
+    order; bfloat16 ones become float32. Raises UserError, naming the file, if it cannot be read.
     """
     try:
         open_regular(path).close()
         # Not by a memory map, which ends the process where the file is cut meanwhile.
         with safetensors.safe_open(path, "numpy", backend="pread") as file:
-            order = parse_json((file.metadata() or {}).get(ORDER, "[]"))
-            names = file.keys()
+            metadata, names = file.metadata() or {}, file.keys()
+            order = parse_json(metadata.get(ORDER, "[]"))
             in_order = order if sorted(order) == sorted(names) else names
-            return {name: _known_dtype(file.get_tensor(name)) for name in in_order}
+            arrays = {name: _known_dtype(file.get_tensor(name)) for name in in_order}
+            return NamedParams(arrays, dict(parse_json(metadata.get(RECORD_NAMES, "{}"))))
     except (
         safetensors.SafetensorError,
         OSError,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.base.arrays import EMA_SLOT, ParamArrays, averaged, first_not_finite
+from dsinga.base.arrays import EMA_SLOT, NamedParams, ParamArrays, averaged, first_not_finite
 from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.tensor_files import (
@@ -171,7 +171,8 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
         params = _read_arrays(path / PARAMS, metadata.files[PARAMS])
         if not any(name.endswith(f"/{EMA_SLOT}") for name in metadata.state):
             return params
-        return averaged(params, _by_param(_read_arrays(path / STATE, metadata.files[STATE])))
+        averages = averaged(params, _by_param(_read_arrays(path / STATE, metadata.files[STATE])))
+        return NamedParams(averages, params.names)
     except DamagedFile as error:
         raise UserError(f"{error}; {_another(path)}") from None
 
@@ -214,7 +215,7 @@ def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
     return state
 
 
-def _read_arrays(file: Path, expected: Fingerprint) -> ParamArrays:
+def _read_arrays(file: Path, expected: Fingerprint) -> NamedParams:
     check_file(file, expected)
     arrays = read_safetensors(file)
     if file.name == PARAMS and (fault := find_integers(arrays)):

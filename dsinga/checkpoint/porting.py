@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arrays import ParamArrays, refuse_nan
+from dsinga.base.arrays import NamedParams, ParamArrays, refuse_nan
 from dsinga.base.durable_files import draft_folder, read_saved_file, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.locations import is_url
@@ -70,7 +70,7 @@ def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return params by name: the arrays that are given, or those of the checkpoint at a path.
+    """Return params by name, with the names of their records: the arrays that are given, or those at a path.
 
     Raises UserError for what is neither, and for a checkpoint that cannot be read.
     """
@@ -89,7 +89,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
         if arrays[name].dtype.kind in "OSUMm":
             raise UserError(f"the param {name!r} is no array of numbers, but {type(value).__name__}")
     refuse_nan(arrays)
-    return arrays
+    return NamedParams(arrays, getattr(params, "names", {}))
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:

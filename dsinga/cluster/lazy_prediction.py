@@ -138,13 +138,12 @@ def predict_lazily(
         return join_members(
             [predict_lazily(job, params, layer, x, phase, leads=leads, data_root=data_root) for job in jobs]
         )
+    job = job_with_data(job, None, job_phase, data_root)
+    where = roots(job, data_root)
+    trained = trained_params(job, params, where)
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
-        job = job_with_data(job, None, job_phase, data_root)
-        where = roots(job, data_root)
-        predict_dataset = lookup("hook", "predict_dataset")
-        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where, leads=leads)
+        return lookup("hook", "predict_dataset")(job, trained, layer, x, job_phase, where, leads=leads)
     if leads is not None:
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
-    job = job_with_data(job, x, job_phase, data_root, params)
-    where = roots(job, data_root)
-    return predict_chunks(job, trained_params(job, params, where), layer, x, job_phase, where)
+    job = job_with_data(job, x, job_phase, data_root, trained)
+    return predict_chunks(job, trained, layer, x, job_phase, where)

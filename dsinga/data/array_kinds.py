@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed
 
@@ -52,27 +53,42 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 
 
 def order_of(value: Any) -> ArrayOrder:
-    """Return the order of dimensions and labels of a DataArray, or of columns of a data frame; () for other objects."""
-    if is_frame(value):
-        return (("row",), ("column", *map(str, value.columns)))
+    """Return the order of dimensions and labels of a DataArray, or of columns of a data frame; () for other objects.
+
+    Of a dimension of many points only labels that are texts count. Raises UserError where two columns have one name.
+    """
+    if is_table(value):
+        names = list(map(str, frame_columns(value)))
+        if (name := repeated(names)) is not None:
+            raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
+        return (("row",), ("column", *names))
     if not is_data_array(value):
         return ()
-    dims = [str(dim) for dim in value.dims]
-    labelled = [dim for dim in dims[1:] if has_labels(value, dim) and value.sizes[dim] <= MOST_POINTS]
-    return tuple((dim, *(point_texts(value, dim) if dim in labelled else ())) for dim in dims)
+    labelled = [
+        dim
+        for dim in value.dims[1:]
+        if has_labels(value, dim) and (value.sizes[dim] <= MOST_POINTS or value[dim].dtype.kind in "OSUT")
+    ]
+    return tuple((str(dim), *(point_texts(value, dim) if dim in labelled else ())) for dim in value.dims)
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:
     """Return an xarray object or data frame with its dimensions, labels and columns in the order of training.
 
     Fields of numbered points, such as those of another region, are only turned, and other objects returned as they are.
-    Raises UserError for other labels.
+    Of records that are rows the columns go by their names, whatever their dimension is called. Raises UserError for
+    other labels.
     """
-    if order and is_frame(value):
-        return value[columns_of(value, order[-1][1:])]
+    has_columns = len(order) == 2 and len(order[1]) > 1
+    if has_columns and is_table(value):
+        columns = columns_of(value, order[1][1:])
+        return value.select(columns) if is_a(value, "pyarrow", "Table", "RecordBatch") else value[columns]
     if not order or not (is_data_array(value) or is_a(value, "xarray", "Dataset")):
         return value
     dims = [name for name, *_ in order]
+    if has_columns and is_data_array(value) and value.ndim == 2 and dims[1] not in value.dims:
+        value = value.transpose(dims[0], ...) if dims[0] in value.dims else value
+        return chosen(value, value.dims[1], order[1][1:])
     if set(dims) <= set(value.dims):
         value = value.transpose(*dims, ...)
     is_field = sum(len(axis) > 1 for axis in order) > 1
@@ -92,6 +108,11 @@ def is_table(value: Any) -> bool:
     return is_frame(value) or is_arrow_table(value)
 
 
+def frame_columns(frame: Any) -> list[Any]:
+    """Return the names of the columns of a data frame."""
+    return list(frame.schema.names if is_a(frame, "pyarrow", "Table", "RecordBatch") else frame.columns)
+
+
 def is_arrow_table(value: Any) -> bool:
     """Whether a value has rows and columns that it gives to Arrow, again and again: no stream, and no series."""
     is_two_dimensional = len(getattr(value, "shape", ())) == 2
@@ -105,7 +126,11 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
     """
     if not has_labels(dataset, dim) or tuple(texts := point_texts(dataset, dim)) == tuple(labels):
         return dataset
-    places = [next((k for k, text in enumerate(texts) if _is_same(text, label)), None) for label in labels]
+    if (twice := repeated(texts)) is not None:
+        raise UserError(f"the data have {twice!r} of {dim!r} twice; give each point its own label")
+    place_of = {text: place for place, text in enumerate(texts)}
+    numbers = [(float(text), place) for text, place in place_of.items() if is_number(text)]
+    places = [place_of[label] if label in place_of else _nearest(label, numbers) for label in labels]
     if None not in places:
         return dataset.isel({dim: places})
     if may_differ:
@@ -119,13 +144,13 @@ def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = Fal
 
 def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
     """Return the columns of a data frame that have these names. Raises UserError for others."""
-    columns = {str(label): label for label in frame.columns}
+    columns = {str(label): label for label in frame_columns(frame)}
     check_columns(names, columns, "the data frame", ", which the records of training have")
     for name in columns:
         if name not in names:
             raise UserError(
                 f"the data frame has the column {name!r}, which the records of training lack; leave it out: "
-                f"frame.drop(columns={columns[name]!r})"
+                f"frame.drop({'columns=' if is_frame(frame) else ''}{columns[name]!r})"
             )
     return [columns[name] for name in names]
 
@@ -154,10 +179,11 @@ def point_text(label: Any) -> str:
     return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
 
 
-def _is_same(text: str, label: str) -> bool:
-    if is_number(text) and is_number(label):
-        return bool(np.isclose(float(text), float(label), rtol=NEAR, atol=0))
-    return text == label
+def _nearest(label: str, numbers: Sequence[tuple[float, int]]) -> int | None:
+    """Return the place of the first number that is the same as a label but for rounding; None for none."""
+    if not is_number(label):
+        return None
+    return next((place for number, place in numbers if np.isclose(number, float(label), rtol=NEAR, atol=0)), None)
 
 
 def label_text(value: Any) -> str:

@@ -21,7 +21,16 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data import RecordSource
-from dsinga.data.array_kinds import ArrayOrder, in_order, is_dask_collection, is_frame, is_path, is_table, order_of
+from dsinga.data.array_kinds import (
+    ArrayOrder,
+    in_order,
+    is_dask_collection,
+    is_data_array,
+    is_frame,
+    is_path,
+    is_table,
+    order_of,
+)
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
@@ -175,7 +184,10 @@ class EstimatorRecords(BaseEstimator, ABC):
             return encode(self.columns_, X, ())
         check_numbers(X, "X")
         check_no_gaps(X)
-        X = in_chunks(in_order(X, getattr(self, "_order", ())))
+        order = getattr(self, "_order", ())
+        if not order and is_data_array(X) and hasattr(self, "feature_names_in_"):  # those of frames checks scikit-learn
+            order = (("row",), ("column", *map(str, self.feature_names_in_)))
+        X = in_chunks(in_order(X, order))
         return X if self.columns_ is None else encode(self.columns_, self._validate_cells(X), self._column_names())
 
     @property

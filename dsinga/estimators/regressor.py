@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import in_order, is_dask_collection, is_frame
+from dsinga.data.array_kinds import frame_columns, in_order, is_dask_collection, is_table
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
@@ -166,7 +166,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         if first:
-            self._target_names = [str(name) for name in y.columns] if is_frame(y) else None
+            self._target_names = [str(name) for name in frame_columns(y)] if is_table(y) else None
         return weigh_known_targets(super()._open(X, y, sample_weight, first, classes, client), client)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
+from dsinga.data.array_kinds import frame_columns, is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
 from dsinga.estimators.lazy import compute, computing_on
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
@@ -49,7 +49,7 @@ def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
-    names = [str(name) for name in (X.schema.names if is_a(X, "pyarrow", "Table", "RecordBatch") else X.columns)]
+    names = list(map(str, frame_columns(X)))
     if (twice := repeated(names)) is not None:
         raise UserError(f"X has several columns named {twice!r}; give each its own name")
     return names

@@ -8,13 +8,15 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, estimator
-from dsinga.estimators.lazy import lazily
+from dsinga.estimators.lazy import compute, lazily
 from dsinga.estimators.records import TrainingSet, find_range
 from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job
@@ -53,9 +55,17 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         """Train one more epoch on the records X. The first call determines how records are scaled."""
         return self._fit(X, y, go_on=True, client=client, epochs=1)
 
+    def transform(self, X: Any) -> Any:
+        """Return the features of each record (n, k), in the precision of X where it has floats.
+
+        With ``set_output`` those of a Dask collection are computed; a data frame keeps its index.
+        """
+        features = self._transform(X)
+        is_whole = is_dask_collection(features) and _get_output_config("transform", self)["dense"] != "default"
+        return compute(features, None) if is_whole else features
+
     @lazily("feature")
-    def transform(self, X: Any) -> np.ndarray:
-        """Return the features of each record (n, k), in the precision of X where it has floats."""
+    def _transform(self, X: Any) -> np.ndarray:
         outputs = self._outputs(X)
         outputs = outputs.reshape(len(outputs), -1)
         dtype = np.dtype(getattr(X, "dtype", np.float64))

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from dsinga.base.arguments import check_whole, checked
+from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.checkpoint import Checkpoint, export_safetensors
@@ -20,6 +21,7 @@ from dsinga.extensions.triggers import AtEnd, OnMetric, WhenBest
 from dsinga.job import MonitorMode
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Range
+from dsinga.reading.checked_job import names_of_training
 from dsinga.training import Metrics
 
 BEST_FILE = "best.safetensors"
@@ -67,7 +69,8 @@ class KeepBest(Extension):
             params, f"the params are those after {step} steps, with the best {self._monitor}: {value:.4g}", step
         )
         if loop.workspace is not None:
-            export_safetensors(Checkpoint(step, params, {}, {}), loop.workspace / BEST_FILE)
+            named = NamedParams(params, names_of_training(loop.job.neuralnet))
+            export_safetensors(Checkpoint(step, named, {}, {}), loop.workspace / BEST_FILE)
 
     def state_dict(self) -> State:
         """Return the best params, with their step and value."""

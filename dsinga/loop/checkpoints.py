@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsinga.base.advice import how_to_resume, job_field, short_path
+from dsinga.base.arrays import NamedParams
 from dsinga.base.epochs import offset_of
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_checkpoints, write_checkpoint
 from dsinga.data import RecordNames
+from dsinga.data.array_kinds import is_number
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Job, Phase, redact_job, to_text
 from dsinga.net import input_layers
+from dsinga.reading.checked_job import names_of_training
 
 
 class Checkpoints:
@@ -38,6 +43,7 @@ class Checkpoints:
             job = job.replace(train_steps=0)  # the steps of this run alone, which had batches of another size before
         self._meta = {"job": to_text(redact_job(job)), "seed": job.seed, "topology": topology}
         self._meta["records"] = _digests(job)
+        self._names = names_of_training(job.neuralnet)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot, and remove those checkpoints that the job does not keep.
@@ -46,7 +52,11 @@ class Checkpoints:
         """
         if self._check is not None:
             self._check()
-        params, state, loop = snapshot.params, dict(snapshot.state or {}), dict(snapshot.loop or {})
+        params, state, loop = (
+            NamedParams(snapshot.params, self._names),
+            dict(snapshot.state or {}),
+            dict(snapshot.loop or {}),
+        )
         write_checkpoint(self._folder, snapshot.step, params, state, self._meta, loop)
         remove_old_checkpoints(self._folder, self._job.checkpoint_keep)
         if self._saved is not None:
@@ -64,12 +74,21 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
     for layer in input_layers(job.neuralnet, Phase.kTrain):
         if (store := layer.store_conf) is not None:
             classes, *orders = RecordNames.of(store.records)
-            columns = [name for axes in orders if len(axes) == 2 and axes[1][0] == "column" for name in axes[1]]
+            columns = [name for axes in orders for axis in axes[1:] for name in _labels(axis, len(axes) == 2)]
             texts = {"classes": "\n".join(classes), "columns": "\n".join(columns)}
             for definition in store.definition.values():
                 texts |= definition.learnt()
             digests[layer.name] = {what: text and sha256(text.encode()).hexdigest() for what, text in texts.items()}
     return digests
+
+
+def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
+    """Return an axis of records and the labels along it; of numbered points, which may be others, their order."""
+    if len(axis) == 1:
+        return ()
+    if are_columns or not all(map(is_number, axis[1:])):
+        return ("column", *axis[1:]) if are_columns else axis
+    return axis[0], *map(str, np.argsort([float(label) for label in axis[1:]]))
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:

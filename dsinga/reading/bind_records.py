@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordNames, RecordSource, open_like
+from dsinga.data.array_kinds import is_table
 from dsinga.data.conversion import (
     as_labels,
     as_records,
@@ -26,13 +27,18 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.reading.checked_job import ENCODED, names_of_training
 from dsinga.reading.open_layer import augmented_info, moments_of
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
 
 def bind_records(
-    job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = (), trained: Job | None = None
+    job: Job,
+    data: Any,
+    phase: Phase = Phase.kTrain,
+    roots: Sequence[str] = (),
+    trained: Mapping[str, RecordNames] | None = None,
 ) -> Job:
     """Return the job with input layers that read ``data`` instead of the stores that they name.
 
@@ -47,15 +53,15 @@ def bind_records(
             has several input layers, a dict of sources by the layer's name takes the place of one source.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
-        trained: the job of the training run, by default ``job``: classes and columns have the codes and the order of
-            the records that are bound to it.
+        trained: what the classes and columns of the training records are called, by input layer: ``data`` have their
+            codes and their order, or those of the records that are bound to the job. None where ``data`` are trained.
 
     Raises:
         UserError: a source cannot be read, or the net has no input layer for it.
     """
     net = job.neuralnet
     for part, source in sorted(_by_phase(net, data, phase).items(), key=lambda item: item[0] is not Phase.kTrain):
-        names = _names_of_training(net) if trained is None else _names_of_training(trained.neuralnet)
+        names = names_of_training(net) | dict(trained or {})
         if part is Phase.kTrain and trained is None:
             names = {}  # these records define the names
         named = {
@@ -65,12 +71,6 @@ def bind_records(
         layers = [bound for layer in net.layer for bound in _bind(layer, named.get(layer.name), part)]
         net = net.replace(layer=layers)
     return job.replace(neuralnet=net)
-
-
-def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of classes and columns of the records that the input layers of training read."""
-    stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
-    return {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None and conf.records}
 
 
 def _open(
@@ -85,7 +85,13 @@ def _open(
         if conf.takes(source):
             defined: RecordSource = conf.open_records(layer.name, source, (layer.store_conf or StoreConf()).has_label)
             return defined
-    records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
+    of_layer = names.get(layer.name, RecordNames())
+    if of_layer.order == ENCODED and is_table(source[0] if isinstance(source, tuple) else source):
+        raise layer.error(
+            f"layer {layer.name!r} was trained on a table, but the job has no definition of one, to read a frame; "
+            "give the job of the result, as in dsinga.evaluate(result.job, result, data=...)"
+        )
+    records = open_like(source, of_layer, roots, phase.name or "")
     if records.has_weights:
         raise layer.error(
             f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"

@@ -10,7 +10,7 @@ from dsinga.base.epochs import Epochs
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
-from dsinga.job import ClusterConf, Job, LayerConf, LayerType, Phase, check
+from dsinga.job import ClusterConf, Job, LayerConf, LayerType, NetConf, Phase, check
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
@@ -325,6 +325,19 @@ def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
                     f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
                     "training net; nets of all phases share their params by name"
                 )
+
+
+ENCODED = (("encoded by a table",),)  # the order of records that only the definition of their table makes
+
+
+def names_of_training(net: NetConf) -> dict[str, RecordNames]:
+    """Return the names of classes and columns of the records that are bound to the input layers of training."""
+    stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
+    names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
+    for name, conf in stores.items():
+        if conf is not None and "table" in conf.definition:
+            names[name] = names[name]._replace(order=ENCODED)
+    return {name: of_layer for name, of_layer in names.items() if any(of_layer)}
 
 
 def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:

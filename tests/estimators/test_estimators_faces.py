@@ -20,7 +20,7 @@ from dsinga.base.registry import register
 from dsinga.cluster import available_workers
 from dsinga.commands.cli import main
 from dsinga.data import write_store
-from dsinga.estimators import Classifier
+from dsinga.estimators import Classifier, Transformer
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import ClusterConf, Job, loads, to_text
 from dsinga.monitor import read_metrics
@@ -140,3 +140,20 @@ def test_it_goes_on_without_a_lost_worker(
     assert not Kills.pids
     assert caplog.text.count("was lost; the run starts again from step") == 1
     assert [row["step"] for row in rows if row["phase"] == "train"][-1] == STEPS
+
+
+@pytest.mark.parametrize("output", ["pandas", "polars"])
+def test_set_output_keeps_the_index_of_a_dask_frame(output):
+    pytest.importorskip(output)
+    pandas, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 3)), index=range(100, 120), columns=list("abc"))
+    lazy = dd.from_pandas(frame, npartitions=2)
+    made = Transformer(n_components=2, epochs=1, random_state=0).fit(frame).set_output(transform=output)
+    expected = made.transform(frame)
+    for data in (lazy, lazy.to_dask_array(lengths=True)):
+        found = made.transform(data)
+        np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), atol=1e-6)
+        assert list(found.columns) == list(expected.columns)
+    if output == "pandas":
+        assert made.transform(lazy).index.equals(frame.index)
+        assert made.fit_transform(lazy).index.equals(frame.index)

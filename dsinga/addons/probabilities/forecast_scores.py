@@ -131,35 +131,87 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
     Args:
         members: the predictions of K members, (K, ...), of arrays or of lazy ones, which are computed.
         labels: what happened, (...). Points where it or a member is NaN are left out.
-        weights: of points, an array that broadcasts with the labels; by default all count alike.
+        weights: of points, an array that broadcasts with the labels, or a DataArray of some of their dimensions, by its
+            coordinates; by default all count alike.
         fairness: 1 for the fair CRPS, of members that are drawn at random, 0 for that of these members.
 
     Raises:
         UserError: there are fewer than two members, or these have another shape than the labels, or, of DataArrays,
-            other dimensions, times or points.
+            other dimensions, times or points; a member or the labels have no number; numbers are masked; weights are
+            negative or not finite, or all 0.
     """
-    _check_same_points(members, labels)
-    x, y = np.asarray(members, np.float64), np.asarray(labels, np.float64)
+    for member in members if isinstance(members, (list, tuple)) else ():
+        _check_same_points(member, labels, weights, axes=0)
+    _check_same_points(members, labels, weights)
+    weights = _weights_at(members, labels, weights)
+    x, y = _numbers(members, "members"), _numbers(labels, "labels")
     if len(x) < 2 or x.shape[1:] != y.shape:
         raise UserError(
             f"ensemble_scores takes members (K, ...), two or more, and labels (...), not {x.shape} and {y.shape}; put "
             'the dimension of members first: predicted.transpose("member", ...)'
         )
+    for number, member in enumerate(x):
+        if np.isnan(member).all():
+            raise UserError(f"ensemble_scores: member {number} has no number; leave it out")
     valid = ~(np.isnan(y) | np.isnan(x).any(axis=0))
-    weights = np.broadcast_to(1.0 if weights is None else np.asarray(weights), y.shape)[valid][:, None, None]
+    if not valid.any():
+        where = "the labels have no number" if np.isnan(y).all() else "the labels and members have no number together"
+        raise UserError(f"ensemble_scores: {where} at any point; see whether their times and points are the same")
+    weights = _numbers(1.0 if weights is None else weights, "weights")
+    try:
+        weights = np.broadcast_to(weights, y.shape)[valid]
+    except ValueError:
+        raise UserError(
+            f"weights have the shape {weights.shape}, which does not broadcast with the labels {y.shape}; give a "
+            "number for each point, such as weights[:, None] for those of the first of two axes"
+        ) from None
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise UserError(
+            f"weights go from {weights.min():g} to {weights.max():g}; give finite ones from 0 on, some of them above 0"
+        )
+    weights = weights[:, None, None]
     sums = forecast_sums(
         EnsembleForm(len(x), fairness), x[:, valid].T[:, None, :, None], y[valid][:, None, None], weights
     )
     return forecast_metrics({"moments": (sums, 1)})
 
 
-def _check_same_points(members: Any, labels: Any) -> None:
-    """Raise UserError for DataArrays whose labels are not at the same coordinates as the members."""
-    if hasattr(members, "data_vars") or hasattr(labels, "data_vars"):
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """Return an array as float64. Raises UserError where a mask hides some of its numbers."""
+    if any(map(np.ma.is_masked, values if isinstance(values, (list, tuple)) else (values,))):
+        filled = "0: weights.filled(0)" if name == "weights" else f"NaN, which is left out: {name}.filled(numpy.nan)"
+        raise UserError(f"{name} have masked numbers; give {filled}")
+    return np.asarray(values, np.float64)
+
+
+def _weights_at(members: Any, labels: Any, weights: Any) -> Any:
+    """Return weights that are a DataArray at the coordinates, and with the dimensions, of labels or members."""
+    like = labels if hasattr(labels, "indexes") else members[0]
+    if not (hasattr(weights, "indexes") and hasattr(like, "indexes")):
+        return weights
+    for dim in weights.dims:
+        if dim not in like.dims:
+            raise UserError(f"weights have the dimension {dim!r}, but points have {like.dims}; give one for each point")
+        points = like.indexes.get(dim, getattr(members, "indexes", {}).get(dim))
+        own = weights.indexes.get(dim)
+        if points is not None and own is not None:
+            places = own.get_indexer(points) if own.is_unique else np.full(len(points), -1)
+            if (places < 0).any():
+                raise UserError(
+                    f"weights have not one number for {dim}={points[places < 0][0]}; give one for each point of labels"
+                )
+            weights = weights.isel({dim: places})
+    weights, like = (array.drop_vars(array.coords) for array in (weights, like))
+    return weights.broadcast_like(like).transpose(*like.dims)
+
+
+def _check_same_points(members: Any, labels: Any, weights: Any, axes: int = 1) -> None:
+    """Raise UserError for DataArrays whose labels are not at the same coordinates as the members, after ``axes``."""
+    if any(hasattr(values, "data_vars") for values in (members, labels, weights)):
         raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
     if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
         return
-    if members.dims[1:] != labels.dims:
+    if members.dims[axes:] != labels.dims:
         raise UserError(
             f"ensemble_scores takes members with the dimensions of the labels after their own, not {members.dims} and "
             f"{labels.dims}; use predicted.transpose('member', *labels.dims)"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.addons.tables.definition import TableColumnConf, TableDefinition
-from dsinga.addons.tables.values import Dates, Indexed, as_numbers, codes_of, indexed_numbers, is_missing
+from dsinga.addons.tables.values import Dates, Indexed, as_numbers, codes_of, in_zone, indexed_numbers, is_missing
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.data.array_kinds import check_columns
@@ -107,7 +107,11 @@ class TableColumns:
 
     def _values(self, table: Any, first: int) -> Iterator[np.ndarray]:
         """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
-        dates = {conf.name: Dates(table.column(conf.name), conf.name) for conf in self._numbers if conf.part}
+        dates = {
+            conf.name: Dates(in_zone(table.column(conf.name), conf.name, conf.zone), conf.name)
+            for conf in self._numbers
+            if conf.part
+        }
         for conf, scaling in zip(self._numbers, self._scalings, strict=True):
             if conf.part:
                 numbers = dates[conf.name].part(conf.part)
@@ -135,7 +139,7 @@ class TableColumns:
 
     def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
         """Return the code of each category, 0 for a missing or an unknown one."""
-        codes, new = codes_of(column, conf.name, conf.category)
+        codes, new = codes_of(in_zone(column, conf.name, conf.zone), conf.name, conf.category)
         if new is not None and self.definition.unknown == "error":
             row, text = new
             raise UserError(

@@ -34,6 +34,9 @@ class TableColumnConf(Settings):
     )
     mean: float = setting(0.0, "the mean of its numbers in training")
     deviation: NonNegative = setting(1.0, "their standard deviation")
+    zone: str | None = setting(
+        None, 'of dates, the time zone in which they are read; "" if they have none, by default each by its own'
+    )
     category: list[str] = setting([], "its categories as texts, in the order of their codes 1, 2, ...")
     missing: Natural = setting(0, "how many of its values were missing in training; a flag tells of these")
 
@@ -114,7 +117,8 @@ class TableDefinition(Settings):
 
     def learnt(self) -> dict[str, str]:
         """Return as a text what was learnt from the training data, without which no run can be resumed."""
-        return {"columns of a table": "\n".join(lines([("table", self)]))}
+        columns = [column.replace(zone=column.zone or None) for column in self.column]  # as earlier versions
+        return {"columns of a table": "\n".join(lines([("table", self.replace(column=columns))]))}
 
     def remark_on_scores(self, layer: str) -> str:
         """Return "": each record counts once in scores."""

@@ -42,7 +42,8 @@ def _described(confs: list[TableColumnConf], rows: int) -> str:
     elif first.kind == "date":
         days = next((conf.quantile for conf in confs if conf.part == "day"), None)
         ends = [str(np.datetime64(int(day // 1), "D")) for day in (days[0], days[-1])] if days else []
-        words += ["date", *([" to ".join(ends)] if ends else []), f"{', '.join(conf.part for conf in confs)}, scaled"]
+        words += ["date", *([f"time zone {first.zone}"] if first.zone else []), *([" to ".join(ends)] if ends else [])]
+        words.append(f"{', '.join(conf.part for conf in confs)}, scaled")
     elif first.kind == "boolean":
         words.append("boolean; a flag")
     for conf in confs:

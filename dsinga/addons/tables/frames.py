@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from dsinga.addons.tables.values import kind_of
+from dsinga.addons.tables.values import kind_of, zone_of
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -222,12 +222,24 @@ def to_arrow(frame: Any) -> Any:
     for number, name in enumerate(column_names(frame.columns)):
         try:
             columns[name] = pyarrow.array(_plain(frame.iloc[:, number]), from_pandas=True)
+            _check_zones(frame.iloc[:, number], name, columns[name].type)
         except (pyarrow.ArrowException, OverflowError, UnicodeError) as error:
             raise UserError(
                 f"column {name!r} of the data frame has values of several kinds, or of none that a table has: "
                 f"{error}; make numbers or texts of them, or leave the column out"
             ) from error
     return pyarrow.table(columns)
+
+
+def _check_zones(series: Any, name: str, arrow_type: Any) -> None:
+    """Raise UserError for objects of Python that are dates, some of which have a time zone: Arrow would mix them."""
+    values = series.cat.categories if is_a(series.dtype, "pandas", "CategoricalDtype") else series
+    if zone_of(arrow_type) is not None and values.dtype == object:
+        if len({getattr(value, "tzinfo", None) is None for value in values.dropna()}) > 1:
+            raise UserError(
+                f"column {name!r} of the data frame has dates with and without a time zone; give all one, as by "
+                f"[date.replace(tzinfo=date.tzinfo or datetime.UTC) for date in frame[{name!r}]]"
+            )
 
 
 def _plain(series: Any) -> Any:
@@ -261,9 +273,21 @@ def column_names(columns: Any) -> list[str]:
     return names
 
 
-def index_columns(schema: Any) -> list[str]:
-    """Return the columns of an Arrow schema that pandas or Dask has written of the index of a frame."""
-    stored = (schema.pandas_metadata or {}).get("index_columns", ())
+def index_columns(schema: Any, location: str = "the data frame") -> list[str]:
+    """Return the columns of an Arrow schema that pandas or Dask has written of the index of a frame.
+
+    Raises UserError where the entry of pandas is damaged.
+    """
+    try:
+        written = schema.pandas_metadata
+        stored = [] if written is None else written.get("index_columns", [])
+        if not isinstance(stored, list):
+            raise TypeError(f"its index_columns are {str(stored)[:40]}")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{location} has a damaged entry 'pandas' in the metadata of its schema ({str(error)[:100]}); take it "
+            "away, as by table.replace_schema_metadata(None)"
+        ) from error
     return [name for name in schema.names if name in stored or UNNAMED_INDEX.fullmatch(name)]
 
 

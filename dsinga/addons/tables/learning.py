@@ -65,7 +65,7 @@ def learn(
     share = min(1.0, SAMPLE_ROWS / len(frame))
     total = frame.reduce(read, partial(summarise, categories=frozenset(categories), share=share), merge)
     learner = ColumnLearner(total, dates, unknown == "error")
-    confs = [conf for name in names for conf in learner.describe(name)]
+    confs = [conf.replace(zone=total.columns[name].zone) for name in names for conf in learner.describe(name)]
     if frame.index:
         learner.left_out["the index of a data frame"] = [*frame.index]
     for reason, left_out in learner.left_out.items():

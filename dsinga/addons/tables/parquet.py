@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.addons.tables.frames import Frame
-from dsinga.addons.tables.parquet_files import ParquetFile, open_file, open_files, read_end, unreadable
+from dsinga.addons.tables.parquet_files import (
+    ParquetFile,
+    changed_ns,
+    open_end,
+    open_file,
+    open_files,
+    read_end,
+    unreadable,
+)
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact, redacted_cause
@@ -19,15 +28,18 @@ PART_BYTES = 32 << 20  # of a part in memory, at eight bytes for each value
 MOST_CUTS = 64  # of a row group
 BUFFER_BYTES = 1 << 20  # of a column that is read in cuts
 OPEN_GROUPS = 2  # row groups that were read in part and may be read on
+OPEN_FILES = 16  # whose metadata a process keeps
+OF_PROCESS = ("_lock", "_begun", "_ends", "_idle")  # attributes that no pickle has
+MOST_PIECES = 64  # row groups of a part that are not copied into one piece
 
 logger = logging.getLogger(__name__)
 
 
 class _Rows(NamedTuple):
-    """The rows ``start`` to ``stop`` of a row group; all of them unless ``is_cut``."""
+    """The rows ``start`` to ``stop`` of a row group; all rows of one or more groups unless ``is_cut``."""
 
     file: int
-    group: int
+    groups: range
     start: int
     stop: int
     is_cut: bool
@@ -55,7 +67,7 @@ class ParquetFrame(Frame):
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_begun")}
+        return {name: value for name, value in vars(self).items() if name not in OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -65,6 +77,9 @@ class ParquetFrame(Frame):
         self._lock = threading.Lock()
         # Of row groups that are read in cuts, the place of the next row, and the rows from there on.
         self._begun: OrderedDict[tuple[Any, ...], tuple[int, Iterator[Any]]] = OrderedDict()
+        # Of files that were read last, by number, the metadata and the columns of texts.
+        self._ends: OrderedDict[int, tuple[Any, list[str]]] = OrderedDict()
+        self._idle: dict[int, Any] = {}  # of these, open ones that no thread reads
 
     def read(self, part: int, names: Sequence[str]) -> Any:
         """Return some columns of a part as an Arrow table.
@@ -74,7 +89,9 @@ class ParquetFrame(Frame):
         import pyarrow
 
         tables = [self._read(rows, names).select(list(names)) for rows in self._parts[part]]
-        return tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables, promote_options="permissive")
+        table = tables[0] if len(tables) == 1 else pyarrow.concat_tables(tables, promote_options="permissive")
+        is_in_pieces = any(len(rows.groups) > MOST_PIECES for rows in self._parts[part])
+        return table.combine_chunks() if is_in_pieces else table
 
     def _read(self, rows: _Rows, names: Sequence[str]) -> Any:
         """Return the columns of some rows, those of the names of folders last."""
@@ -86,8 +103,18 @@ class ParquetFrame(Frame):
             if rows.is_cut:
                 table = self._read_cut(rows, stored)
             else:
-                table = _opened(file).read_row_group(rows.group, stored, use_threads=False)
+                with self._lock:
+                    opened = self._idle.pop(rows.file, None)
+                opened = opened or self._open(rows.file)
+                table = opened.read_row_groups(rows.groups, stored, use_threads=False)
+                with self._lock:
+                    if rows.file in self._ends and not is_url(file.path):
+                        self._idle[rows.file] = opened
+            if changed_ns(file.path) != file.stamp.changed:
+                raise _changed(file.path)
         except (OSError, pyarrow.ArrowException) as error:
+            if os.path.exists(file.path) and changed_ns(file.path) != file.stamp.changed:
+                raise _changed(file.path) from None
             raise unreadable(file.path, error) from redacted_cause(error, file.path)
         for name in set(names).intersection(file.values):
             column = pyarrow.repeat(pyarrow.scalar(file.values[name]), rows.stop - rows.start)
@@ -98,12 +125,12 @@ class ParquetFrame(Frame):
         """Return some rows of a row group. Those before are decoded, too, unless the last call ended there."""
         import pyarrow
 
-        key = (rows.file, rows.group, *names)
+        key = (rows.file, rows.groups, *names)
         with self._lock:
             place, batches = self._begun.pop(key, (rows.stop, iter(())))
         if place > rows.start:
-            opened = _opened(self._files[rows.file], BUFFER_BYTES)
-            place, batches = 0, opened.iter_batches(rows.stop - rows.start, [rows.group], names, use_threads=False)
+            opened = self._open(rows.file, BUFFER_BYTES)
+            place, batches = 0, opened.iter_batches(rows.stop - rows.start, rows.groups, names, use_threads=False)
         found = []
         while place < rows.stop:
             batch = next(batches)
@@ -117,19 +144,38 @@ class ParquetFrame(Frame):
                 self._begun.popitem(last=False)
         return pyarrow.Table.from_batches(found)
 
+    def _open(self, number: int, buffer_size: int = 0) -> Any:
+        """Return a file as pyarrow reads it, texts as codes, and checks the checksums of pages that have any.
 
-def _opened(file: ParquetFile, buffer_size: int = 0) -> Any:
-    """Return a file as pyarrow reads it, texts as codes. Raises UserError where it is not the one that it was."""
-    import pyarrow.parquet
-    from pyarrow import types
+        Its end is read once, at a URL each time. Raises UserError where the file is not the one that it was.
+        """
+        import pyarrow.parquet
+        from pyarrow import types
 
-    size, footer, opened = read_end(file.path)
-    if (size, footer) != (file.size, file.footer):
-        raise UserError(f"{redact(file.path)} has been changed since it was opened; open the table again")
-    schema = opened.schema_arrow
-    texts = [name for name, its_type in zip(schema.names, schema.types, strict=True) if types.is_string(its_type)]
-    source = open_file(file.path) if is_url(file.path) else file.path
-    return pyarrow.parquet.ParquetFile(source, metadata=opened.metadata, read_dictionary=texts, buffer_size=buffer_size)
+        file = self._files[number]
+        with self._lock:
+            end = self._ends.get(number)
+        if end is None or is_url(file.path):
+            stamp, tail = read_end(file.path)
+            if stamp != file.stamp:
+                raise _changed(file.path)
+            if end is None:
+                opened, schema = open_end(file.path, tail)
+                columns = zip(schema.names, schema.types, strict=True)
+                end = opened.metadata, [name for name, its_type in columns if types.is_string(its_type)]
+        with self._lock:
+            self._ends[number] = end
+            while len(self._ends) > OPEN_FILES:
+                self._idle.pop(self._ends.popitem(last=False)[0], None)
+        source, (metadata, texts) = open_file(file.path) if is_url(file.path) else file.path, end
+        return pyarrow.parquet.ParquetFile(
+            source, metadata=metadata, read_dictionary=texts, buffer_size=buffer_size, page_checksum_verification=True
+        )
+
+
+def _changed(path: str) -> UserError:
+    """Return the error for a file that is not the one that was opened."""
+    return UserError(f"{redact(path)} has been changed since it was opened; open the table again")
 
 
 def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) -> list[list[_Rows]]:
@@ -143,12 +189,15 @@ def _cut_or_join(files: Sequence[ParquetFile], most_rows: int, location: str) ->
             if count > 1:
                 step, room = -(-length // count), 0
                 starts = range(0, length, step)
-                parts += [[_Rows(number, group, start, min(start + step, length), True)] for start in starts]
+                groups = range(group, group + 1)
+                parts += [[_Rows(number, groups, start, min(start + step, length), True)] for start in starts]
             elif length:
                 if length > room or file.run != files[parts[-1][-1].file].run:
                     parts.append([])
                     room = most_rows
-                parts[-1].append(_Rows(number, group, 0, length, False))
+                is_next = bool(parts[-1]) and parts[-1][-1].file == number
+                rows = parts[-1].pop() if is_next else _Rows(number, range(group, group), 0, 0, False)
+                parts[-1].append(rows._replace(groups=range(rows.groups.start, group + 1), stop=rows.stop + length))
                 room -= length
     return parts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -9,11 +10,12 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 from dsinga.addons.tables.frames import index_columns
-from dsinga.addons.tables.values import WORDS, kind_of
+from dsinga.addons.tables.values import WORDS, kind_of, zone_of, zone_words
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.locations import file_system, is_url
 from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import listed
 from dsinga.base.regular_files import open_regular
 from dsinga.data.array_kinds import check_columns
 from dsinga.data.stores.checked_files import retry
@@ -27,21 +29,33 @@ Values = dict[str, Any]  # of the names of folders
 Kinds = dict[str, str | None]  # of the values of columns, by name
 
 
+class Stamp(NamedTuple):
+    """What another file, or one whose bytes were changed, has otherwise.
+
+    Attributes:
+        size: bytes of the file.
+        footer: CRC-32 of its end, which says where each column begins.
+        changed: when a local file was changed last, in nanoseconds; 0 of a URL.
+    """
+
+    size: int
+    footer: int
+    changed: int
+
+
 class ParquetFile(NamedTuple):
     """A file of parquet as it was when its folder was opened.
 
     Attributes:
         path: the local path or URL.
-        size: bytes of the file.
-        footer: CRC-32 of its end, which says where each column begins, so that another file has another one.
+        stamp: what tells whether it is still the same file.
         lengths: the rows of each row group.
         run: a number that neighbours share whose columns have the same types, or no value; such files may be joined.
         values: what the names of its folders say, such as 2024 of ``year=2024``, by the name of the column.
     """
 
     path: str
-    size: int
-    footer: int
+    stamp: Stamp
     lengths: tuple[int, ...]
     run: int
     values: Values
@@ -56,13 +70,12 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
     """
     found = _with_numbers(find_files(location))
     with ThreadPoolExecutor(READERS) as threads:
-        ends = list(threads.map(read_end, [path for path, _ in found]))
+        ends = list(threads.map(_opened_end, [path for path, _ in found]))
     files: list[ParquetFile] = []
     kinds: Kinds = {}
     types, run = dict[str, str](), 0
     index: dict[str, None] = {}
-    for (path, values), (size, footer, opened) in zip(found, ends, strict=True):
-        schema = opened.schema_arrow
+    for (path, values), (stamp, opened, schema) in zip(found, ends, strict=True):
         own = _kinds(path, schema, values)
         index |= dict.fromkeys(name for name in schema.names if name not in own)
         if files:
@@ -73,7 +86,7 @@ def open_files(location: str) -> tuple[list[ParquetFile], list[str], list[str]]:
         if any("null" != text != types.get(name, text) for name, text in own_types.items()):
             types, run = {}, run + 1
         types |= {name: text for name, text in own_types.items() if text != "null"}
-        files.append(ParquetFile(path, size, footer, tuple(group.num_rows for group in groups), run, values))
+        files.append(ParquetFile(path, stamp, tuple(group.num_rows for group in groups), run, values))
     if not kinds:
         raise UserError(f"{redact(location)} has no columns")
     return files, list(kinds), list(index)
@@ -98,7 +111,12 @@ def find_files(location: str) -> list[tuple[str, Values]]:
     for name in sorted(found):
         parts = name.removeprefix(base).strip("/").split("/")
         if name == path or (name.endswith(SUFFIXES) and not any(part.startswith(("_", ".")) for part in parts)):
-            pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
+            folders = [part for part in parts[:-1] if "=" in part]
+            pairs = [part.split("=", 1) for part in folders]
+            if repeated(key for key, _ in pairs) is not None:
+                raise UserError(
+                    f"{redact(name)} lies in the folders {listed(folders)}, which name a column twice; rename one"
+                )
             values = {key: None if value == MISSING else unquote(value) for key, value in pairs}
             files.append((filesystem.unstrip_protocol(name) if is_url(location) else name, values))
     if not files:
@@ -108,16 +126,14 @@ def find_files(location: str) -> list[tuple[str, Values]]:
     return files
 
 
-def read_end(path: str) -> tuple[int, int, Any]:
-    """Return the size of a file, the CRC-32 of its footer, and the footer as pyarrow has opened it.
+def read_end(path: str) -> tuple[Stamp, bytes]:
+    """Return the stamp of a file, and its end with the footer.
 
     Raises UserError where the file is none of parquet, or not complete.
     """
-    import pyarrow
-    import pyarrow.parquet
-
     try:
         with closing(open_file(path)) as file:
+            changed = changed_ns(path)
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             tail = file.read(TAIL_BYTES)
@@ -130,9 +146,31 @@ def read_end(path: str) -> tuple[int, int, Any]:
             if needed > len(tail):
                 file.seek(size - needed)
                 tail = file.read(needed)
-        return size, zlib.crc32(tail[-needed:]), pyarrow.parquet.ParquetFile(pyarrow.BufferReader(tail))
-    except (OSError, pyarrow.ArrowException) as error:
+        return Stamp(size, zlib.crc32(tail[-needed:]), changed), tail
+    except OSError as error:
         raise unreadable(path, error) from redacted_cause(error, path)
+
+
+def open_end(path: str, tail: bytes) -> tuple[Any, Any]:
+    """Return the end of a file as pyarrow has opened it, and its schema. Raises UserError where it is damaged."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        opened = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(tail))
+        return opened, opened.schema_arrow
+    except (OSError, ValueError, TypeError, pyarrow.ArrowException) as error:
+        raise unreadable(path, error) from redacted_cause(error, path)
+
+
+def _opened_end(path: str) -> tuple[Stamp, Any, Any]:
+    stamp, tail = read_end(path)
+    return stamp, *open_end(path, tail)
+
+
+def changed_ns(path: str) -> int:
+    """Return when a local file was changed last, in nanoseconds; 0 of a URL. Raises OSError."""
+    return 0 if is_url(path) else os.stat(path).st_mtime_ns
 
 
 def open_file(path: str) -> BinaryIO:
@@ -163,12 +201,31 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
     """Return the kinds of values of the columns of a file, without those of an index."""
     names = schema.names
+    for key, value in values.items():
+        if key in names:
+            folder = f"{key}={MISSING if value is None else value}"
+            raise UserError(
+                f"{redact(path)} has the column {key!r}, which the name of its folder {folder!r} gives, too; rename "
+                "the folder, or write the files without the column"
+            )
     if (name := repeated(names)) is not None:
         raise UserError(f"{redact(path)} has several columns named {name!r}; give each its own name")
-    index = index_columns(schema)
-    kinds = {name: kind_of(type_) for name, type_ in zip(names, schema.types, strict=True) if name not in index}
+    index = index_columns(schema, redact(path))
+    kinds = {name: _kind(type_) for name, type_ in zip(names, schema.types, strict=True) if name not in index}
     of_values = {type(None): "", int: "number", str: "category"}
     return kinds | {name: of_values[type(value)] for name, value in values.items()}
+
+
+def _kind(arrow_type: Any) -> str | None:
+    """Return the kind of values; of dates also their time zone, which all files have to share."""
+    kind, zone = kind_of(arrow_type), zone_of(arrow_type)
+    return f"date {zone}" if kind == "date" and zone is not None else kind
+
+
+def _words(kind: str | None) -> str:
+    """Return what messages call the values of a kind."""
+    word, _, zone = str(kind).partition(" ")
+    return zone_words(zone) if word == "date" else WORDS.get(word, "values of another type")
 
 
 def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
@@ -178,5 +235,5 @@ def _check_alike(first: str, known: Kinds, path: str, own: Kinds) -> None:
         check_columns(others, [*names], here, f", which {there} has")
     for name, kind in own.items():
         if kind != "" and known[name] not in ("", kind):
-            has, had = (WORDS.get(str(each), "values of another type") for each in (kind, known[name]))
+            has, had = _words(kind), _words(known[name])
             raise UserError(f"{path} has {has} in column {name!r}, but {first} has {had}; write all with one type")

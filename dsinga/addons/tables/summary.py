@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.tables.values import WORDS, Dates, as_numbers, indexed_texts, is_missing, kind_of
+from dsinga.addons.tables.values import (
+    WORDS,
+    Dates,
+    as_numbers,
+    indexed_texts,
+    is_missing,
+    kind_of,
+    zone_of,
+    zone_words,
+)
 from dsinga.base.errors import UserError
 from dsinga.data.conversion import nonfinite_error
 
@@ -28,6 +37,7 @@ class ColumnSummary:
         counts: of categories, booleans and few whole numbers, how often each occurs; None where there are too many.
         sampled_counts: how often each occurs in the sample of rows.
         has_texts: whether categories are texts, and no one has asked for categories.
+        zone: the time zone of dates, "" without one; None for other values.
         low: the smallest number; of dates in microseconds.
         high: the largest number.
         sample: the numbers, or the times, of the sample of rows, without missing ones, an array for each part.
@@ -39,6 +49,7 @@ class ColumnSummary:
     counts: Counter[str] | None = field(default_factory=Counter)
     sampled_counts: Counter[str] = field(default_factory=Counter)
     has_texts: bool = False
+    zone: str | None = None
     low: float = np.inf
     high: float = -np.inf
     sample: list[np.ndarray] = field(default_factory=list)
@@ -55,6 +66,7 @@ class ColumnSummary:
             self.counts = None if len(self.counts) > MOST_COUNTED else self.counts
         self.sampled_counts.update(other.sampled_counts)
         self.has_texts |= other.has_texts
+        self.zone = other.zone if self.zone is None else self.zone
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.sample += other.sample
 
@@ -76,13 +88,19 @@ class PartSummary:
     columns: dict[str, ColumnSummary]
 
     def add(self, other: PartSummary) -> None:
-        """Add the rows that follow. Raises UserError for a column whose kinds differ."""
+        """Add the rows that follow. Raises UserError for a column whose kinds, or time zones, differ."""
         for name, column in other.columns.items():
             known = self.columns[name]
             if column.kind and known.kind and column.kind != known.kind:
                 raise UserError(
                     f"column {name!r} of the table has {WORDS[known.kind]} in one part and {WORDS[column.kind]} in the "
                     f"part from record {other.start}; give all parts one dtype"
+                )
+            if None not in (column.zone, known.zone) and column.zone != known.zone:
+                raise UserError(
+                    f"column {name!r} of the table has {zone_words(str(known.zone))} in one part and "
+                    f"{zone_words(str(column.zone))} in the part from record {other.start}; give all parts one zone, "
+                    f"as by frame[{name!r}].dt.tz_convert('UTC')"
                 )
             known.add(column)
         self.rows += other.rows
@@ -125,6 +143,7 @@ def _summary_of(column: Any, name: str, is_category: bool, start: int, drawn: np
     if missing.all():
         return ColumnSummary("", len(missing), first_missing)
     summary = ColumnSummary("category" if is_category else kind, int(missing.sum()), first_missing)
+    summary.zone = zone_of(column.type)
     if summary.kind in ("category", "boolean"):
         summary.counts, summary.sampled_counts = _text_counts(column, name, drawn)
         summary.has_texts = not is_category and kind_of(getattr(column.type, "value_type", column.type)) == "category"

@@ -39,6 +39,37 @@ def kind_of(arrow_type: Any) -> str | None:
     return None
 
 
+def zone_of(arrow_type: Any) -> str | None:
+    """Return the time zone of dates of an Arrow type, "" for dates without one; None for other values."""
+    arrow_type = getattr(arrow_type, "value_type", arrow_type)  # of categories
+    return (getattr(arrow_type, "tz", None) or "") if kind_of(arrow_type) == "date" else None
+
+
+def zone_words(zone: str) -> str:
+    """Return what messages call the dates of a time zone."""
+    return f"dates of the time zone {zone}" if zone else "dates without a time zone"
+
+
+def in_zone(column: Any, name: str, zone: str | None) -> Any:
+    """Return an Arrow column with its dates in the time zone of training, "" for dates without one.
+
+    None, which earlier versions have left in definitions, keeps them as they are. Raises UserError for dates without a
+    zone where training had one, and for dates with a zone where it had none.
+    """
+    import pyarrow
+
+    given = zone_of(column.type)
+    if zone is None or given in (None, zone) or column.null_count == len(column):
+        return column
+    if not (zone and given):
+        raise UserError(
+            f"column {name!r} of the table has {zone_words(given or '')}, but {zone_words(zone)} in the records of "
+            f"training; frame[{name!r}].dt.tz_localize({zone or None!r}) gives such dates"
+        )
+    value_type = getattr(column.type, "value_type", column.type)
+    return column.cast(value_type).cast(pyarrow.timestamp(value_type.unit, zone))
+
+
 def is_missing(column: Any) -> np.ndarray:
     """Return whether each value of an Arrow column is missing: null, or NaN."""
     missing: np.ndarray = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
@@ -195,8 +226,14 @@ class Dates:
         import pyarrow.compute
 
         column = _of_kind(column, name, "date")
-        if getattr(column.type, "tz", None):
-            column = pyarrow.compute.local_timestamp(column)
+        if zone := getattr(column.type, "tz", None):
+            try:
+                column = pyarrow.compute.local_timestamp(column)
+            except pyarrow.ArrowInvalid as error:
+                raise UserError(
+                    f"column {name!r} of the table has the time zone {zone!r}, which is not known here ({error}); "
+                    f"convert it: frame[{name!r}].dt.tz_convert('UTC')"
+                ) from error
         dates = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
         self._missing = dates.is_null().to_numpy(zero_copy_only=False) if dates.null_count else None
         self.microseconds = (dates.fill_null(0) if dates.null_count else dates).to_numpy(zero_copy_only=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
-from dsinga.data.array_kinds import ArrayOrder, is_arrow_table
+from dsinga.data.array_kinds import ArrayOrder, is_arrow_table, order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import with_nan
@@ -57,7 +57,9 @@ def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
     array = as_numpy(x, "x")
     if array.dtype.kind == "O" and is_arrow_table(x):
         raise UserError(f"the {type(x).__name__} has columns that are no numbers; give dsinga.table(frame) of it")
-    return DataAndLabels("numpy array", ArrayColumn(array, "x"), y)
+    column = ArrayColumn(array, "x")
+    column.order = order_of(x)
+    return DataAndLabels("numpy array", column, y)
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:

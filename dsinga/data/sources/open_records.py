@@ -216,9 +216,29 @@ class RecordNames(NamedTuple):
         orders = [column.order for column in getattr(source, "columns", ())]
         return cls(tuple(map(str, getattr(source, "classes", ()) or ())), *orders[:2])
 
+    @classmethod
+    def of_params(cls, params: Any) -> dict[str, RecordNames]:
+        """Return the names of the records that params were trained on, by input layer; nothing where it is not known.
+
+        Raises UserError where a file of params has damaged ones.
+        """
+        try:
+            return {name: cls(*map(as_tuples, parts)) for name, parts in getattr(params, "names", {}).items()}
+        except TypeError as error:
+            raise UserError(
+                f"the names of records in the params are damaged ({error}); save the params again"
+            ) from None
+
     def or_else(self, other: RecordNames) -> RecordNames:
         """Return the names, with ``other`` filling in unknown ones."""
         return RecordNames._make(here or there for here, there in zip(self, other, strict=True))
+
+
+def as_tuples(names: Any) -> Any:
+    """Return nested lists of names as tuples. Raises TypeError for anything else."""
+    if not isinstance(names, (str, list, tuple)):
+        raise TypeError("a name is no text")
+    return names if isinstance(names, str) else tuple(map(as_tuples, names))
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
@@ -251,7 +271,7 @@ def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):
         for axis, known in zip(here[1:], there[1:], strict=False):
             is_field = all(map(is_number, known[1:]))  # whose points may be others
-            if axis[0] == known[0]:
+            if axis[0] == known[0] or len(here) == len(there) == 2:
                 pairs.append((what, f"have along {axis[0]!r}", axis[1:], known[1:], is_field))
     of_phase = f" of phase {phase}" if phase else ""
     for what, verb, labels, expected, may_differ in pairs:

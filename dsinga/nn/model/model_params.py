@@ -16,7 +16,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.base.arguments import fail_for_name
-from dsinga.base.arrays import refuse_nan
+from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import (
     current_file,
     explained_writing,
@@ -210,16 +210,19 @@ class ModelParams(HasVariables, ABC):
     def params(self) -> dict[str, np.ndarray]:
         """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
 
-        They can be set: to arrays by name, to those of a :class:`dsinga.Result`, such as that of
-        ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
-        and from initial values for params that are not among them. In an event of a callback the ``fit`` that goes on
-        takes them, and those that are not among them stay as they are.
+        Set them to arrays by name, to a :class:`dsinga.Result`, or to the path of a checkpoint. The next ``fit``
+        starts from them, and from initial values for params that are not among them. In an event of a callback the
+        ``fit`` that goes on takes them, and those that are not among them stay as they are.
         """
         if self._own_params is None:
             self._params, self._complete = self._shaped().initial_params(self._params or {}), True
         params = self._params
         assert params is not None
         leave_to_user(params)
+        if self._fit is None and not isinstance(params, NamedParams):
+            self._params = params = NamedParams(params, {})
+        if isinstance(params, NamedParams):
+            params.names = self.record_names()
         return params
 
     @params.setter
@@ -231,6 +234,8 @@ class ModelParams(HasVariables, ABC):
             raise UserError(
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
+        if self._arguments is None:
+            self._loaded_names = RecordNames.of_params(arrays) or self._loaded_names
         arrays = {name: as_param(name, array) for name, array in arrays.items()}
         if self._fit is not None:
             self._fit.check_open()
@@ -355,7 +360,7 @@ class ModelParams(HasVariables, ABC):
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
         with explained_writing(file):
-            export_safetensors(Checkpoint(0, self._ordered_params(), {}, {}), file)
+            export_safetensors(Checkpoint(0, NamedParams(self._ordered_params(), self.record_names()), {}, {}), file)
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:

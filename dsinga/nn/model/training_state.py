@@ -20,6 +20,7 @@ from dsinga.base.locations import is_url
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.data import RecordNames
+from dsinga.data.sources.open_records import as_tuples
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
 
@@ -121,19 +122,12 @@ def read_names(path: Path) -> dict[str, RecordNames]:
             if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
                 of_input["order"] = [["row"], ["column", *columns]]
         names = {
-            name: RecordNames(**{key: _names(of_input[key]) for key in of_input})
+            name: RecordNames(**{key: as_tuples(of_input[key]) for key in of_input})
             for name, of_input in described.items()
         }
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
     return names
-
-
-def _names(value: Any) -> Any:
-    """Return nested lists of names as tuples. Raises TypeError for anything else."""
-    if not isinstance(value, (str, list)):
-        raise TypeError("a name is no text")
-    return value if isinstance(value, str) else tuple(map(_names, value))
 
 
 # Arrays that users may keep, by their ids. They may be the params of several models, which share layers.

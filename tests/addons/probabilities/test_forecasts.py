@@ -204,6 +204,52 @@ def test_scores_of_members_are_those_of_the_same_points():
             ensemble_scores(members, wrong)
 
 
+def test_weights_of_members_go_by_their_coordinates():
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    coords = {"time": [0, 1, 2, 3], "lat": [10, 20, 30, 40]}  # a square, in which axes could be mixed
+    members = xr.DataArray(rng.normal(size=(5, 4, 4)), {"member": range(5), **coords}, ("member", "time", "lat"))
+    labels = xr.DataArray(rng.normal(size=(4, 4)), coords, ("time", "lat"))
+    weights = xr.DataArray(rng.uniform(1, 2, (4, 4)), coords, ("time", "lat"))
+    expected = ensemble_scores(members.values, labels.values, weights.values)
+    more = xr.concat([weights.assign_coords(lat=weights.lat + 1), weights], "lat")
+    for given in (weights, weights[::-1], weights[:, ::-1].T, weights.chunk(), more):
+        for x, y in ((members, labels), (members, labels.values), (members.values, labels), ([*members], labels)):
+            assert ensemble_scores(x, y, given) == expected
+    by_lat = weights[0]
+    assert ensemble_scores(members, labels, by_lat[::-1].drop_vars("time")) == ensemble_scores(
+        members.values, labels.values, by_lat.values
+    )
+    for wrong, message in (
+        (weights[:, 1:], "not one number for lat=10"),
+        (weights.rename(lat="lon"), "the dimension 'lon', but points have"),
+        (weights.to_dataset(name="w"), "takes one variable of Datasets"),
+        (-weights, "go from -.* to -.*; give finite ones from 0 on"),
+        (weights.where(weights > 1.5), "go from nan to nan"),
+        (0 * weights, "go from 0 to 0"),
+        (np.ones(5), r"shape \(5,\), which does not broadcast with the labels \(4, 4\)"),
+        (np.ma.masked_greater(weights.values, 1.5), "weights have masked numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ensemble_scores(members, labels, wrong)
+
+
+def test_members_and_labels_that_have_no_numbers_or_masks_are_said():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3, 4)), rng.normal(size=4)
+    gaps = np.where(np.arange(4) < 2, np.nan, 1.0)
+    for members, labels, message in (
+        (np.where(np.arange(3)[:, None] == 1, np.nan, x), y, "member 1 has no number; leave it out"),
+        (x, y * np.nan, "the labels have no number at any point"),
+        (x * gaps, y * gaps[::-1], "the labels and members have no number together"),
+        (np.ma.masked_greater(x, 0), y, "members have masked numbers; give NaN, which is left out: members.filled"),
+        ([*np.ma.masked_greater(x, 0)], y, "members have masked numbers"),
+        (x, np.ma.masked_greater(y, y.min()), "labels have masked numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ensemble_scores(members, labels)
+
+
 def test_scores_leave_out_masked_points_and_weigh_the_others():
     rng = np.random.default_rng(0)
     x, y = np.abs(rng.normal(size=(BATCH, 4, 4, 3))) + 0.1, rng.normal(size=(BATCH, 2, 4, 3))

@@ -168,7 +168,7 @@ def test_a_file_unlike_the_others_is_named(tmp_path, table, message):
 def test_types_of_one_kind_may_differ(tmp_path):
     write(tmp_path, 20)
     table = rows_of(20, 30)
-    for place, other in ((1, pa.float32()), (2, pa.large_string()), (3, pa.timestamp("s", "UTC"))):
+    for place, other in ((1, pa.float32()), (2, pa.large_string()), (3, pa.timestamp("s"))):
         table = table.set_column(place, table.column_names[place], table.column(place).cast(other))
     pq.write_table(table, tmp_path / "1.parquet")
     empty = rows_of(30, 30).set_column(0, "size", pa.nulls(0))
@@ -226,3 +226,60 @@ def test_a_row_group_is_decoded_once_an_epoch(tmp_path, monkeypatch):
     for step, batch in enumerate(batches):
         for got, expected in zip(batch, whole.read(sampler.rows(step)), strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+def test_a_damaged_page_is_refused_and_so_are_bytes_changed_under_a_run(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pa.table({"a": np.arange(5000.0), "late": np.arange(5000) % 2})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    opened = dsinga.table(path, label="late")
+    opened.frame.read(0, ["a"])
+    with open(path, "r+b") as file:
+        file.seek(9000)
+        file.write(b"\xff")
+    os.utime(path, ns=(0, 1))  # whatever the clock of the file system
+    clear_cache()
+    for frame in (opened.frame, pickle.loads(pickle.dumps(opened.frame))):
+        with pytest.raises(dsinga.UserError, match=r"x.parquet has been changed since it was opened"):
+            frame.read(0, ["a"])
+    for read in (lambda: ParquetFrame(str(path)).read(0, ["a"]), lambda: dsinga.table(path, label="late")):
+        with pytest.raises(dsinga.UserError, match=r"x.parquet cannot be read: .*CRC checksum verification failed"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "entry", [b"{", b"\xff", b"[]", b'{"index_columns": 3}', b'{"index_columns": "a"}', b"[" * 100_000]
+)
+def test_a_damaged_entry_of_pandas_is_one_sentence(tmp_path, entry):
+    table = rows_of(0, 20).replace_schema_metadata({b"pandas": entry})
+    pq.write_table(table, tmp_path / "0.parquet")
+    for data, name in ((tmp_path, "0.parquet"), (table, "the data frame")):
+        with pytest.raises(dsinga.UserError, match=f"{name} has a damaged entry 'pandas' in the metadata"):
+            dsinga.table(data, label="late")
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("count=3", "0.parquet has the column 'count', which the name of its folder 'count=3' gives, too"),
+        ("year=1/year=2", "0.parquet lies in the folders year=1, year=2, which name a column twice"),
+    ],
+)
+def test_a_folder_that_names_a_column_again_is_refused(tmp_path, folder, message):
+    (tmp_path / folder).mkdir(parents=True)
+    write(tmp_path / folder, 10)
+    with pytest.raises(dsinga.UserError, match=message):
+        ParquetFrame(str(tmp_path))
+
+
+@pytest.mark.parametrize("part_rows", [1, 10**6])
+def test_the_end_of_a_file_of_many_row_groups_is_read_once(tmp_path, monkeypatch, part_rows):
+    write(tmp_path, 300, group_rows=1)
+    monkeypatch.setattr(parquet, "PART_BYTES", 5 * 8 * part_rows)
+    frame, ends = ParquetFrame(str(tmp_path)), []
+    monkeypatch.setattr(
+        parquet, "read_end", lambda path, read_end=parquet.read_end: (ends.append(path), read_end(path))[1]
+    )
+    assert len(frame.lengths) == (300 if part_rows == 1 else 1)
+    assert read(frame) == rows_of(0, 300).to_pylist()
+    assert len(ends) == 1
