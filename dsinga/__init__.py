@@ -2,22 +2,24 @@
 
 from typing import TYPE_CHECKING
 
+from dsinga.base.arguments import missing_names
 from dsinga.base.components import lazy_names
 from dsinga.base.errors import Cancelled, ClusterNotReady, RunError, UserError
 from dsinga.base.registry import register
 from dsinga.base.version import __version__
 
 if TYPE_CHECKING:
-    import dsinga.addons.pictures.plotting as plotting
-    import dsinga.convert as convert
-    import dsinga.data as data
-    import dsinga.estimators as estimators
-    import dsinga.extensions as extensions
-    import dsinga.models as models
-    import dsinga.nn as nn
-    import dsinga.rl as rl
+    # "import dsinga.nn as nn" exports no name to type checkers, "nn as nn" does.
+    from dsinga import convert as convert
+    from dsinga import data as data
+    from dsinga import estimators as estimators
+    from dsinga import extensions as extensions
+    from dsinga import models as models
+    from dsinga import nn as nn
+    from dsinga import rl as rl
     from dsinga.addons.fields.prediction.evaluate import evaluate_fields
     from dsinga.addons.fields.records.field_windows import windows
+    from dsinga.addons.pictures import plotting as plotting
     from dsinga.addons.planner.planning import compare_with_plan, plan
     from dsinga.addons.probabilities.forecast_scores import ensemble_scores
     from dsinga.addons.search.learning_rate import find_learning_rate
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from dsinga.cluster.background import Run, submit
     from dsinga.cluster.lazy_prediction import predict_lazily
     from dsinga.job import Job, load, loads
-else:
-    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchRange", "SearchResult", "UserError",
@@ -50,3 +50,10 @@ __all__ = [
     "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
     "search", "submit", "table", "train", "translate", "windows",
 ]  # fmt: skip
+
+INSTEAD = {
+    **dict.fromkeys(("Trainer", "LightningModule", "Sequential", "Model"), "a model of dsinga.nn has fit"),
+    "read_metrics": "write dsinga.monitor.read_metrics(path)",
+}
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, missing_names(__name__, __all__, instead=INSTEAD))

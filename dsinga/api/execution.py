@@ -232,7 +232,7 @@ def _resumed_from(
             f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
             "run/checkpoint/step40"
         )
-    return path
+    return latest(path / "checkpoint") or path  # of a workspace the newest
 
 
 class _Observer:

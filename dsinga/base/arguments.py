@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest, nearest_or_listed
+from dsinga.base.registry import listed, nearest, nearest_or_listed
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -156,6 +156,8 @@ def missing_names(
         names = known or [each for each in dir(sys.modules[module]) if each[0].isalpha()]
         fail_for_name(public or module, name, [*names, *values], instead)
 
+    if public:  # then it has no __dir__ of its own, by which editors complete
+        vars(sys.modules[module])["__dir__"] = lambda: sorted({*vars(sys.modules[module]), *derived()})
     return find
 
 
@@ -163,10 +165,11 @@ def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
     """Raise UserError, with the nearest name or a remedy, for the first name that is not ``known``."""
+    known = [name for name in dict.fromkeys(known) if name != "self"]
     for name in given:
         if name in known:
             continue
-        remedy = nearest_or_listed(name, known, "it has")
+        remedy = nearest(name, known) or f"; it has {listed(known)}"
         for key in (name, f"{function}.{name}"):
             remedy = f"; {instead[key]}" if key in instead else remedy
         raise UserError(f"{function} has no argument {name!r}{remedy}")
@@ -199,11 +202,12 @@ def bind(
     A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
     """
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        check_names(function, [name for name in signature.parameters if name != "self"], kwargs, instead)
+        check_names(function, [*signature.parameters], kwargs, instead)
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+        parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+        bare = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
 
 

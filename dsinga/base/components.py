@@ -151,8 +151,12 @@ def lazy_names(
         if name.startswith("_") or name not in names():
             return (otherwise or no_name)(name)
         path, attribute = names()[name]
-        value: Any = import_component(f"{package}.{name}", path)
-        value = getattr(value, attribute) if attribute else value
+        what = f"{package}.{name}"
+        value: Any = import_component(what, what if path == package else path)
+        if attribute and path != package:
+            missing = object()
+            value = getattr(value, attribute, missing)
+            value = import_component(what, f"{path}.{attribute}") if value is missing else value
         setattr(module, name, value)
         return value
 

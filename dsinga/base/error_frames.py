@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import Diverged, UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=UserError | Diverged)
 
 # A fault in what a user gave is shown without frames of these packages and of the standard library.
 PACKAGES = {"dask", "distributed", "dsinga", "numpy", "tornado", "xarray", "zarr"}
@@ -82,7 +83,7 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Return a public function: tracebacks of its UserErrors show no frame of dsinga but the first.
+    """Return a public function: tracebacks of its UserErrors, and of Diverged, show no frame of dsinga but the first.
 
     Frames of the user's functions that were called by dsinga stay, and so does a cause that comes from one of them.
     Other errors keep all frames. With ``DSINGA_TRACEBACK=all`` in the environment UserErrors do, too.
@@ -93,7 +94,7 @@ def public(function: F) -> F:
         def generate(*args: Any, **kwargs: Any) -> Any:
             try:
                 return (yield from function(*args, **kwargs))
-            except UserError as error:
+            except (UserError, Diverged) as error:
                 raise shortened(error) from error.__cause__  # DSINGA_TRACEBACK=all shows the frames left out here
 
         return generate  # type: ignore[return-value]
@@ -102,13 +103,13 @@ def public(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except UserError as error:
+        except (UserError, Diverged) as error:
             raise shortened(error) from error.__cause__  # DSINGA_TRACEBACK=all shows the frames left out here
 
     return call  # type: ignore[return-value]
 
 
-def shortened(error: UserError) -> UserError:
+def shortened(error: E) -> E:
     """Return an error, and its cause, with only the user's frames in their tracebacks."""
     if not shows_all_frames():
         error.__traceback__ = _frames_of_user(error.__traceback__)

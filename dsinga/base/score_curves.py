@@ -86,6 +86,25 @@ def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
     return (begins | np.concatenate([[False], np.diff(tolerances) != 0])).cumsum() - 1
 
 
+@register("metric", "accuracy")
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the share of right predictions, for losses that do not report it.
+
+    One prediction a record is the probability of the answer 1, several are scores of classes, of which the highest is
+    predicted. Labels are the answers 0 and 1, classes, or a number for each class, of which the largest is right.
+    """
+    scores = predictions.reshape(len(predictions), -1)
+    count = max(2, scores.shape[1])
+    right = labels.argmax(axis=1) if labels.ndim > 1 and labels.shape[1:] == scores.shape[1:] != (1,) else labels
+    if right.size != len(scores) or ((right < 0) | (right >= count) | (np.floor(right) != right)).any():
+        raise UserError(
+            f"the metric 'accuracy' compares {scores.shape[1]} predictions a record with the labels 0 to {count - 1}; "
+            "for numbers to predict there are rmse, mae and r2"
+        )
+    predicted = scores.argmax(axis=1) if scores.shape[1] > 1 else scores[:, 0] > 0.5
+    return float((predicted == right.reshape(-1)).mean())
+
+
 @register("metric", "roc_auc")
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.

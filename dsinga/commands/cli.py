@@ -19,7 +19,7 @@ from dsinga.base.advice import command_line
 from dsinga.base.components import built_in
 from dsinga.base.error_frames import shows_all_frames
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
-from dsinga.base.registry import PACKAGE, find, register, registered
+from dsinga.base.registry import PACKAGE, find, nearest_or_listed, register, registered
 from dsinga.base.regular_files import name_fault
 from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
@@ -53,6 +53,13 @@ class Commands(click.Group):
                 return None
             raise
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that the arguments name. Raises UsageError, with the nearest name, where there is none."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}{nearest_or_listed(args[0], known, 'these are')}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line about each command, the first of its docstring, without importing it."""

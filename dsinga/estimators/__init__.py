@@ -3,6 +3,7 @@
 They need scikit-learn: ``pip install 'dsinga[estimators]'``.
 """
 
+from dsinga.base.arguments import missing_names
 from dsinga.base.errors import UserError
 
 try:
@@ -16,3 +17,9 @@ from dsinga.estimators.saving import load
 from dsinga.estimators.transformer import Transformer
 
 __all__ = ["Classifier", "Regressor", "Transformer", "load"]
+
+INSTEAD = {
+    **{f"{name}Classifier": "write Classifier(net=model)" for name in ("MLP", "NeuralNet", "Keras", "XGB", "LGBM")},
+    **{f"{name}Regressor": "write Regressor(net=model)" for name in ("MLP", "NeuralNet", "Keras", "XGB", "LGBM")},
+}
+__getattr__ = missing_names(__name__, __all__, instead=INSTEAD)

@@ -6,9 +6,11 @@ import copy
 import math
 import os
 from abc import abstractmethod
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -16,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
-from dsinga.base.arguments import check_range, check_settings, check_whole
+from dsinga.base.arguments import Remedies, check_range, check_settings, check_whole, checked, fail_for_name
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
@@ -44,27 +46,11 @@ MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
 
-INSTEAD = {  # remedies for names of arguments of the nets of scikit-learn and skorch
-    "hidden_layer_sizes": "it is hidden",
-    **dict.fromkeys(("max_iter", "max_epochs", "n_epochs", "n_iter", "nb_epoch"), "it is epochs"),
-    "batch_size": "it is batchsize",
-    **dict.fromkeys(("learning_rate_init", "lr", "eta0"), "it is learning_rate"),
-    **dict.fromkeys(("alpha", "l2"), "it is weight_decay, which is decoupled from gradients"),
-    **dict.fromkeys(("seed", "random_seed"), "it is random_state"),
-    **dict.fromkeys(
-        ("module", "model", "estimator"), "it is net, a model of dsinga.nn; of PyTorch by dsinga.convert.from_torch"
-    ),
-    "patience": "it is n_iter_no_change",
-    "min_delta": "it is tol",
-    **dict.fromkeys(("cv", "train_split"), "it is validation_split, a splitter, or validation_fraction, a share"),
-    **dict.fromkeys(
-        ("solver", "optimizer", "criterion", "momentum", "callbacks"),
-        "give net= a model of dsinga.nn, which is compiled with optimizer and loss; nn's fit takes callbacks",
-    ),
-    "n_jobs": "it is workers",
-    "device": "give a job gpu (docs/gpu.md)",
-    "verbose": "leave it out; history_ has what training reports",
-}
+# What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
+INSTEAD, OF_FIT, ATTRIBUTES = (
+    Remedies(Path(__file__).with_name("libraries.toml"), table) for table in ("arguments", "fit", "attributes")
+)
+named_fit = partial(checked, instead=ChainMap(OF_FIT, INSTEAD))
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -110,6 +96,12 @@ class NetEstimator(EstimatorRecords):
     def _output(self) -> str:
         """The name of the layer whose feature predictions are made from."""
         return jobs.output_name(self.job_)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, for the names of other libraries with what to write instead."""
+        if name in ATTRIBUTES:
+            fail_for_name(type(self).__name__, name, (), ATTRIBUTES)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- training ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator
+from dsinga.estimators.base import NetEstimator, estimator, named_fit
 from dsinga.estimators.calibration import find_temperature
 from dsinga.estimators.lazy import average, compute, lazily, predicted, raw_scores
 from dsinga.estimators.records import TrainingSet
@@ -130,7 +130,7 @@ class Classifier(ClassifierMixin, NetEstimator):
     def _has_classes(self) -> bool:  # type: ignore[override]
         return not self._multilabel
 
-    @public
+    @named_fit
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
         client: Any = None,

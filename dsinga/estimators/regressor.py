@@ -17,7 +17,7 @@ from dsinga.data.array_kinds import frame_columns, in_order, is_dask_collection,
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator
+from dsinga.estimators.base import NetEstimator, estimator, named_fit
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, compute, lazily, predicted
 from dsinga.estimators.records import TrainingSet, find_scaling
@@ -54,7 +54,7 @@ class Regressor(RegressorMixin, NetEstimator):
     preset: str | None = None
     _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
 
-    @public
+    @named_fit
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
         client: Any = None,

@@ -15,7 +15,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator
+from dsinga.estimators.base import NetEstimator, estimator, named_fit
 from dsinga.estimators.lazy import compute, lazily
 from dsinga.estimators.records import TrainingSet, find_range
 from dsinga.estimators.tables import columns_of_table
@@ -47,6 +47,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     _weighs = False
     _has_number_codes = False
 
+    @named_fit
     def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
         """Train on records X (n, ...). ``y`` is used by a ``net`` whose loss takes labels, and ignored otherwise."""
         return self._fit(X, y, go_on=self.warm_start, validation_data=validation_data, client=client)

@@ -149,7 +149,8 @@ class ModelCheckpoint(Callback):
         """Save the model, if it is to be saved. Raises UserError where the metric is not there."""
         if self._best is not None:
             if self._monitor not in logs:
-                raise UserError(f"ModelCheckpoint: there is no {self._monitor!r}; there are {', '.join(logs)}")
+                remedy = "; give fit validation_data=" if self._monitor.startswith("val_") else ""
+                raise UserError(f"ModelCheckpoint: there is no {self._monitor!r}; there are {', '.join(logs)}{remedy}")
             if not self._best.update(logs[self._monitor]):
                 return
         try:

@@ -278,7 +278,8 @@ def _check_monitor(
             "monitor",
         )
     if phase not in recorded:
-        remedy = f"give it {ASKED_BY[phase]}, and input layers in that phase"
+        to_fit = "fit validation_data=, or a job" if phase == "val" else "it"
+        remedy = f"give {to_fit} {ASKED_BY[phase]}, and input layers in that phase"
         if metrics is not None:
             remedy = {"val": "an agent is evaluated in phase test", "test": "give evaluation_episodes"}[phase]
         raise extension.error(

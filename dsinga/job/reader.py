@@ -44,8 +44,10 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
             raise JobError(f"{file}: not a job file: byte {error.start} is not UTF-8 text") from error
         if isinstance(error, UserError):
             raise
+        jobs = sorted(Path(file).glob("*.conf"))
+        remedy = f"; give the job file in it, {str(jobs[0])!r}" if jobs else ""
         reason = getattr(error, "strerror", None) or error
-        raise JobError(f"cannot read the job file {file!r}: {reason}") from redacted_cause(error)
+        raise JobError(f"cannot read the job file {file!r}: {reason}{remedy}") from redacted_cause(error)
 
 
 @public

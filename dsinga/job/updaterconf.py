@@ -6,6 +6,7 @@ from dataclasses import field
 from numbers import Real
 from typing import Any, ClassVar
 
+from dsinga.base.arguments import check_range, fail_for_name
 from dsinga.base.errors import UserError
 from dsinga.job.component import Component
 from dsinga.job.enums import ChangeMethod, UpdaterType
@@ -23,7 +24,7 @@ class LRGenConf(Component):
 
     kind: ClassVar = "schedule"
     instead: ClassVar = {
-        "assign": "give fit callbacks.LearningRateScheduler, which changes it during training",
+        "assign": "write model.optimizer.learning_rate = 0.001",
         **dict.fromkeys(("numpy", "item", "value"), "float(model.optimizer.learning_rate) is a fixed rate"),
     }
 
@@ -104,7 +105,9 @@ class UpdaterConf(Component):
     kind: ClassVar = "updater"
     instead: ClassVar = {
         **dict.fromkeys(("get_config", "from_config"), "print(model) shows the job with its updater"),
-        **dict.fromkeys(("lr", "param_groups"), "write float(model.optimizer.learning_rate)"),
+        **dict.fromkeys(("lr", "param_groups"), "write model.optimizer.learning_rate"),
+        "iterations": "a callback gets the step; model.result.step is that of the last fit",
+        "variables": "model.save keeps its state; model.weights are the params",
         **dict.fromkeys(
             ("apply_gradients", "apply", "minimize", "step", "zero_grad"),
             "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/own-loop.md)",
@@ -133,10 +136,10 @@ class UpdaterConf(Component):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "learning_rate" and isinstance(value, Real):
-            raise UserError(
-                f"the learning rate of an optimizer is a schedule, not {value}; compile the model with another one, "
-                "as nn.SGD(0.01), or give fit callbacks.LearningRateScheduler, which changes it during training"
-            )
+            check_range(name, value, 0)
+            value = LRGenConf(type=ChangeMethod.kFixed, base_lr=float(value))
+        if name in self.instead:
+            fail_for_name("an optimizer", name, (), self.instead)
         super().__setattr__(name, value)
 
     @property

@@ -1,10 +1,8 @@
-from dsinga.addons.pictures.history_plot import draw_curves
-from dsinga.addons.pictures.panels import Line, Panel, draw_panels
-from dsinga.monitor.history import NOT_METRICS, RECOVERY, History, Row
-from dsinga.monitor.progress import Progress, show_import, show_progress
-from dsinga.monitor.run_monitor import MetricsFile, RunMonitor, read_metrics
-
-__all__ = [
-    "NOT_METRICS", "RECOVERY", "History", "Line", "MetricsFile", "Panel", "Progress", "Row", "RunMonitor",
-    "draw_curves", "draw_panels", "read_metrics", "show_import", "show_progress",
-]  # fmt: skip
+# ruff: noqa: I001  several names a line
+from dsinga.addons.pictures.history_plot import draw_curves as draw_curves
+from dsinga.addons.pictures.panels import Line as Line, Panel as Panel, draw_panels as draw_panels
+from dsinga.monitor.history import NOT_METRICS as NOT_METRICS, RECOVERY as RECOVERY, History as History, Row as Row
+from dsinga.monitor.progress import Progress as Progress, show_import as show_import, show_progress as show_progress
+from dsinga.monitor.run_monitor import (
+    MetricsFile as MetricsFile, RunMonitor as RunMonitor, read_metrics as read_metrics,
+)  # fmt: skip

@@ -118,9 +118,13 @@ class ProgressBar(ProgressDisplay):
         from rich.console import Console  # imported here, since only a terminal needs it
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
-        title, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
-        columns = (title, BarColumn(), MofNCompleteColumn(), tail)
+        # Of a line that is wider than the terminal, the bar and the end are left out, not the title and the steps.
+        widths = [Column(no_wrap=True, min_width=min(width, 24)) for width in (len(name), 2 * len(str(total)) + 1)]
+        title = TextColumn("{task.description}", markup=False, table_column=widths[0])
+        tail = TextColumn("{task.fields[tail]}", markup=False)
+        columns = (title, BarColumn(), MofNCompleteColumn(table_column=widths[1]), tail)
         # The program's standard output is not redirected to the bar's terminal, since it may be piped.
         self._bar = RichProgress(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
         self._task = self._bar.add_task(name, total=total, tail="")

@@ -79,10 +79,11 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> History:
-    """Return the rows of a ``metrics.jsonl``; an incomplete last line, from a killed run, is left out.
+    """Return the rows of a ``metrics.jsonl``, or of a workspace's; a last line cut by a killed run is left out.
 
     Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
     """
+    path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
     try:
         *lines, _unfinished = read_regular(path, TABLE_BYTES).split(b"\n")
     except OSError as error:

@@ -146,7 +146,8 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
     if labelled in records and not records[labelled].has_labels:
         raise layer.error(
             f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none; give "
-            "labels: y in Python, or a store that has them",
+            "labels: y in Python, for a Dataset dsinga.windows(dataset, inputs=..., targets=...), or a store that has "
+            "them",
             "srclayers",
         )
 

@@ -4,7 +4,6 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
-import sys
 from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,14 @@ if TYPE_CHECKING:
     import dsinga.nn.words.regularisers as regularisers
     import dsinga.nn.words.regularisers as regularizers
     import dsinga.nn.words.schedules as schedules
+
+    # The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
+    from dsinga import nn as backend
+    from dsinga import nn as config
+    from dsinga import nn as layers
+    from dsinga import nn as models
+    from dsinga import nn as saving
+    from dsinga import nn as utils
     from dsinga.engine.local_net import LocalNet
     from dsinga.nn.model.from_job import from_job, load_model
     from dsinga.nn.model.model import CD, Model
@@ -204,16 +211,15 @@ __all__ = [
     "RepeatVector", "Rescaling", "Reshape", "SampledLoss", "Schedule", "SeparableConv2D", "SequenceLength",
     "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss",
     "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "Split", "Subtract", "TextVectorization",
-    "TimeDistributed", "TripletLoss", "UpSampling2D", "UpSampling3D", "ZeroPadding2D", "ZeroPadding3D", "add",
-    "average", "clear_session", "clone_model", "concatenate", "decoder", "encoder", "from_job", "image_data_format",
-    "load_model", "maximum", "minimum", "multiply", "set_image_data_format", "set_random_seed", "subtract",
-    "to_categorical",
+    "TimeDistributed", "TripletLoss", "UpSampling2D", "UpSampling3D", "ZeroPadding2D", "ZeroPadding3D", "activations",
+    "add", "augment", "average", "backend", "callbacks", "clear_session", "clone_model", "concatenate", "config",
+    "decoder", "encoder", "from_job", "image_data_format", "initialisers", "initializers", "layers", "load_model",
+    "losses", "maximum", "metrics", "minimum", "models", "multiply", "optimizers", "regularisers", "regularizers",
+    "saving", "schedules", "set_image_data_format", "set_random_seed", "subtract", "to_categorical", "utils",
 ]  # fmt: skip
 
-# The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
-KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__])
 # The functions of components without a written one, and the words of add-ons, by name.
-DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
+_DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
 
 if not TYPE_CHECKING:
 
@@ -221,9 +227,9 @@ if not TYPE_CHECKING:
         """Return a derived function, or a module of Keras; the error for another name suggests what to write."""
         from dsinga.nn.words.keras_arguments import missing_names
 
-        return missing_names(__name__, __all__, lambda: ChainMap(KERAS, *map(__getattr__, DERIVED)))(name)
+        return missing_names(__name__, __all__, lambda: ChainMap(*map(__getattr__, _DERIVED)))(name)
 
     __getattr__, _names = lazy_names(__name__, _other_name)
 
     def __dir__():
-        return sorted({*_names(), *ChainMap(*map(__getattr__, DERIVED))})
+        return sorted({*_names(), *ChainMap(*map(__getattr__, _DERIVED))})

@@ -22,7 +22,7 @@ from dsinga.training.metrics import Metrics, Reports
 REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is no longer finite
 LEFT_OUT = "the loss, a gradient or a record of group %d is not finite at step %d: the batch is left out"
 GUARD = "guard its roots, logarithms and divisions"
-ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches: true)"
+ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches)"
 
 
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import dask.config
@@ -132,3 +132,23 @@ def first_lines_of_code(page: Path) -> set[str]:
         lines += block.text.splitlines()[: max(0, 31 - block.line)]
     code = ["".join(line.split()) for line in lines if not line.lstrip().startswith(("import ", "from ", "#", "$"))]
     return {line for line in code if len(line) > 20}
+
+
+def broken_tables(text: str) -> list[str]:
+    """Return the lines of a page by which Markdown ends a table early, or shows too few or too many cells."""
+    faults, columns, is_code = [], 0, False
+    for line, following in pairwise([*text.splitlines(), "", ""]):
+        is_code ^= line.lstrip().startswith("```")
+        is_row = line.startswith("|") and not is_code
+        cells = len(re.findall(r"(?<!\\)\|", line)) if is_row else 0
+        begins = not columns and re.fullmatch(r"\|[\s|:-]+\|", following)
+        if is_row and not (columns == cells or begins):
+            faults.append(line)
+        columns = cells if is_row else 0
+    return faults
+
+
+def test_no_table_is_broken():
+    assert broken_tables("| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | 4 |\n| 5 |") == ["| 3 | 4 |", "| 5 |"]
+    pages = [README, *ROOT.glob("docs/**/*.md")]
+    assert not {str(page): faults for page in pages if (faults := broken_tables(page.read_text("utf-8")))}

@@ -6,12 +6,14 @@ All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Nanny
 from distributed.protocol.pickle import dumps
 
 from dsinga.base.errors import UserError
@@ -118,12 +120,27 @@ def _ask(
     of_scheduler = {"objects": {}, "stores": {}, "computes": False}
 
     async def ask() -> dict[str, dict[str, Any]]:
+        if children := _child_processes(client, addresses):
+            await call_on_workers(client, children, _ignore_interrupts)
         coroutines = [call_on_workers(client, addresses, *_call(**of_workers))]
         if not client.scheduler.address.startswith("inproc://"):  # type: ignore[union-attr]
             coroutines.append(_call_on_scheduler(client, *_call(**of_scheduler)))
         return {address: report for reports in await asyncio.gather(*coroutines) for address, report in reports.items()}
 
     return wait_for(client, ask(), addresses, "the reports of Dask workers")
+
+
+def _child_processes(client: Client, addresses: Collection[str]) -> list[str]:
+    """Return the Dask workers that are child processes of this one, as those of ``Client()``."""
+    cluster_workers = getattr(getattr(client, "cluster", None), "workers", None) or {}
+    nannies = [worker for worker in cluster_workers.values() if isinstance(worker, Nanny)]
+    return [nanny.worker_address for nanny in nannies if nanny.worker_address in addresses]
+
+
+def _ignore_interrupts() -> None:
+    """Ignore SIGINT, which a terminal and a notebook's stop button send to child processes, too: the run ends them."""
+    with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _call(**arguments: Any) -> tuple[Any, ...]:

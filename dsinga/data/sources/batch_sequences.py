@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,11 @@ class DrawnColumn(Column):
         """Return rows (n, ...) in the dtype of the column. Raises UserError, which says ``what`` has other ones."""
         rows = rows[:, None] if self.part == 2 and rows.ndim == 1 else rows
         dtype = column_dtype(rows, self.name, labels=self.part == 1)
+        pad = "; pad to one length, as by torch.nn.functional.pad(x, (0, 0, 0, steps - x.shape[1]))" * (rows.ndim == 3)
         if rows.shape[1:] != self.shape or not (self.dtype.kind == "f" or np.can_cast(dtype, self.dtype)):
             raise UserError(
                 f"{what} has {self.name} of the shape {rows.shape[1:]} and the dtype {rows.dtype}, but the first has "
-                f"{self.shape} and {self.dtype}; give all records one shape and one dtype"
+                f"{self.shape} and {self.dtype}; give all records one shape and one dtype{pad}"
             )
         rows = convert(rows, self, labels=self.part == 1).astype(self.dtype, copy=False)
         if self.part == 2 and (rows < 0).any():
@@ -178,6 +180,10 @@ class Batches:
         first = self._read(0, 0, 0)
         self.size = len(first[0])
         self.last = self.size if self.count == 1 else len(self._read(self.count - 1, 0, 0)[0])
+        if not block and are_codes(first[0]):  # a batch may be as long as the longest of its sequences
+            batches = map(self._read, range(1, self.count), repeat(0), repeat(0))
+            steps = max((batch[0].shape[1] for batch in batches if are_codes(batch[0])), default=0)
+            first = padded_steps(first, steps)
         self.length, self.block = (self.count - 1) * self.size + self.last, block or self.size
         self.columns = tuple(DrawnColumn(self, part, array) for part, array in enumerate(first))
         self._room = max(MIXED_BLOCKS, LIMIT_BYTES // max(1, sum(array.nbytes for array in first)))
@@ -243,6 +249,7 @@ class Batches:
                     f"{what} has {len(arrays[0])} records of {len(arrays)} parts, not {rows} of {len(self.columns)}; "
                     "all batches but the last one are like the first"
                 )
+            arrays = padded_steps(arrays, *self.columns[0].shape[:1])
             columns = zip(self.columns, arrays, strict=True)
             self._kept[key] = tuple(column.converted(array, what) for column, array in columns)
             while len(self._kept) > self._room:
@@ -263,6 +270,22 @@ class Batches:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._forget()
+
+
+def are_codes(array: np.ndarray) -> bool:
+    """Whether the records of a batch may be sequences of codes, (n, steps)."""
+    return array.ndim == 2 and array.dtype.kind in "iu"
+
+
+def padded_steps(parts: Parts, steps: int = 0) -> Parts:
+    """Return the parts of a batch with its sequences of codes, and labels of steps, padded with -1 to ``steps``."""
+    if not are_codes(parts[0]) or (width := parts[0].shape[1]) >= steps:
+        return parts
+    missing = [(0, 0), (0, steps - width)]
+    return tuple(
+        np.pad(part, missing, constant_values=-1) if are_codes(part) and part.shape[1] == width else part
+        for part in parts
+    )
 
 
 def batch_parts(batch: Any, what: str) -> Parts:

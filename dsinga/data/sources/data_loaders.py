@@ -19,10 +19,12 @@ from dsinga.data.sources.batch_sequences import (
     Batches,
     DrawnRecords,
     Parts,
+    are_codes,
     batch_parts,
     drawing,
     is_sequence,
     naming_errors,
+    padded_steps,
     say_once,
 )
 
@@ -287,16 +289,24 @@ def read_batches(
     if not parts or (count is not None and len(parts) < count):
         remedy = f"; give steps_per_epoch={len(parts)}" if parts else "; what gives its batches once is made anew"
         raise UserError(f"{what} ended after {len(parts)} batches{'' if count is None else f' of {count}'}{remedy}")
+    steps = max(batch[0].shape[1] for batch in parts) if all(are_codes(batch[0]) for batch in parts) else 0
+    parts = [padded_steps(batch, steps) for batch in parts]
     return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), len(parts[0][0])
 
 
 def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     """Return the parts of a batch. Raises UserError for those that are none, or unlike those of the batches before."""
     arrays = batch_parts(columns(batch, what) if isinstance(batch, Mapping) else batch, what)
-    shapes = [array.shape[1:] for array in arrays]
-    expected = [array.shape[1:] for array in before[0]] if before else shapes
+    shapes = _shapes_of_records(arrays)
+    expected = _shapes_of_records(before[0]) if before else shapes
     if shapes != expected:
         raise UserError(
             f"{what} has records of the shapes {shapes}, the first one of {expected}; give all batches one shape"
         )
     return arrays
+
+
+def _shapes_of_records(parts: Parts) -> list[Any]:
+    """Return the shapes of the records in a batch, with None for the steps of sequences of codes, which are padded."""
+    steps = parts[0].shape[1:2] if are_codes(parts[0]) else ()
+    return [(None,) if are_codes(part) and part.shape[1:2] == steps else part.shape[1:] for part in parts]

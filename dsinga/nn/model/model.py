@@ -290,7 +290,7 @@ class Model(Trainable):
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
-        parts: list[Any] = [self.name, self.objective, self.optimizer, self.algorithm, self.cluster]
+        parts: list[Any] = [self.name, self.objective, *vars(self.optimizer).values(), self.algorithm, self.cluster]
         parts += self.rewrite, *self._outputs(), *symbols
         parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
         for builder in builders:

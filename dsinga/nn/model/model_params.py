@@ -42,6 +42,7 @@ from dsinga.nn.model.records import (
     PhaseRecords,
     add_weights,
     describe_arrays,
+    label_inputs_for,
     open_inputs,
 )
 from dsinga.nn.model.training_state import FIRST_SEED, FitBegin, RunningFit, TrainingState, leave_to_user, write_names
@@ -52,6 +53,7 @@ from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
 # The files of a saved model, in its folder.
+FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
 FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
 
 
@@ -131,6 +133,10 @@ class ModelParams(HasVariables, ABC):
         """Return the layers of a model described in Python, including wrapped layers."""
         return []
 
+    def optimizer_fields(self) -> dict[str, Any]:
+        """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
+        return dict(vars(vars(self)["optimizer"])) if "optimizer" in vars(self) else {}
+
     @abstractmethod
     def input_names(self) -> list[str]:
         """Return the names of the input layers that read the records ``x``."""
@@ -138,6 +144,10 @@ class ModelParams(HasVariables, ABC):
     @abstractmethod
     def label_inputs(self) -> list[str]:
         """Return, for each output, the name of the input layer that has its labels."""
+
+    def _label_inputs_for(self, x: Any) -> list[str]:
+        """Return :meth:`label_inputs` for records ``x``."""
+        return label_inputs_for(self, x)
 
     @abstractmethod
     def label_examples(self) -> dict[str, np.ndarray]:
@@ -388,7 +398,12 @@ class ModelParams(HasVariables, ABC):
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
-        path, params = local_folder(folder), self._ordered_params()
+        path = local_folder(folder)
+        if path.suffix == ".onnx":
+            raise UserError(f"save writes a folder; write model.export({str(folder)!r}) for an ONNX file")
+        if path.suffix in FILES_OF_OTHERS:
+            _log.warning("%s is a folder, which nn.load_model reads, and no file of another library", path)
+        params = self._ordered_params()
         job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
             listed = ", ".join(names)

@@ -61,7 +61,7 @@ class Predictable(ModelParams):
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         x, y = as_pair(x, y, self.input_names())
-        label_inputs = self.label_inputs()
+        label_inputs = self._label_inputs_for(x)
         y = read_label_paths(y, len(label_inputs))
         y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
         return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))

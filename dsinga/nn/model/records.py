@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -129,6 +130,16 @@ def open_inputs(
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
+
+
+def label_inputs_for(model: Any, x: Any) -> list[str]:
+    """Return the inputs with the labels of outputs; several depend on shapes, those of ``x`` where none are known."""
+    with contextlib.suppress(UserError):
+        return model.label_inputs()
+    if not model.record_shapes and x is not None:
+        definitions = model.trained_definitions()
+        model.record_shapes = open_inputs(model._unlabelled(x), model.record_names(), definitions, False).shapes
+    return model.label_inputs()
 
 
 def with_tables_open(

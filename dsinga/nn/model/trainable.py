@@ -343,7 +343,7 @@ class Trainable(Predictable):
         data = self._weighed_pairs((*self._batch(x, y), sample_weight))
         pairs, sample_weight = self._with_class_weights(data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None, self.trained_layers()
+        key = shapes, sample_weight is None, self.trained_layers(), self.optimizer_fields()
         with self._explained(pairs):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
@@ -362,7 +362,7 @@ class Trainable(Predictable):
         """
         if any("table" in fields for fields in self.trained_definitions().values()) or isinstance(x, RecordSource):
             raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
-        inputs, label_inputs = self.input_names(), self.label_inputs()
+        inputs, label_inputs = self.input_names(), self._label_inputs_for(x)
         x, y, self._loaded_names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
         return x, y
 

@@ -205,6 +205,7 @@ class RunningFit:
         self._step: int | None = None  # the step of these params
         self._state_step: int | None = None  # the step of this state
         self._before = model._params, model._complete, model._training_state
+        self._optimizer = self._first_optimizer = model.optimizer_fields()
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
@@ -218,6 +219,7 @@ class RunningFit:
         try:
             yield
             self._return_changes()
+            self._return_rate()
         finally:
             self._loop = None
 
@@ -259,6 +261,21 @@ class RunningFit:
         if changed or state is not self._state:
             self._loop.set_params(changed, None if state is self._state else state.slots)
             self._step = self._state_step = None
+
+    def _return_rate(self) -> None:
+        """Give the run the learning rate that the user has set in a callback; refuse other changes of the optimizer."""
+        before, self._optimizer = self._optimizer, self._model.optimizer_fields()
+        changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
+        if not changed:
+            return
+        if changed != ["learning_rate"]:
+            self.refuse(f"setting {', '.join(changed)} of the optimizer")
+        if self._loop is None:
+            raise UserError("with workers or a client, set learning_rate in on_epoch_begin or on_epoch_end")
+        first, rate = float(self._first_optimizer["learning_rate"]), float(self._optimizer["learning_rate"])
+        if not first:
+            raise UserError("the learning rate of the fit is 0, which no callback changes; compile with a larger one")
+        self._loop.set_rate_factor(self._loop.step, rate / first)
 
     def close(self) -> None:
         """Restore the model's params and state from before the fit; the fit stores its results separately."""

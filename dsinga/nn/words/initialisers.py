@@ -15,7 +15,7 @@ from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.derived import type_fields
-from dsinga.nn.words.keras_arguments import checked, missing_names
+from dsinga.nn.words.keras_arguments import Name, checked, missing_names, refuse_subclasses
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 
@@ -142,14 +142,14 @@ def _root(scale: float) -> float:
     return round(math.sqrt(scale), 8)
 
 
-def _named_initialiser(name: str) -> Callable[..., str]:
+def _named_initialiser(name: str) -> Callable[..., Name]:
     """Return a function that stands for Keras's class of an initialiser, and returns its name."""
 
-    def function() -> str:
-        return name
+    def function() -> Name:
+        return Name(name)
 
     function.__name__ = "".join(word.title() for word in name.split("_"))
-    return checked(function)
+    return refuse_subclasses(checked(function))
 
 
 _CLASSES = {made.__name__: made for made in map(_named_initialiser, ("zeros", "ones", *FAN_SCALES))}

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from dsinga.base import arguments
-from dsinga.base.arguments import F, Remedies, T
+from dsinga.base.arguments import F, Remedies, T, fail_for_name
 from dsinga.base.arguments import missing_names as missing
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
@@ -135,12 +135,26 @@ def refuse_subclasses(function: F) -> F:
     def fail(bases: tuple[Any, ...]) -> NoReturn:
         raise UserError(
             f"nn.{function.__name__} is a function, which no class can inherit; a layer of your own is a subclass of "
-            "nn.Layer; updaters and schedules are classes registered by dsinga.register (docs/extending.md)"
+            "nn.Layer, a loss of nn.losses.Loss, and a metric a function of (labels, predictions); updaters and "
+            "schedules are classes registered by dsinga.register (docs/extending.md)"
         )
 
     function.__mro_entries__ = fail  # type: ignore[attr-defined]
     return function
 
+
+class Name(str):
+    """The name that stands for an object of Keras in ``compile`` and layers; it computes nothing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise UserError, because there is no function behind the name."""
+        raise UserError(f"{self!s} is a name for compile and layers, no function of arrays; {COMPUTED}")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        fail_for_name(f"the name {self!s}", name, (), {} if name.startswith("__") else {name: COMPUTED})
+
+
+COMPUTED = "model.evaluate(x, y) computes losses and metrics of a compiled model; scikit-learn's functions take arrays"
 
 # The arguments of optimizers and schedules that set the fields of a job, where the names differ.
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words import loss_layers
 from dsinga.nn.words.basic_layers import layer_functions
 from dsinga.nn.words.derived import function_name
-from dsinga.nn.words.keras_arguments import LOSS_NAMES, checked, missing_names
+from dsinga.nn.words.keras_arguments import LOSS_NAMES, Name, checked, missing_names, refuse_subclasses
 from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder
@@ -192,17 +192,17 @@ class Loss:
         return self.call(y_true, y_pred)  # type: ignore[attr-defined]
 
 
-def _named_loss(name: str, loss: str) -> Callable[..., str]:
+def _named_loss(name: str, loss: str) -> Callable[..., Name]:
     """Return a function that stands for Keras's class of a loss, and returns its name.
 
     Scores and probabilities are told apart by the last layer, so that ``from_logits`` has no effect.
     """
 
-    def function(from_logits: bool = False, name: str | None = None) -> str:
-        return loss
+    def function(from_logits: bool = False, name: str | None = None) -> Name:
+        return Name(loss)
 
     function.__name__ = name
-    return checked(function)
+    return refuse_subclasses(checked(function))
 
 
 _CLASSES = {
@@ -213,7 +213,7 @@ _CLASSES = {
 
 def _functions() -> Mapping[str, Any]:
     """Return the further names of this module: layers and classes of losses, and Keras's names of losses."""
-    maps: list[Any] = [_CLASSES, layer_functions, {name: name for name in losses_by_name()}]
+    maps: list[Any] = [_CLASSES, layer_functions, {name: Name(name) for name in losses_by_name()}]
     return ChainMap(*maps)
 
 

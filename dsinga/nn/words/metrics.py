@@ -14,7 +14,7 @@ from dsinga.job import LayerConf, Phase
 from dsinga.job.component import resolve
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
-from dsinga.nn.words.keras_arguments import missing_names
+from dsinga.nn.words.keras_arguments import Name, missing_names, refuse_subclasses
 from dsinga.nn.words.losses import metric_names
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import flatten
@@ -89,7 +89,7 @@ ELSEWHERE = {
     "mse": 'write "rmse", its root, or loss="mse", which is reported as the loss',
     "mean_squared_error": 'write "rmse", its root, or loss="mse", which is reported as the loss',
 }
-Metric = str | Callable[..., Any] | MetricLayer
+AnyMetric = str | Callable[..., Any] | MetricLayer
 Reported = str | MetricLayer  # a metric by its name, or a layer with settings
 
 
@@ -116,7 +116,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
     return [names, *([] for _ in outputs[1:])]
 
 
-def metric_name(metric: Metric) -> Reported:
+def metric_name(metric: AnyMetric) -> Reported:
     """Return the name of a metric in the history; a metric that is a function is registered under its own name.
 
     A layer that reports metrics is returned as it is.
@@ -151,7 +151,7 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
     """Raise UserError for a metric that is reported neither by layers of these ``kinds`` nor by a metric layer."""
     known = metric_names(kinds)
     for metric in metrics:
-        if isinstance(metric, MetricLayer) or metric in known or reporting(metric):
+        if isinstance(metric, MetricLayer) or metric in known or (metric not in ELSEWHERE and reporting(metric)):
             continue
         if metric == "accuracy" and "FunctionLoss" in kinds:  # of a loss that may be one of classes
             continue
@@ -231,7 +231,7 @@ def _by_layer(
     layers: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
         if metric not in of_loss:
-            layer = ("kAccuracy", "accuracy") if metric == "accuracy" else reporting(metric)
+            layer = reporting(metric)
             layer = TYPES["bias"] if points and metric in FIELDS else layer
             if layer:
                 layers.setdefault(layer, []).append(metric)
@@ -287,19 +287,19 @@ def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | Non
             raise UserError(f"the metric {name!r} needs {match[1]} classes, but the model has {count} outputs")
 
 
-def metric_function(name: str) -> Callable[..., str]:
+def metric_function(name: str) -> Callable[..., Name]:
     """Return a function that stands for Keras's class of a metric, and returns its name.
 
     Its arguments ``name`` and ``num_classes`` have no effect: rows of the history have the name that it returns.
     """
 
-    def metric(k: int = 5, **others: Any) -> str:
+    def metric(k: int = 5, **others: Any) -> Name:
         known = ["name", *(["num_classes"] if name == "MeanIoU" else []), *(["k"] if "{}" in NAMES[name] else [])]
         check_names(name, known, others)
-        return NAMES[name].format(k)
+        return Name(NAMES[name].format(k))
 
     metric.__name__ = metric.__qualname__ = name
-    return metric
+    return refuse_subclasses(metric)
 
 
 FUNCTIONS = {name: metric_function(name) for name in NAMES}

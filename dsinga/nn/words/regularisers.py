@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dsinga.base.arguments import check_range, unknown_name, value_text
 from dsinga.base.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf
-from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.keras_arguments import checked, missing_names
 
 
 class Penalty(NamedTuple):
@@ -56,6 +56,7 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Penalty:
 
 
 NAMES = {"l1": L1, "l2": L2, "l1_l2": l1_l2}
+OWN = "write nn.L1(0.01), nn.L2(0.01) or nn.L1L2(), or add the penalty of features in a loss that is a function"
 
 
 def penalty(regularizer: Any) -> Penalty:
@@ -64,6 +65,8 @@ def penalty(regularizer: Any) -> Penalty:
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
         if callable(regularizer):
+            if regularizer not in (L1, L2, L1L2, l1_l2):
+                raise UserError(f"the regularizer {value_text(regularizer)} is a function of your own; {OWN}")
             raise UserError(
                 f"the regularizer {value_text(regularizer)} is a function; call it: nn.{value_text(regularizer)}()"
             )
@@ -85,3 +88,6 @@ def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> Updater
         known = next((each for each in settings if fnmatchcase(name, each.match)), ParamSettingsConf(match=""))
         own.append(known.replace(match=glob.escape(name), l1=factors.l1, l2=factors.l2))
     return updater.replace(param_settings=[*own, *settings])
+
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.regularizers")

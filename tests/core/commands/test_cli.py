@@ -312,3 +312,9 @@ def test_a_disk_that_is_full_at_the_end_is_an_error(dsinga: Dsinga, folder: Path
     assert ended.returncode == 1
     assert "step20 cannot be written" in ended.stderr
     assert (folder / "work" / "metrics.jsonl").exists()
+
+
+def test_a_wrong_command_and_a_folder_of_a_job_are_answered(dsinga, tmp_path):
+    assert "No such command 'trian'; did you mean 'train'?" in dsinga("trian").stderr
+    (tmp_path / "job.conf").write_text("")
+    assert f"give the job file in it, '{tmp_path / 'job.conf'}'" in dsinga("train", str(tmp_path)).stderr

@@ -61,7 +61,7 @@ def test_a_phase_that_never_runs() -> None:
     said = complaint('extension { type: kEarlyStopping monitor: "val/loss" }')
     assert said == (
         "job.conf:3: extension kEarlyStopping: monitor: 'val/loss' would never be known: the job has no phase kVal; "
-        "give it validate_freq, and input layers in that phase"
+        "give fit validation_data=, or a job validate_freq, and input layers in that phase"
     )
     assert "give it test_freq" in complaint("", [EarlyStopping("test/loss")])
 

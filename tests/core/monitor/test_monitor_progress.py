@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import subprocess
 import sys
 
@@ -63,6 +64,15 @@ def test_a_terminal_gets_a_bar_and_tests_above_it(monkeypatch):
     assert "train " not in output
     assert "training [was] stopped\n" in output.replace("\r", "")
     assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s" in output[output.rindex("net [v1]") :]
+
+
+def test_a_narrow_terminal_shows_the_steps(monkeypatch):
+    for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    with show_progress(400, "digits", out) as progress:
+        progress.update({**NOW, **{f"metric_{number}": 0.5 for number in range(9)}})
+    assert re.search(r"digits +100/400 loss 0.25", out.getvalue())
 
 
 def test_standard_output_is_not_redirected(capsys):

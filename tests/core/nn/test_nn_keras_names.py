@@ -111,7 +111,7 @@ def test_values_are_numbers_and_arrays_as_in_keras(tmp_path: Path) -> None:
     model.fit(x, x[:, 0], progress=False)
     for call, message in (
         (lambda: float(model.optimizer.learning_rate), "is a schedule, k.*, no number"),
-        (lambda: model.optimizer.learning_rate.assign(0.1), "has no 'assign'; give fit callbacks"),
+        (lambda: model.optimizer.learning_rate.assign(0.1), "has no 'assign'; write model.optimizer.learning_rate"),
         (lambda: model.optimizer.get_config(), "has no 'get_config'; print"),
         (lambda: float(model.evaluate(x, x[:, 0])), "evaluate returns several figures: loss, .*mae"),
         (lambda: extensions.ModelCheckpoint(dirpath="a"), "no argument 'dirpath'; use filepath"),

@@ -243,7 +243,7 @@ LOSSES_AND_OPTIMIZERS = {
     "nn.Adam(amsgrad=True)": "Adam has no argument 'amsgrad'; there is none",
     "nn.SGD(lr=0.1)": "SGD has no argument 'lr'; use learning_rate",
     "nn.Adam(beta1=0.1)": "Adam has no argument 'beta1'; did you mean 'beta_1'?",
-    "setattr(model().optimizer, 'learning_rate', 0.1)": "is a schedule, not 0.1; compile the model with",
+    "setattr(model().optimizer, 'learning_rate', -0.1)": "learning_rate is -0.1; give a number of at least 0",
     "nn.SGD('fast')": "learning_rate is a number or a schedule",
     "nn.ParamSettings('*', rate=0.1)": "ParamSettings has no argument 'rate'",
     "nn.LinearMomentum(0.1, 0.9, saturation=3)": "did you mean 'saturation_step'?",

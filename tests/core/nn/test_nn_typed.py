@@ -7,6 +7,7 @@ import inspect
 import jedi
 import pytest
 
+import dsinga
 from dsinga import nn
 from dsinga.base.registry import registered
 from dsinga.job import Job
@@ -54,3 +55,24 @@ def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word
 def completed(script: jedi.Script) -> set[str]:
     """Return the names of the arguments that are offered."""
     return {name.name.removesuffix("=") for name in script.complete() if name.name.endswith("=")}
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        *((f"nn.{module}.De", "Dense") for module in ("layers", "models", "utils")),
+        *((f"{module}.Early", "EarlyStopping") for module in ("nn.callbacks", "dsinga.extensions")),
+        ("dsinga.data.open_r", "open_records"),
+        ("nn.layers.Dr", "Dropout"),
+    ],
+)
+def test_modules_complete_their_names_in_editors_and_notebooks(begin, name):
+    program = f"import dsinga\nfrom dsinga import nn\n{begin}"
+    offered = jedi.Script(program, environment=jedi.InterpreterEnvironment()).complete()
+    in_notebooks = jedi.Interpreter(begin, [{"nn": nn, "dsinga": dsinga}]).complete()
+    assert name in {found.name for found in offered} & {found.name for found in in_notebooks}
+
+
+def test_words_of_metrics_and_initialisers_complete_in_notebooks():
+    assert "AUC" in dir(nn.metrics)
+    assert "HeNormal" in dir(nn.initializers)

@@ -3,7 +3,7 @@
 import numpy as np
 
 import dsinga
-from dsinga import nn
+from dsinga import extensions, nn
 
 
 def program() -> None:
@@ -12,6 +12,11 @@ def program() -> None:
     x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)
     model.fit(x, y, epochs=1, checkpoint_freq=10, progress=False)
     model.job(x, y, skip_bad_batches=True)
+    nn.layers.Dense(2, activation="relu")
+    nn.layers.Dense(unitss=2)  # type: ignore[call-arg]
+    nn.callbacks.EarlyStopping("val_loss")
+    extensions.EarlyStoping()  # type: ignore[attr-defined]
+    model.compile(nn.optimizers.Adam(0.1), nn.losses.MeanSquaredError(), metrics=[nn.metrics.AUC()])
     model.fitt(x, y)  # type: ignore[attr-defined]
     model.fit(x, y, epoch=1)  # type: ignore[call-arg]
     model.job(x, y, checkpoint_freqq=1)  # type: ignore[call-arg]
