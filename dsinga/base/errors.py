@@ -35,6 +35,10 @@ class WorkspaceHeld(UserError):
     """Another run is writing to a workspace. The workspace is free when that run has ended."""
 
 
+class OtherRecords(UserError):
+    """The error that records are of something else than those of training; the message names the setting."""
+
+
 class TooFewWorkers(UserError):
     """A Dask cluster is too small for a run. More Dask workers help, so a run waits where some may come."""
 

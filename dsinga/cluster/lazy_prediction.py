@@ -20,6 +20,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.data.array_kinds import is_a
 from dsinga.data.missing_values import plain_array, with_nan
+from dsinga.data.own_inputs import check_apart, inputs_of
 from dsinga.job import Job, Phase, load
 from dsinga.job.enums import find_phase
 from dsinga.net.layer_classes import with_member
@@ -53,13 +54,45 @@ def predict_chunks(
     return map_chunks(x, shared, sample, "predict", layer=layer)
 
 
+class LazyArray(da.Array):
+    """A prediction as a dask array, which refuses to be written over its ``inputs``, paths and URLs.
+
+    What is made from it by Dask's functions, except ``rechunk``, is a plain dask array, which no longer knows these.
+    """
+
+    __slots__ = ()
+    inputs: tuple[str, ...] = ()
+
+    def to_zarr(self, *args: Any, **kwargs: Any) -> Any:
+        """Write to a zarr array as Dask does. Raises UserError for one that this is computed from."""
+        named: dict[str, Any] = {**kwargs, **dict(zip(("url", "component"), args, strict=False))}
+        check_apart(named.get("url"), self.inputs, named.get("component") or "")
+        return super().to_zarr(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def store(self, targets: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Write to an array as Dask does. Raises UserError for one that this is computed from."""
+        check_apart(targets, self.inputs)
+        return super().store(targets, *args, **kwargs)
+
+    def rechunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the array in other chunks, which refuses the same."""
+        return written_apart(super().rechunk(*args, **kwargs), self.inputs)  # type: ignore[no-untyped-call]
+
+
+def written_apart(array: Any, inputs: Sequence[str]) -> LazyArray:
+    """Return a dask array as one that is not written over the inputs that it is computed from."""
+    lazy = LazyArray(array.dask, array.name, array.chunks, meta=array._meta)  # type: ignore[no-untyped-call]
+    lazy.inputs = tuple(inputs)
+    return lazy
+
+
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
     """Return the dask array of ``shared.method(chunk, **arguments)`` for each chunk of records of the dask array ``x``.
 
     The method gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
     """
     empty = np.empty((0, *sample.shape[1:]), sample.dtype)
-    return x.map_blocks(
+    result = x.map_blocks(
         _compute_chunk,
         shared,
         method=method,
@@ -71,6 +104,7 @@ def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments
         new_axis=list(range(1, sample.ndim)) or None,
         meta=empty,
     )
+    return written_apart(result, inputs_of(x))
 
 
 def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, Any], empty: np.ndarray) -> np.ndarray:
@@ -85,8 +119,8 @@ def join_members(predictions: Sequence[Any]) -> Any:
     Raises UserError where predictions have that dimension already.
     """
     first = predictions[0]
-    if isinstance(first, da.Array):
-        return da.stack(predictions)
+    if isinstance(first, LazyArray):
+        return written_apart(da.stack(predictions), first.inputs)
     if MEMBER in first.dims or MEMBER in first.data_vars:
         raise UserError(
             f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "

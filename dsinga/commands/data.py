@@ -109,10 +109,12 @@ def info(source: str, data: str | None, label: str | None, message: bool) -> Non
 
 @data.command()
 @click.argument("store")
-@click.option("--data", metavar="NAME", help="Name of the array of records in a zarr group [default: guessed].")
+@click.option("--data", metavar="NAME", help="Name of an array of records in a zarr group: it is read alone.")
 @click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
 def verify(store: str, data: str | None, label: str | None) -> None:
-    """Read all of STORE, the path or URL of zarr, and say which chunks are damaged, or that none is.
+    """Read all of STORE, the path or URL of zarr or references, and say which chunks are damaged, or that none is.
+
+    Without names all arrays of a group are read.
 
     The exit status is 2 if a chunk is missing or damaged. Zarr that dsinga did not write has no checksums, nor have
     stores of earlier versions: there a changed byte goes unnoticed if its chunk can be decoded.
@@ -122,7 +124,8 @@ def verify(store: str, data: str | None, label: str | None) -> None:
 
     with show_import("verifying") as progress:
         verified = verify_store(store, data=data, label=label, progress=progress)
-    counts = f"{verified.records} records in {verified.chunks} chunks"
+    records = f"{verified.records} records" if verified.arrays < 3 else f"{verified.arrays} arrays"
+    counts = f"{records} in {verified.chunks} chunks"
     if verified.has_checksums:
         click.echo(redact(f"{store}: {counts} are intact"))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,8 +176,8 @@ def predict(
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     """Raise UserError where the job reads the store ``out``, which the command would replace."""
     from dsinga import api
-    from dsinga.base.locations import absolute
     from dsinga.data import resolve
+    from dsinga.data.own_inputs import overwritten
 
     for layer in job.net.layer:
         conf = layer.store_conf or layer.char_rnn_conf
@@ -188,13 +187,5 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
             read = resolve(conf.path, api.roots(job, data_root))
         except UserError:  # the store does not exist, so it is not out
             continue
-        if _is_within(absolute(out), read):
+        if overwritten(out, [read]):
             raise UserError(f"the job reads {out} in layer {layer.name!r}; write the feature to another store")
-
-
-def _is_within(out: str, read: str) -> bool:
-    """Return whether ``out`` is the store ``read``, or a folder around it, by whatever links."""
-    if "://" in out or "://" in read:
-        return out == read
-    out, read = os.path.realpath(out), os.path.realpath(read)
-    return out == read or read.startswith(os.path.join(out, ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -202,3 +202,18 @@ def is_number(text: str) -> bool:
         return bool(np.isfinite(float(text)))
     except ValueError:
         return False
+
+
+def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
+    """Return a dask array that reads ``replaced(array)`` in place of each array in its graph, if that is not None."""
+    layers = getattr(array.__dask_graph__(), "layers", {})
+    changed = {}
+    for key, layer in layers.items():
+        if key.startswith("original-") and len(layer) == 1:
+            (node,) = layer.values()
+            if (other := replaced(getattr(node, "value", node))) is not None:
+                changed[key] = {key: other}
+    if not changed:
+        return array
+    graph = type(array.dask)({**layers, **changed}, array.dask.dependencies)
+    return type(array)(graph, array.name, array.chunks, meta=array._meta)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import zarr
 
 from dsinga.base.advice import option
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.data.column import Column
+from dsinga.base.locations import absolute
+from dsinga.data.missing_values import as_nan, missing_values
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.zarr_column import ZarrColumn
-from dsinga.data.sources.zarr_source import open_zarr_records
+from dsinga.data.sources.zarr_source import arrays_to_verify, open_record_store
+from dsinga.data.stores.chunk_files import RegionReader
+from dsinga.data.stores.missing_chunks import MissingChunks
 from dsinga.data.stores.record_store import RecordStore, StoreColumn
+from dsinga.data.stores.reference_scales import scale_faults
+from dsinga.data.stores.store_faults import chunk_fault
+from dsinga.data.stores.store_format import MAX_BLOCK_BYTES
 
 SAMPLED_BLOCKS = 16
 MOST_FAULTS = 20  # that a message lists
@@ -142,8 +152,10 @@ class Verified(NamedTuple):
     changed bytes that can be decoded go unnoticed.
 
     Attributes:
+        records: the records, or the largest length of an array of a group without records.
         nonfinite: the numbers that are NaN or infinite, those that mean "missing" among them: training refuses these.
         missing_chunks: the chunks that are not stored, so that their numbers are the fill value.
+        arrays: the arrays that were read.
     """
 
     records: int
@@ -151,6 +163,7 @@ class Verified(NamedTuple):
     has_checksums: bool
     nonfinite: int = 0
     missing_chunks: int = 0
+    arrays: int = 1
 
 
 @public
@@ -161,50 +174,94 @@ def verify_store(
     label: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Read all records and labels of a store, in bounded memory, and check them.
+    """Read all records and labels of a store, or all arrays of another zarr group, and check them in bounded memory.
 
     In a record store every chunk is compared with its checksum. In zarr that dsinga did not write, and in stores of
     versions without checksums, it is checked that the chunks are there and can be decoded, and that records and labels
-    are equally many.
+    are equally many. Numbers may be packed (scale_factor, add_offset). Of references to files of netCDF or HDF5 it is
+    checked that these files pack their numbers alike.
 
     Args:
-        store: path or URL of a record store, or of any other zarr array or group.
-        data: name of the array of records in a zarr group, guessed by default.
+        store: path or URL of a record store, of any other zarr array or group, or of references.
+        data: name of an array of records in a zarr group: it and ``label`` are read alone.
         label: the same for the labels.
-        progress: called with the number of rows that were read and that of all, of data and labels together.
+        progress: called with the number of rows that were read and that of all, of all arrays together.
 
     Raises:
         UserError: the store cannot be opened, or parts of it are damaged: the message lists up to 20 of them.
     """
-    source = open_zarr_records(store, data, label).allowing_nonfinite()
-    total, done, chunks, nonfinite, missing = len(source) * len(source.columns), 0, 0, 0, 0
-    faults: list[str] = []
-    for column in source.columns:
-        step, read = _reader(column)
-        for start in range(0, column.length, step):
-            stop = min(start + step, column.length)
-            try:
-                rows = read(start, stop)
-                nonfinite += rows.size - int(np.isfinite(rows).sum()) if rows.dtype.kind == "f" else 0
-            except UserError as error:
-                faults.append(str(error))
-            done, chunks = done + stop - start, chunks + 1
-            if progress is not None:
-                progress(done, total)
-        missing += column.missing_chunks.count if isinstance(column, ZarrColumn) else 0
+    location = absolute(store)
+    source = open_record_store(location, data, label)
+    arrays = [] if source else [_StoredArray(array) for array in arrays_to_verify(location, data, label)]
+    reads = _reads_of_records(source) if source else [read for array in arrays for read in array.reads()]
+    total, done, nonfinite = sum(rows for rows, _ in reads), 0, 0
+    faults = [fault for array in arrays for fault in scale_faults(array.array)]
+    for rows, read in reads:
+        try:
+            numbers = read()
+            nonfinite += numbers.size - int(np.isfinite(numbers).sum()) if numbers.dtype.kind == "f" else 0
+        except UserError as error:
+            faults.append(str(error))
+        done += rows
+        if progress is not None:
+            progress(done, total)
     if faults:
-        listed = "".join(f"\n  {_short(fault, source.location)}" for fault in faults[:MOST_FAULTS])
+        listed = "".join(f"\n  {_short(fault, location)}" for fault in faults[:MOST_FAULTS])
         more = f"\n  and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         remedy = f"import it again with {option('overwrite')}, or put back a copy of these chunks"
-        raise UserError(f"{source.location}: {len(faults)} of {chunks} chunks are damaged; {remedy}:{listed}{more}")
-    return Verified(len(source), chunks, isinstance(source, RecordStore) and source.has_checksums, nonfinite, missing)
+        raise UserError(f"{location}: {len(faults)} of {len(reads)} chunks are damaged; {remedy}:{listed}{more}")
+    if source:
+        return Verified(len(source), len(reads), source.has_checksums, nonfinite, 0, len(source.columns))
+    records = max((each.array.shape or (1,))[0] for each in arrays)
+    return Verified(records, len(reads), False, nonfinite, sum(each.missing.count for each in arrays), len(arrays))
 
 
-def _reader(column: Column) -> tuple[int, Callable[[int, int], Any]]:
-    """Return the number of rows in a chunk of ``column``, and a function that reads rows."""
-    if isinstance(column, ZarrColumn):
-        return (column.array.shards or column.array.chunks)[0], column.read_rows
-    return column.chunk if isinstance(column, StoreColumn) else column.block, column.load
+def _reads_of_records(store: RecordStore) -> list[tuple[int, Callable[[], np.ndarray]]]:
+    """Return the rows of each chunk of a record store, and the function that reads it."""
+    reads: list[tuple[int, Callable[[], np.ndarray]]] = []
+    for column in store.allowing_nonfinite().columns:
+        chunk = column.chunk if isinstance(column, StoreColumn) else column.block
+        for start in range(0, column.length, chunk):
+            stop = min(start + chunk, column.length)
+            reads.append((stop - start, partial(column.load, start, stop)))
+    return reads
+
+
+class _StoredArray:
+    """An array of any zarr, which is read as it is stored, packed or not."""
+
+    def __init__(self, array: zarr.Array):
+        self.array, self.missing = array, MissingChunks(array)
+        self._reader = RegionReader(array)
+        self._missing_values: tuple[float, ...] = ()
+        with contextlib.suppress(UserError):  # of packed numbers
+            self._missing_values = missing_values(array)
+
+    def reads(self) -> list[tuple[int, Callable[[], np.ndarray]]]:
+        """Return the rows of each region that is read at once, and the function that reads it."""
+        return [
+            (each[0].stop - each[0].start if each else 1, partial(self._read, each)) for each in _regions(self.array)
+        ]
+
+    def _read(self, region: tuple[slice, ...]) -> np.ndarray:
+        try:
+            numbers = self._reader.read(region)
+        except Exception as error:  # of codecs and file systems: any class
+            raise chunk_fault(self.array, region, error) from error
+        self.missing.check(numbers, region)
+        return as_nan(numbers, self._missing_values)
+
+
+def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
+    """Yield the regions of an array that are read at once: chunks side by side, up to 256 MiB or one chunk."""
+    steps, chunks = list(array.shape), array.shards or array.chunks
+    for axis, chunk in enumerate(chunks):
+        if not axis or math.prod(steps) * array.dtype.itemsize > MAX_BLOCK_BYTES:
+            steps[axis] = chunk
+    axes = zip(array.shape, steps, strict=True)
+    yield from itertools.product(
+        *([slice(start, min(start + step, size)) for start in range(0, size, step)] for size, step in axes)
+    )
 
 
 def _short(fault: str, location: str) -> str:

@@ -19,10 +19,10 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.array_kinds import is_a, is_data_array, is_of
+from dsinga.data.array_kinds import is_a, is_data_array, is_of, with_origins
 
 ATTRIBUTES = ("_FillValue", "missing_value")
-_UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
+UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
 # What dask arrays are called, before a dash and a hash, after operations that move numbers but do not change them.
 _MOVES = {"from-zarr", "array", "getitem", "transpose", "concatenate", "stack", "reshape", "blocks", "astype"}
 logger = logging.getLogger(__name__)
@@ -39,6 +39,10 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
         UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
             Dataset :func:`check_decoded` says so, for the variables that are used.
     """
+    if is_a(value, "xarray", "Dataset") or is_data_array(value):
+        from dsinga.data.sources.xarray_files import reading_files  # which imports xarray
+
+        value = reading_files(value)
     if is_a(value, "xarray", "Dataset"):
         return decoded_dataset(value)
     if is_data_array(value):
@@ -89,7 +93,7 @@ def missing_values(array: Any) -> tuple[float, ...]:
     is_of_xarray = "_ARRAY_DIMENSIONS" in attributes and getattr(metadata, "zarr_format", None) == 2
     if is_of_xarray and array.fill_value not in (None, 0):  # 0 is what zarr puts where nobody has set one
         values.setdefault("_FillValue", array.fill_value)
-    packed = [name for name, plain in _UNPACKED.items() if np.any(attributes.get(name, plain) != plain)]
+    packed = [name for name, plain in UNPACKED.items() if np.any(attributes.get(name, plain) != plain)]
     if array.dtype.kind in "iu":
         packed += values
     if packed:
@@ -160,23 +164,31 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
     """
     if _is_masked_array(array._meta):
         array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
+    origins: list[Any] = []
+
+    def checked(value: Any) -> Any:
+        if type(value).__module__.startswith("xarray."):
+            from dsinga.data.sources.xarray_files import checked_array  # which imports xarray
+
+            return checked_array(value, name)
+        if not hasattr(value, "attrs") or not isinstance(getattr(value, "dtype", None), np.dtype):
+            return None
+        origins.append(value)
+        if not is_of(value, "zarr", "Array"):
+            return None
+        from dsinga.data.stores.missing_chunks import CheckedArray  # which other arrays do not need
+
+        return CheckedArray(value, is_label)
+
+    array = with_origins(array, checked)
     layers = getattr(array.__dask_graph__(), "layers", {})
-    origins = {key: value for key, layer in layers.items() if (value := _array_of(key, layer)) is not None}
     if not origins:
         return array
-    from dsinga.data.stores.missing_chunks import CheckedArray
-
-    checked = {
-        key: {key: CheckedArray(each, is_label)} for key, each in origins.items() if is_of(each, "zarr", "Array")
-    }
-    graph = type(array.dask)({**layers, **checked}, array.dask.dependencies)
-    array = type(array)(graph, array.name, array.chunks, meta=array._meta)
-    reads = {key.removeprefix("original-") for key in origins}
-    if all(key in origins or key in reads or _is_move(key) for key in layers):
-        each = [_named(missing_values, origin, name) for origin in origins.values()]
+    if all(key.startswith("original-") or f"original-{key}" in layers or _is_move(key) for key in layers):
+        each = [_named(missing_values, origin, name) for origin in origins]
         values = tuple(dict.fromkeys(itertools.chain(*each)))
         return array.map_blocks(as_nan, values, meta=array._meta) if values else array
-    for origin in origins.values():
+    for origin in origins:
         with contextlib.suppress(UserError):  # of packed numbers, which it unpacks
             if values := missing_values(origin):
                 logger.warning(
@@ -185,15 +197,6 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
                     values_text(values),
                 )
     return array
-
-
-def _array_of(key: str, layer: Any) -> Any:
-    """Return the array with attributes held by a layer of a Dask graph; None for another layer."""
-    if not key.startswith("original-") or len(layer) != 1:
-        return None
-    (node,) = layer.values()
-    value = getattr(node, "value", node)
-    return value if hasattr(value, "attrs") and isinstance(getattr(value, "dtype", None), np.dtype) else None
 
 
 def _is_move(key: str) -> bool:
@@ -214,7 +217,7 @@ def decoded_dataset(dataset: Any) -> Any:
 
 def _decoded_variable(variable: Any, name: Any, indexes: Any) -> Any:
     """Return an xarray variable with NaN in place of missing values; the same variable if it has none."""
-    if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *_UNPACKED} & variable.attrs.keys():
+    if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *UNPACKED} & variable.attrs.keys():
         return variable
     values = _named(missing_values, variable, name)
     if not values:

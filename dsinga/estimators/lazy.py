@@ -145,7 +145,11 @@ class _XarrayWrap:
         import xarray
 
         dims = (self.dim, "output", name) if array.ndim > 2 else (self.dim, name)[: array.ndim]
-        return xarray.DataArray(array, dims=dims, coords=self.coords)
+        if not is_dask_collection(array):
+            return xarray.DataArray(array, dims=dims, coords=self.coords)
+        from dsinga.addons.fields.prediction.predicted_dataset import lazy_array
+
+        return lazy_array(array, dims, self.coords)
 
 
 def as_result(data: Any, result: np.ndarray, name: str) -> Any:

@@ -224,7 +224,7 @@ class EstimatorRecords(BaseEstimator, ABC):
                 raise ValueError(f"X has {array.ndim} axes; give a table of records (n, columns)")
             _check_n_features(self, array, reset=first)
             return array
-        names = getattr(self, "feature_names_in_", ())
+        X, names = with_nan(X, "X"), getattr(self, "feature_names_in_", ())
         if not first and len(names) and getattr(X, "dtype", np.asarray(X).dtype).kind not in "biuf":
             raise UserError(
                 f"X is a {type(X).__name__}, but {type(self).__name__} was fitted to a data frame; give a data frame "
@@ -278,6 +278,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         records = TrainingSet(*self._validate(X, y, first, classes))
         if sample_weight is None:
             return records
+        sample_weight = with_nan(sample_weight, "sample_weight")
         weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
         return records._replace(weights=weights)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 from dsinga.base.errors import UserError
@@ -47,6 +49,44 @@ def test_chunks_that_are_not_stored_are_said_or_refused(
     assert f"{path}: chunk 2.0 of 'filled.zarr' is not stored, so its numbers are the fill value 7.0" in caplog.text
     with pytest.raises(UserError, match=r"^[^ ]*none.zarr: chunk 2.0 of 'none.zarr' is missing; write the array again"):
         act(written(tmp_path / "none.zarr", missing=True, fill=None))
+
+
+GIVEN: dict[str, Callable[[str], Any]] = {
+    "zarr.Array": lambda path: zarr.open_group(path, mode="r")["x"],
+    "da.from_zarr": lambda path: da.from_zarr(zarr.open_group(path, mode="r")["x"]),  # type: ignore[arg-type]
+    "open_zarr": lambda path: xr.open_zarr(path).x,
+    "lazy": lambda path: xr.open_zarr(path, chunks=None).x,
+    "data": lambda path: xr.open_zarr(path).x.data,
+}
+ACTS: dict[str, Callable[[Any], Any]] = {
+    "fit": lambda x: Classifier(epochs=1).fit(x, Y),
+    "strong": lambda x: Classifier(epochs=1, preset="strong").fit(x, Y),
+    "predict": lambda x: np.asarray(Classifier(epochs=1).fit(X, Y).predict(x)),
+    "validation": lambda x: Classifier(epochs=1).fit(X, Y, validation_data=(x, Y)),
+    "targets": lambda x: Regressor(epochs=1).fit(X, x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("what", ["dtype", "chunks", pytest.param("gone", marks=pytest.mark.ci), "scale_factor"])
+def test_metadata_older_than_arrays_are_refused(what: str, act: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "d.zarr")
+    xr.Dataset({"x": (("row", "k"), X)}).to_zarr(path, zarr_format=2, encoding={"x": {"chunks": (8, 3)}})
+    group = zarr.open_group(path, mode="a", use_consolidated=False)
+    if what == "gone":
+        del group["x"]
+    elif what == "scale_factor":
+        group["x"].attrs[what] = 2.0
+    else:
+        facts: dict[str, Any] = {
+            "dtype": "f8" if what == "dtype" else "f4",
+            "chunks": (5 if what == "chunks" else 8, 3),
+        }
+        group.create_array("x", shape=X.shape, overwrite=True, attributes=dict(group["x"].attrs), **facts)
+    for given in GIVEN.values():
+        with pytest.raises(UserError, match="consolidate them again: zarr.consolidate_metadata"):
+            ACTS[act](given(path))
 
 
 def test_estimators_read_large_arrays_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

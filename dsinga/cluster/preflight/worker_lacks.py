@@ -74,6 +74,10 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
         if trouble:
             remedy = "put the records where every worker finds them by the same path or URL"
             what = trouble.removeprefix(f"{location}: ").removeprefix(f"{location} is damaged: ")
+            here = versions().get("zarr")
+            if packages.get("zarr", here) != here:  # whose objects other releases may not load
+                what = f"{what} (it has zarr {packages['zarr']}, the driver {here})"
+                remedy = "install the driver's zarr there, or give the path of the records in place of objects of zarr"
             yield Lack(f"cannot read {location}: {what}", remedy)
 
 

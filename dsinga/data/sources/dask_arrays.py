@@ -36,7 +36,6 @@ from dsinga.data.sources.arrays import (
     convert,
 )
 from dsinga.data.stores.chunk_files import axis_parts
-from dsinga.data.stores.store_faults import check_array
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 
 
@@ -71,7 +70,6 @@ def in_chunks(array: Any) -> Any:
         return array
     import dask.array as da
 
-    check_array(array)
     rows = block_rows(array.shape[0], math.prod(array.shape[1:]) * array.dtype.itemsize, array.chunks[0])
     return da.from_zarr(array, chunks=(rows, *array.shape[1:]))
 

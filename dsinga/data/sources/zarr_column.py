@@ -94,7 +94,7 @@ class ZarrColumn(Column):
             ) from redacted_cause(error, self.location)
         if self._version is not None:
             self._version.check()
-        self.missing_chunks.check(rows, (start, *(first for first, _ in self.ranges or ())))
+        self.missing_chunks.check(rows, (slice(start, stop), *self.index))
         self.warn_of_rounding(rows)
         try:
             return (as_labels if self.is_label else as_records)(as_nan(rows, self.missing_values))

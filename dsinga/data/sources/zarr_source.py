@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options, arr
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.stores.chunk_files import local_folder, location_of
 from dsinga.data.stores.record_store import RecordStore, stored_bytes
-from dsinga.data.stores.store_faults import check_array, check_extent, check_group, unreadable
+from dsinga.data.stores.store_faults import check_array, check_extent, check_group, metadata_remedy, unreadable
 
 
 class ZarrSource(RecordSource):
@@ -52,19 +53,10 @@ class ZarrSource(RecordSource):
     ):
         location = absolute(location)
         node = open_zarr(location)
-        if isinstance(node, zarr.Group):
-            records, labels = find_arrays(node, location, data, label)
-        elif data or label:
-            raise UserError(f"{location} is an array, not a group with arrays of the names in data: and label:")
-        else:
-            records, labels = node, None
-        arrays = [array for array in (records, labels) if array is not None]
-        if isinstance(node, zarr.Group):
-            check_group(node, arrays)
-        else:
-            check_extent(records)
-        for array in arrays:
-            _check_encoding(array, location)
+        records, labels = _records_and_labels(node, location, data, label)
+        for array in (records, labels):
+            if array is not None:
+                _check_encoding(array, location)
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)
@@ -96,6 +88,20 @@ class ZarrSource(RecordSource):
         return facts
 
 
+def open_record_store(location: str, data: str | None, label: str | None) -> Any:
+    """Return the record store at ``location``; None for other zarr, and where ``data`` or ``label`` name other arrays.
+
+    Label "" leaves its labels out. Raises UserError where it cannot be opened.
+    """
+    if data not in (None, "", "data") or label not in (None, "", "labels"):
+        return None
+    node = open_zarr(location)
+    if not isinstance(node, zarr.Group) or not _is_record_store(node):
+        return None
+    store = RecordStore(location)
+    return store if label != "" else store.without_labels()
+
+
 def open_zarr_records(
     location: str | os.PathLike[str], data: str | None = None, label: str | None = None
 ) -> RecordSource:
@@ -105,12 +111,46 @@ def open_zarr_records(
     "labels"; label "" leaves its labels out. Raises UserError as the classes do.
     """
     location = absolute(location)
-    if data in (None, "", "data") and label in (None, "", "labels"):
-        node = open_zarr(location)
-        if isinstance(node, zarr.Group) and _is_record_store(node):
-            store = RecordStore(location)
-            return store if label != "" else store.without_labels()
-    return ZarrSource(location, data or None, label)
+    store: RecordSource | None = open_record_store(location, data, label)
+    return ZarrSource(location, data or None, label) if store is None else store
+
+
+def arrays_to_verify(location: str, data: str | None, label: str | None) -> list[zarr.Array]:
+    """Return the arrays of the names ``data`` and ``label``; without names all arrays of a group and its subgroups.
+
+    Raises UserError where there are none, they are older than their store, or records and labels are not equally many.
+    """
+    node = open_zarr(location)
+    every = list(_all_arrays(node)[0].values()) if isinstance(node, zarr.Group) and data is label is None else []
+    pair: list[zarr.Array] = []
+    with contextlib.suppress(*([UserError] if every else [])):  # of variables that are no records, or are stale
+        pair = [each for each in _records_and_labels(node, location, data, label) if each is not None]
+    if len({each.shape[:1] for each in pair}) > 1:
+        names, lengths = [each.path for each in pair], [each.shape[0] for each in pair]
+        raise UserError(
+            f"{location} has {lengths[0]} records in {names[0]!r}, but {lengths[1]} labels in {names[1]!r}; give one "
+            "label, or one row of labels, for each record"
+        )
+    arrays = every or pair
+    if every:
+        check_group(node, every)  # type: ignore[arg-type]
+    for array in arrays:
+        _check_attributes_of(array, location)
+    return arrays
+
+
+def _records_and_labels(
+    node: zarr.Array | zarr.Group, location: str, data: str | None, label: str | None
+) -> tuple[zarr.Array, zarr.Array | None]:
+    """Return the array of records and the array of labels, or None. Raises UserError where metadata are wrong."""
+    if isinstance(node, zarr.Group):
+        records, labels = find_arrays(node, location, data, label)
+        check_group(node, [records] if labels is None else [records, labels])
+        return records, labels
+    if data or label:
+        raise UserError(f"{location} is an array, not a group with arrays of the names in data: and label:")
+    check_extent(node)
+    return node, None
 
 
 def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
@@ -169,12 +209,7 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
     """Raise UserError where attributes define packed numbers, or an integer that means "missing"."""
-    try:
-        _check_attributes(array)
-    except TypeError as error:
-        raise UserError(
-            f"{location}: {array.path or 'the array'!r} cannot be opened ({error}); write it again"
-        ) from None
+    _check_attributes_of(array, location)
     try:
         missing_values(array)
     except UserError as error:
@@ -182,6 +217,16 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
         raise UserError(
             f"{location}: {name!r} has {error}; open it with xarray and give that: xarray.open_zarr({location!r}), or "
             "name another array"
+        ) from None
+
+
+def _check_attributes_of(array: zarr.Array, location: str) -> None:
+    """Raise UserError where the attributes of an array are not a JSON object."""
+    try:
+        _check_attributes(array)
+    except TypeError as error:
+        raise UserError(
+            f"{location}: {array.path or 'the array'!r} cannot be opened ({error}); write it again"
         ) from None
 
 
@@ -207,7 +252,7 @@ def open_zarr(location: str) -> zarr.Array | zarr.Group:
         raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
     remedy = f"import it into a store with: dsinga data import KIND {location} DESTINATION"
     if fault and exists(join(location, "zarr.json")):
-        remedy = "see whether its zarr.json can be read, else delete it and make it again"
+        remedy = metadata_remedy(location) or "see whether its zarr.json can be read, else delete it and make it again"
     raise UserError(f"{location} is no zarr array or group that can be opened{fault}; {remedy}")
 
 
@@ -295,7 +340,8 @@ def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
     try:
         members = dict(group.members(max_depth=None))
     except Exception as error:  # of metadata that are damaged, and of file systems: any class
-        return {}, f" ({type(error).__name__}: {error!s:.200})"
+        equal = "; write arrays in equal chunks" if "rectilinear" in str(error).lower() else ""
+        return {}, f" ({type(error).__name__}: {error!s:.200}{equal})"
     return {name: member for name, member in sorted(members.items()) if isinstance(member, zarr.Array)}, ""
 
 

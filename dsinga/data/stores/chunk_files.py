@@ -218,7 +218,11 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
 
 def location_of(array: zarr.Array) -> str:
     """Return the path or URL of the store of an array."""
-    store = array.store
+    return location_of_store(array.store)
+
+
+def location_of_store(store: Any) -> str:
+    """Return the path or URL of a store of zarr."""
     if isinstance(store, ReadingStore):
         return store.location
     if isinstance(store, FsspecStore):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import zarr
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
@@ -19,15 +22,17 @@ from dsinga.base.redaction import redact
 from dsinga.data.filesystem import exists, is_file, is_references
 from dsinga.data.stores.checked_files import ReadingStore
 from dsinga.data.stores.chunk_files import axis_parts, location_of
+from dsinga.data.stores.store_faults import check_array
 
 logger = logging.getLogger(__name__)
 
 
 class MissingChunks:
-    """Finds the chunks of an array that are not stored, when rows of only the fill value were read.
+    """Finds the chunks of an array that are not stored, when numbers of only the fill value were read.
 
     Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
-    is refused where the array has no fill value, and where something else than a file is in its place.
+    is refused where the array has no fill value, and where something else than a file is in its place. A chunk of a
+    shard is missing where the index of the shard says so.
 
     Args:
         array: the array.
@@ -37,43 +42,81 @@ class MissingChunks:
     def __init__(self, array: zarr.Array, is_label: bool = False):
         self._array = array
         self._level = logging.INFO if is_label else logging.WARNING
-        self._chunks = array.shards or array.chunks
-        self.count = 0  # of missing chunks that were found
+        self._lacks: dict[str, np.ndarray | None] = {}  # by the keys of stored objects, the chunks that a shard lacks
+        self._missing: set[str] = set()  # the chunks that were found
 
-    def check(self, rows: np.ndarray, starts: Sequence[int]) -> None:
-        """Raise UserError if a chunk of ``rows`` is missing where the array must have it; log other missing chunks.
+    @property
+    def count(self) -> int:
+        """The number of missing chunks that were found."""
+        return len(self._missing)
 
-        ``starts`` has the first row, and the first point along each axis; 0 by default.
+    def check(self, numbers: np.ndarray, points: Sequence[slice | np.ndarray]) -> None:
+        """Raise UserError if a chunk of ``numbers`` is missing where the array must have it; log other missing chunks.
+
+        ``points`` are those of the first axes, as slices with a start and a stop, or one by one; all of the others.
         """
-        if rows.dtype.kind not in "biuf":
+        if numbers.dtype.kind not in "biuf":
             return
         fill = self._array.fill_value
-        fill = rows.dtype.type(0 if fill is None else fill)
-        starts = [*starts, *[0] * (rows.ndim - len(starts))]
-        axes = [
-            axis_parts(slice(start, start + size), range(0, start + size, chunk))
-            for start, size, chunk in zip(starts, rows.shape, self._chunks, strict=True)
-        ]
-        for part in itertools.product(*axes):
-            numbers = rows[tuple(axis.place for axis in part)]
-            if numbers.size and _is_equal(numbers.flat[0], fill) and _is_equal(numbers, fill).all():
-                self._check_chunk(tuple(axis.number for axis in part))
+        fill = numbers.dtype.type(0 if fill is None else fill)
+        every = [*points, *(slice(0, size) for size in numbers.shape[len(points) :])]
+        for part in itertools.product(*map(_runs, every, self._array.chunks)):
+            run = numbers[tuple(place for _, place in part)]
+            if run.size and _is_equal(run.flat[0], fill) and _is_equal(run, fill).all():
+                self.check_chunk(tuple(number for number, _ in part))
 
-    def _check_chunk(self, index: tuple[int, ...]) -> None:
+    def check_chunk(self, index: tuple[int, ...]) -> None:
+        """Raise UserError, or log, if the chunk with these numbers along each axis is missing."""
         array, location = self._array, location_of(self._array)
-        key = join(array.path, array.metadata.encode_chunk_key(index))
-        has_path = isinstance(array.store, (LocalStore, ReadingStore)) and not is_references(location)
-        if is_file(join(location, key)) if has_path else sync(array.store.exists(key)):
-            return
+        sizes = [big // small for big, small in zip(array.shards or array.chunks, array.chunks, strict=True)]
+        stored = tuple(number // size for number, size in zip(index, sizes, strict=True))
+        key = join(array.path, array.metadata.encode_chunk_key(stored))
         what = f"{redact(location)}: chunk {key} of {array.path or os.path.basename(location)!r}"
         remedy = "write the array again, or put the chunk back"
-        if has_path and exists(join(location, key)):
-            raise UserError(f"{what} is not a file; {remedy}")
+        if key not in self._lacks and key not in self._missing:
+            has_path = isinstance(array.store, (LocalStore, ReadingStore)) and not is_references(location)
+            if is_file(join(location, key)) if has_path else sync(array.store.exists(key)):
+                self._lacks[key] = None if array.shards is None else _lacking(array, key, sizes)
+            elif has_path and exists(join(location, key)):
+                raise UserError(f"{what} is not a file; {remedy}")
+        if key in self._lacks:
+            lacks = self._lacks[key]
+            inner = tuple(number % size for number, size in zip(index, sizes, strict=True))
+            if lacks is None or not lacks[inner]:
+                return
+            key = f"{key} {inner}"
+            what = what.replace(": chunk ", f": chunk {inner} of the shard ", 1)
         if array.fill_value is None:
             raise UserError(f"{what} is missing; {remedy}")
-        self.count += 1
+        self._missing.add(key)
         if self.count == 1:
             logger.log(self._level, f"{what} is not stored, so its numbers are the fill value {array.fill_value}")
+
+
+def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
+    """Return the chunk, and the places among points of an axis, of each run of points that lie in one chunk."""
+    if isinstance(points, slice):
+        return [(part.number, part.place) for part in axis_parts(points, range(0, points.stop, chunk))]
+    numbers = points // chunk
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return [(int(numbers[low]), slice(low, high)) for low, high in itertools.pairwise(ends) if low < high]
+
+
+def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
+    """Return which chunks a shard lacks, by its index; None for an index in a code of its own."""
+    sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
+    codecs = [codec.to_dict() for codec in sharding.index_codecs]
+    is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
+    if not is_plain or [codec["name"] for codec in codecs] not in (["bytes"], ["bytes", "crc32c"]):
+        return None
+    entries = 16 * math.prod(sizes)
+    size = entries + 4 * (len(codecs) - 1)
+    is_first = sharding.index_location.value == "start"
+    part = RangeByteRequest(0, size) if is_first else SuffixByteRequest(size)
+    index: Any = sync(array.store.get(key, default_buffer_prototype(), part))
+    numbers = np.frombuffer(index.to_bytes()[:entries], "<u8").reshape(*sizes, 2)
+    lacks: np.ndarray = (numbers == np.iinfo(np.uint64).max).all(axis=-1)
+    return lacks
 
 
 def _is_equal(numbers: Any, fill: Any) -> Any:
@@ -82,9 +125,13 @@ def _is_equal(numbers: Any, fill: Any) -> Any:
 
 
 class CheckedArray:
-    """A zarr array that reports missing chunks by :class:`MissingChunks` when Dask reads it in the tasks of a graph."""
+    """A zarr array that reports missing chunks by :class:`MissingChunks` when Dask reads it in the tasks of a graph.
+
+    Raises UserError where the metadata in ``array`` are older than those in its store.
+    """
 
     def __init__(self, array: zarr.Array, is_label: bool = False):
+        check_array(array)
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
         self._array, self._missing = array, MissingChunks(array, is_label)
 
@@ -98,5 +145,5 @@ class CheckedArray:
             boxes.append(slice(int(low), int(high) + 1))
             inner.append(slice(None, None, part.step) if isinstance(part, slice) else points - low)
         numbers = np.asarray(self._array[tuple(boxes)])
-        self._missing.check(numbers, [box.start for box in boxes])
+        self._missing.check(numbers, boxes)
         return numbers[tuple(inner)]

@@ -15,9 +15,10 @@ import zarr
 
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
+from dsinga.base.locations import file_system, is_url, join
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
+from dsinga.base.regular_files import parse_json, read_json
 from dsinga.data.filesystem import exists, has_zarr_metadata, import_command, is_file, zarr_store
 from dsinga.data.stores.chunk_files import RegionReader, axis_parts, local_folder, location_of
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS, from_text, metadata_checksum
@@ -29,6 +30,23 @@ _said: set[str] = set()  # locations of stores without checksums, of which the l
 def damaged(location: str, fault: str) -> UserError:
     """Return the error for a record store that is damaged."""
     return UserError(f"{location} is damaged: {fault}; import it again with {option('overwrite')}")
+
+
+def metadata_remedy(location: str, name: str = "") -> str:
+    """Return what to do about a zarr.json that zarr cannot open; "" where it is no metadata of zarr's third format."""
+    try:
+        if is_url(location):
+            filesystem, path = file_system(join(location, name))
+            content = parse_json(filesystem.cat_file(f"{path}/zarr.json"))
+        else:
+            content = read_json(os.path.join(location, name, "zarr.json"))
+        if content["zarr_format"] != 3:
+            return ""
+    except Exception:  # of file systems: any class; of JSON and its types
+        return ""
+    if content.get("node_type") == "array" and content.get("chunk_grid", {}).get("name") == "rectilinear":
+        return "its chunks have various sizes (rectilinear), which dsinga does not read; write it in equal chunks"
+    return f"its zarr.json names what zarr {zarr.__version__} cannot read; install a newer zarr, or what it names"
 
 
 def unreadable(location: str, what: str, error: Exception) -> UserError:
@@ -45,9 +63,10 @@ def zarr_group(location: str) -> zarr.Group | None:
         return None
     except Exception as error:  # metadata that are no JSON or have other types, and faults of disks and servers
         fault = unreadable(location, "zarr.json", error)
-        raise UserError(
-            f"{fault}; see whether it can be reached, else delete this store and import it again"
-        ) from redacted_cause(error, location)
+        remedy = (
+            metadata_remedy(location) or "see whether it can be reached, else delete this store and import it again"
+        )
+        raise UserError(f"{fault}; {remedy}") from redacted_cause(error, location)
 
 
 def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
@@ -174,22 +193,24 @@ MOST_REQUESTS = 16  # for metadata, at once
 CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
 
 
-def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
+def check_group(group: zarr.Group | None, arrays: Iterable[zarr.Array]) -> None:
     """Raise UserError where a group's consolidated metadata differ from its store, or array metadata from chunks.
 
     They do where an array was written again, or its attributes were set, after the group was consolidated.
 
     Args:
-        group: the group.
+        group: the group, None where it is not known.
         arrays: the arrays of it that are read.
     """
     arrays = list(arrays)
-    if arrays and group.metadata.consolidated_metadata is not None:
+    known = group if group is not None and group.metadata.consolidated_metadata is not None else None
+    if arrays and (known is not None or group is None or local_folder(arrays[0]) is not None):
         with ThreadPoolExecutor(MOST_REQUESTS) as pool:
             list(pool.map(check_array, arrays))
+    if arrays and known is not None:
         location = location_of(arrays[0])
         later = [
-            name for name in member_names(location) if name not in group and has_zarr_metadata(join(location, name))
+            name for name in member_names(location) if name not in known and has_zarr_metadata(join(location, name))
         ]
         if later:
             text = (
@@ -200,8 +221,20 @@ def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
         check_extent(array)
 
 
+def check_equal_chunks(array: zarr.Array) -> None:
+    """Raise UserError for an array whose chunks have various sizes, which newer releases of zarr read."""
+    try:
+        _ = array.chunks
+    except NotImplementedError:
+        raise UserError(
+            f"{location_of(array)}: the chunks of {array.path!r} have various sizes (rectilinear), which dsinga does "
+            "not read; write it in equal chunks"
+        ) from None
+
+
 def check_array(array: zarr.Array) -> None:
     """Raise UserError where an opened array has other metadata than its store, as by stale consolidated metadata."""
+    check_equal_chunks(array)
     options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
     try:
         stored = zarr.open_array(mode="r", **options)
@@ -232,6 +265,7 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
     """Raise UserError for an impossible shape, or for a local array with a chunk outside its shape."""
+    check_equal_chunks(array)
     folder, chunks = local_folder(array), array.shards or array.chunks
     if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):
         raise UserError(

@@ -15,7 +15,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.api.engines import find_runner
-from dsinga.base.errors import UserError
+from dsinga.base.errors import OtherRecords, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path, is_table
@@ -84,7 +84,8 @@ class Predictable(ModelParams):
         except UserError as error:
             self.record_shapes, self._kept = before_fault, KeptNets()
             rows = {name: shape[1:] for name, shape in shapes.items()}
-            if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
+            fault = wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows)
+            if fault and not isinstance(error, OtherRecords):
                 raise UserError(fault) from error
             raise
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dask.config
 import pytest
+import zarr
 from distributed import Client, LocalCluster, Status
 
 from dsinga import RunError, UserError, build_net, evaluate, train
@@ -188,6 +189,14 @@ def test_an_older_dask_is_refused_with_the_version_to_install():
     assert lack.predicate == "has dask 2026.7.1, distributed 2025.12.0"
     assert f"dsinga needs {OLDEST_DASK} or newer: install dask {dask.__version__}, distributed " in lack.remedy
     assert "client.get_versions(check=True)" in lack.remedy
+
+
+def test_records_that_another_zarr_cannot_load_name_the_versions():
+    packages = {**worker_lacks.versions(), "zarr": "3.0.8"}
+    stores = {"x.zarr": "AttributeError: no 'chunk_grid'"}
+    (lack,) = find_lacks({**REPORT, "packages": packages, "dsinga": __version__, "stores": stores}, {})
+    assert f"no 'chunk_grid' (it has zarr 3.0.8, the driver {zarr.__version__})" in lack.predicate
+    assert "give the path of the records" in lack.remedy
 
 
 def test_a_missing_dependency_is_named():

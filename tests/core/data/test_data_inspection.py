@@ -148,7 +148,7 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
     assert verify_store(tmp_path / "own")[:3] == (30, 30, False)
     for number in range(30):
         (tmp_path / f"own/x/c/{number}/0").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"(?s)30 of 30 chunks are damaged.*rows 0 to 0 of 'x' .*and 10 more"):
+    with pytest.raises(UserError, match=r"(?s)30 of 30 chunks are damaged.*chunk x/c/0/0 cannot be read .*and 10 more"):
         verify_store(tmp_path / "own")
     assert array.shape == (30, 1 << 18)
 

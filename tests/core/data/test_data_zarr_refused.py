@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 from dsinga.base.errors import UserError
-from dsinga.data import open_records, open_store
+from dsinga.data import open_records, open_store, verify_store
 from tests.core.data.test_data_zarr import LABELS, ZEROS, write_group
 
 STRINGS = np.array(["a", "bb", "c", "d"], np.dtypes.StringDType())
@@ -153,3 +153,19 @@ def test_attributes_that_are_no_object(tmp_path: Path, attributes: Any, node: st
         UserError, match=r"be opened .*(its attributes are|Expected dict)|can be listed \((Type|Value)Error"
     ):
         open_records(tmp_path / "g.zarr")
+
+
+@pytest.mark.parametrize("name", ["rectilinear", "hexagonal"])
+def test_metadata_that_this_zarr_cannot_read_are_not_to_be_deleted(name: str, tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "g/x", data=np.ones((6, 3), np.float32))
+    file = tmp_path / "g/x/zarr.json"
+    metadata = json.loads(file.read_text())
+    metadata["chunk_grid"] = {"name": name, "configuration": {"kind": "inline", "chunk_shapes": [[1, 2, 3], [3]]}}
+    file.write_text(json.dumps(metadata))
+    text = (
+        "write it in equal chunks" if name == "rectilinear" else "its zarr.json names what zarr .* cannot read; insta"
+    )
+    for call in (open_records, verify_store):
+        with pytest.raises(UserError, match=text) as refused:
+            call(tmp_path / "g/x")
+        assert "delete" not in str(refused.value)

@@ -267,8 +267,8 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
     if not isinstance(array, zarr.Array) or array.ndim != len(dims):
         kind = f"{array.ndim} dimensions" if isinstance(array, zarr.Array) else "no array"
         raise UserError(f"{where} has {kind}, but the OME metadata name {len(dims)} axes ({', '.join(dims)})")
-    check_extent(array, MOST_POINTS)
     check_group(image.group, [array])
+    check_extent(array, MOST_POINTS)
     return lazy_variable(array, dims)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ from dsinga.addons.fields.records.coordinate_extrapolation import related_at
 from dsinga.addons.fields.records.dataset import BOUNDS, MAPPING
 from dsinga.addons.fields.records.layout import LEAD, VALID_TIME
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
-from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
+from dsinga.cluster.lazy_prediction import written_apart
+from dsinga.data.own_inputs import check_apart, inputs_of
 
 SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from, or several
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
@@ -72,11 +71,21 @@ def _lazy(
     numbers = windows.numbers[0] if windows.numbers else None
     if (climatology := windows.definition.climatology) and numbers != CLASS:
         dataset = with_climatology(dataset, list(variables), climatology, LEAD, VALID_TIME, numbers)
-    if (source := windows.dataset.encoding.get(SOURCE)) is not None:
-        dataset.encoding[SOURCE] = source
-        for variable in dataset.data_vars.values():
-            variable.encoding[SOURCE] = source
+    read = [*sources(windows.dataset.encoding)]
+    for variable in windows.dataset.data_vars.values():
+        read += inputs_of(variable.variable._data)
+    for each in (dataset, *dataset.data_vars.values()) if read else ():
+        each.encoding[SOURCE] = tuple(dict.fromkeys(read))
+        if isinstance(each, xarray.DataArray) and isinstance(each.variable._data, da.Array):
+            each.variable._data = written_apart(each.variable._data, read)  # type: ignore[assignment]
     return dataset
+
+
+def lazy_array(array: Any, dims: Sequence[str], coordinates: Mapping[Any, Any]) -> Any:
+    """Return a predicted dask array as a DataArray that refuses to overwrite what it is computed from."""
+    result = LazyDataArray(array, dims=dims, coords=coordinates)
+    result.encoding[SOURCE] = array.inputs
+    return result
 
 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
@@ -190,6 +199,12 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
     return coordinates
 
 
+def sources(encoding: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the paths and URLs from which a Dataset was opened, by its encoding."""
+    source = encoding.get(SOURCE) or ()
+    return (source,) if isinstance(source, str) else tuple(source)
+
+
 class _WrittenApart:
     """The writing of a Dataset and of its variables, which refuse the path that they are read from."""
 
@@ -197,12 +212,13 @@ class _WrittenApart:
 
     def to_zarr(self: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, store)
+        group = kwargs.get("group", args[3] if len(args) > 3 else None)
+        check_apart(store, sources(self.encoding), group or "")
         return super().to_zarr(store, *args, **kwargs)  # type: ignore[misc]
 
     def to_netcdf(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, path)
+        check_apart(path, sources(self.encoding))
         return super().to_netcdf(path, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -244,21 +260,3 @@ class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped
         if SOURCE in self.encoding:
             dataset.encoding[SOURCE] = self.encoding[SOURCE]
         return dataset
-
-
-def _check_apart(encoding: Mapping[Any, Any], destination: Any) -> None:
-    """Raise UserError where a prediction of this encoding would be written to its own input."""
-    sources = encoding.get(SOURCE) or ()
-    if not isinstance(destination, (str, os.PathLike)):
-        return
-    written = _real(os.fspath(destination))
-    for source in (sources,) if isinstance(sources, str) else sources:
-        if _real(source) == written:
-            raise UserError(
-                f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
-                "another path"
-            )
-
-
-def _real(path: str) -> str:
-    return path if is_url(path) else os.path.realpath(path)

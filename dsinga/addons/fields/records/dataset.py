@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import zarr
 
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.coordinates import check_increasing
@@ -28,7 +27,6 @@ from dsinga.data.array_kinds import is_a, is_data_array, is_path, label_text
 from dsinga.data.filesystem import has_zarr_metadata, zarr_store
 from dsinga.data.missing_values import decoded_dataset
 from dsinga.data.sources.xarray_objects import missing_name
-from dsinga.data.stores.store_faults import check_group
 
 OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
@@ -44,9 +42,9 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
         path = os.fspath(source)
         path = path if is_url(path) else os.path.abspath(path)
     dataset = _given(source) if path is None else open_path(path)
-    from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+    from dsinga.data.sources.xarray_files import reading_files  # which imports xarray
 
-    dataset = backend_arrays.reading_files(dataset)
+    dataset = reading_files(dataset)
     names = (*definition.inputs, *definition.targets) if definition else ()
     if any("(" in name for name in names):
         from dsinga.addons.fields.microscopes.instance_targets import with_instance_targets
@@ -144,7 +142,6 @@ def open_path(path: str) -> Any:
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
                 opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
-            _check_group(path, map(str, opened.variables))
             opened.encoding["source"] = path  # as xarray says of files
         else:
             _check_file(path)
@@ -165,13 +162,6 @@ def open_path(path: str) -> Any:
             "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
         )
     return opened
-
-
-def _check_group(path: str, names: Iterable[str]) -> None:
-    """Raise UserError where the consolidated metadata of a zarr group contradict the arrays of some names."""
-    group = zarr.open_group(store=zarr_store(path, read_only=True), mode="r")
-    is_listed = group.metadata.consolidated_metadata is not None or not is_url(path)
-    check_group(group, [group[name] for name in names] if is_listed else ())  # type: ignore[misc]
 
 
 def _check_file(path: str) -> None:

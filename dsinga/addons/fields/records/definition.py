@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import OtherRecords, UserError
 from dsinga.base.registry import lookup, nearest, register
 from dsinga.data.array_kinds import is_a, is_data_array, is_number
 from dsinga.data.record_source import RecordSource
@@ -273,7 +273,7 @@ class WindowDefinition(Settings):
         names = ("inputs", "targets", "static", "coordinates", "channels", "climatology")
         known = {name: getattr(self, name) for name in names} | {"mask": [self.mask, fills]}
         known["leads"] = [self.direct, {dim.name: dim.lead for dim in dims if dim.lead}]
-        known["context"] = {dim.name: [dim.before, dim.after] for dim in dims if dim.before or dim.after}
+        known |= {name: self._meaning()[name] for name in ("context", "edges")}
         texts = {name: json.dumps(value, sort_keys=True) for name, value in known.items()}
         for dim in dims:  # the mean step of numbers changes with what is added, its sign does not
             step = str(float(dim.step) > 0) if is_number(dim.step) else dim.step
@@ -283,6 +283,33 @@ class WindowDefinition(Settings):
             texts[f"units of {variable.name!r}"] = variable.units
             texts[f"dimensions of {variable.name!r}"] = "\n".join(variable.dims)
         return texts
+
+    def _meaning(self) -> dict[str, Any]:
+        """Return what the channels of records and labels are, by the names of settings in Python, in whatever order."""
+        names = [*self.inputs, *self.static]
+        masked = sorted(names if "*" in self.mask else set(names) & set(self.mask))
+        fills = {fill.variable: fill.value for fill in self.fill}
+        return {
+            **{name: sorted(getattr(self, name)) for name in ("inputs", "static", "coordinates")},
+            "context": {dim.name: [dim.before, dim.after] for dim in self.dim if dim.before or dim.after},
+            "edges": {dim.name: dim.edges for dim in self.dim if dim.edges != "inside"},
+            "mask": masked,
+            "fill": {name: fills.get(name, fills.get("*", 0.0)) for name in masked},
+            "targets": sorted(self.targets),
+            "lead": {dim.name: dim.lead for dim in self.dim if dim.lead},
+            "direct": self.direct,
+        }
+
+    def check_like(self, training: WindowDefinition) -> None:
+        """Raise OtherRecords where records, or labels if there are targets, are of something else than in training."""
+        here, there = self._meaning(), training._meaning()
+        for name in here if self.targets else list(here)[: list(here).index("targets")]:
+            if here[name] != there[name]:
+                texts = [f"{name}={each[name]!r}" if each[name] else f"no {name}" for each in (here, there)]
+                raise OtherRecords(
+                    f"the windows have {texts[0]}, but the net was trained on windows with {texts[1]}; give windows "
+                    f"with {texts[1]}, or train a new model on these"
+                )
 
     def remark_on_scores(self, layer: str) -> str:
         """Return a sentence for readers of scores if the windows of an input layer overlap; "" elsewhere."""

@@ -167,13 +167,14 @@ class FieldWindows(RecordSource):
 
         The same variables have their order in training. These are the same windows where they lie so already, or where
         a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
-        as levels, and for anomalies where training had none.
+        as levels, where variables, leads, context or edges are others, and for anomalies where training had none.
         """
         if self.definition.climatology and not training.climatology:
             raise UserError(
                 "the windows are anomalies from a climatology, but the net was trained on the fields themselves; "
                 "leave climatology out, or train on anomalies"
             )
+        self.definition.check_like(training)
         definition = self.definition.replace(climatology=training.climatology)
         for role in ("inputs", "targets", "static", "coordinates"):
             here, there = (getattr(each, role) for each in (definition, training))

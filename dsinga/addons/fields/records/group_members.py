@@ -10,7 +10,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.filesystem import zarr_store
-from dsinga.data.stores.store_faults import chunk_fault, member_names
+from dsinga.data.stores.store_faults import chunk_fault, member_names, metadata_remedy
 
 MOST_MEMBERS = 1000  # of a group that are looked at
 
@@ -27,9 +27,9 @@ def check_members(location: str) -> None:
             continue
         except Exception as error:  # of damaged metadata: any class
             fault = redact(f"{type(error).__name__}: {error}", location)
+            remedy = metadata_remedy(location, name) or "write it again, or put back a copy of its metadata"
             raise UserError(
-                f"{redact(location)}: the metadata of {name!r} cannot be read ({fault}); write it again, or put back a "
-                "copy of its metadata"
+                f"{redact(location)}: the metadata of {name!r} cannot be read ({fault}); {remedy}"
             ) from redacted_cause(error, location)
         if isinstance(member, zarr.Array) and member.ndim == 1 and _is_coordinate(member, name):
             region = (slice(0, member.shape[0]),)

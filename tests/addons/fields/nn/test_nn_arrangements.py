@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,41 @@ def test_other_data_are_refused(name: str, phase: str, folders: dict[str, Path])
         data = data[0]
     with pytest.raises(UserError, match=message):
         PHASES[phase](folders[kind], kind, data)
+
+
+WITH_U = FIELDS.assign(u=FIELDS.t)
+OTHER_WINDOWS: dict[str, tuple[dict[str, Any], str]] = {
+    "inputs": (
+        {"inputs": ["z", "u"]},
+        "have inputs=['u', 'z'], but the net was trained on windows with inputs=['t', 'z']",
+    ),
+    "targets": ({"targets": "u"}, "have targets=['u'], but the net was trained on windows with targets=['t']; give"),
+    "lead": ({"lead": {"time": 2}}, "have lead={'time': 2}, but the net was trained on windows with lead={'time': 1}"),
+    "no lead": ({"lead": None}, "have no lead, but the net was trained on windows with lead={'time': 1}; give windows"),
+    "edges": (
+        {"edges": {"lon": "periodic"}},
+        "have edges={'lon': 'periodic'}, but the net was trained on windows with",
+    ),
+    "context": ({"context": {"lat": (1, 0)}, "input_dims": {"time": 1, "lat": 5, "lon": -1}}, "have context={'lat'"),
+    "mask": ({"mask": ["t"]}, "have mask=['t'], but the net was trained on windows with no mask; give windows with no"),
+    "coordinates": ({"coordinates": ["lat"]}, "have coordinates=['lat'], but the net was trained on"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        pytest.param(name, phase, marks=[] if phase in ("evaluate", "predict") or name == "lead" else pytest.mark.ci)
+        for name, phase in itertools.product(OTHER_WINDOWS, [*PHASES, "predict"])
+    ],
+)
+def test_windows_of_something_else_are_refused_by_name(name: str, phase: str, folders: dict[str, Path]) -> None:
+    changes, message = OTHER_WINDOWS[name]
+    data = windows(WITH_U, **changes)
+    predict = lambda folder, kind, data: nn.load_model(folder).predict(data[0])  # noqa: E731
+    given: Any = data if phase == "validation" else (data, None)
+    with pytest.raises(UserError, match=re.escape(message)):
+        {**PHASES, "predict": predict}[phase](folders["fields"], "fields", given)
 
 
 @pytest.mark.parametrize(

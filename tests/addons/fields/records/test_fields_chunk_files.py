@@ -13,9 +13,9 @@ import zarr
 from zarr.codecs import BloscCodec
 
 import dsinga
-from dsinga.addons.fields.records.backend_arrays import reading_files
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
+from dsinga.data.sources.xarray_files import reading_files
 from dsinga.data.stores.chunk_files import RegionReader
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import xarray
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 import dsinga
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
-from dsinga.data import open_store
+from dsinga.data import open_store, verify_store
 from dsinga.data.filesystem import LONGEST, VARIABLE
 from tests.support.web_server import serve
 
@@ -43,7 +44,7 @@ def check(path: Path | str) -> None:
     np.testing.assert_array_equal(open_store(path, data="t").read(range(6))[0], DATA)
     windows = dsinga.windows(path, inputs="t", targets="t", input_dims={"time": 2})
     np.testing.assert_array_equal(windows.read([1])[0][0], DATA[2:4])
-    for command, text in (("info", "variable t"), ("verify", "6 records in 3 chunks can be read")):
+    for command, text in (("info", "variable t"), ("verify", "4 arrays in 6 chunks can be read")):
         ran = CliRunner().invoke(main_group, ["data", command, str(path)], catch_exceptions=False)
         assert (ran.exit_code, text in ran.output) == (0, True), ran.output
 
@@ -195,3 +196,33 @@ def test_a_chunk_that_has_the_fill_value_is_there(tmp_path: Path, caplog: pytest
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"{tmp_path}/refs.json: chunk t/2.0.0 of 't' is not stored, so its numbers are the fill value 0.0"
     ]
+
+
+def test_references_to_files_of_two_scales_are_shown(tmp_path: Path) -> None:
+    refs: dict[str, Any] = {}
+    for number, scale in enumerate((0.5, 0.25)):
+        with h5py.File(tmp_path / f"{number}.nc", "w") as file:
+            data = file.create_dataset("t", data=np.full((2, 3), number + 1, "<i2"))
+            data.attrs["scale_factor"] = scale
+            refs[f"t/{number}.0"] = [f"{number}.nc", data.id.get_offset(), 12]
+    facts = {"shape": [4, 3], "chunks": [2, 3], "dtype": "<i2", "fill_value": None, "order": "C", "zarr_format": 2}
+    refs |= {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps({**facts, "compressor": None, "filters": None})}
+    refs["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["time", "k"], "scale_factor": 0.5})
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    ran = CliRunner().invoke(main_group, ["data", "verify", str(tmp_path / "refs.json")])
+    assert "'t' has the scale_factor 0.5 by the references, but 0.25 in 1.nc, to which t/1.0 leads; join" in str(
+        ran.exception
+    )
+
+
+def test_packed_and_several_variables_are_verified(tmp_path: Path) -> None:
+    packed = {"t": {"dtype": "i2", "scale_factor": 0.1, "add_offset": 3.0, "_FillValue": -1}}
+    dataset = xarray.Dataset({name: (("time", "k"), np.ones((4, 3))) for name in "tu"}, {"time": np.arange(4)})
+    dataset.chunk(time=2).to_zarr(tmp_path / "d.zarr", encoding=packed, zarr_format=2)
+    assert verify_store(tmp_path / "d.zarr") == (4, 5, False, 0, 0, 3)
+    assert verify_store(tmp_path / "d.zarr", data="t") == (4, 2, False, 0, 0, 1)
+    (tmp_path / "d.zarr/t/1.0").unlink()
+    assert verify_store(tmp_path / "d.zarr").missing_chunks == 1
+    (tmp_path / "d.zarr/time/0").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"1 of 5 chunks are damaged(.|\n)*chunk time/0 cannot be read or decoded"):
+        verify_store(tmp_path / "d.zarr")

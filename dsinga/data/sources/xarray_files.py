@@ -1,0 +1,181 @@
+"""Lazy arrays for xarray objects in files: errors name the variable or the zarr chunk, missing chunks are said.
+
+This file imports xarray, and is imported where somebody has such an object.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import zarr
+from xarray import Dataset
+from xarray.backends import BackendArray
+from xarray.core.indexing import BasicIndexer, VectorizedIndexer
+
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.data.array_kinds import with_origins
+from dsinga.data.stores.chunk_files import FileVersion, RegionReader, local_folder, version_of
+from dsinga.data.stores.missing_chunks import CheckedArray, MissingChunks
+from dsinga.data.stores.store_faults import check_equal_chunks, check_group, chunk_fault
+
+
+def reading_files(value: Any) -> Any:
+    """Return an xarray object like ``value``, whose variables in files, also read by Dask, have arrays of this module.
+
+    What xarray does after it has read (packed numbers, masks, selections) stays, and so do numbers in memory. Raises
+    UserError where arrays of zarr are older than their stores, or a coordinate has a chunk that is not stored.
+    """
+    value, source = value.copy(deep=False), value.encoding.get("source")
+    arrays: list[zarr.Array] = []
+    variables = value.variables.items() if isinstance(value, Dataset) else [(value.name or "x", value.variable)]
+    for name, variable in variables:
+        if name in value.indexes or (variable.chunks is None and getattr(variable, "_in_memory", True)):
+            continue
+        with_files = partial(files_array, name=str(name), source=source, arrays=arrays)
+        try:
+            lazy = variable._data if variable.chunks is None else None
+            data = with_origins(variable._data, with_files) if lazy is None else with_files(lazy)
+        except (AttributeError, TypeError):  # of another version of xarray, which has its arrays elsewhere
+            continue
+        if data is not None:
+            variable._data = data
+    _check_metadata(arrays, value.indexes)
+    return value
+
+
+def _check_metadata(arrays: Sequence[zarr.Array], indexes: Mapping[Any, Any]) -> None:
+    """Raise UserError where arrays, or the coordinates beside them, are other than in their stores."""
+    groups: dict[Any, list[zarr.Array]] = {}
+    for array in arrays:
+        groups.setdefault((id(array.store), array.path.rpartition("/")[0]), []).append(array)
+    for (_, path), members in groups.items():
+        try:
+            group = zarr.open_group(members[0].store, path=path, mode="r")
+        except Exception:  # of a store without the group, and of file systems: any class
+            check_group(None, members)
+            continue
+        is_known = group.metadata.consolidated_metadata is not None or local_folder(members[0]) is not None
+        coordinates = [group[str(name)] for name in indexes if is_known and str(name) in group]
+        check_group(group, [*members, *coordinates])  # type: ignore[list-item]
+        for name, index in indexes.items():
+            is_ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
+            if not (is_ordered and index.is_unique) and str(name) in group:
+                CheckedArray(group[str(name)])[()]  # type: ignore[arg-type]
+
+
+def files_array(data: Any, name: str, source: Any = None, arrays: list[zarr.Array] | None = None) -> Any:
+    """Return a copy of xarray's nested lazy arrays around another one of a file; None where there is none.
+
+    ``source`` is the path from which xarray has opened the Dataset, None where it is not known. To ``arrays`` the array
+    of zarr is added.
+    """
+    if isinstance(data, FileArray):
+        return None
+    is_zarr = type(data).__name__ == "ZarrArrayWrapper"
+    if isinstance(data, BackendArray) and not is_zarr:
+        is_file = isinstance(source, str) and os.path.isfile(source)
+        return FileArray(data, name, FileVersion(source) if is_file else None)
+    if is_zarr:
+        array = data.get_array()
+        check_equal_chunks(array)
+        if arrays is not None:
+            arrays.append(array)
+        return ZarrFileArray(data, name, version_of(array))
+    inner = getattr(data, "array", None)
+    inner = None if inner is None or isinstance(inner, np.ndarray) else files_array(inner, name, source, arrays)
+    if inner is None:
+        return None
+    data = copy.copy(data)
+    data.array = inner
+    return data
+
+
+def checked_array(data: Any, name: str) -> Any:
+    """Return xarray's nested lazy arrays as :func:`files_array` does, after their metadata were checked."""
+    arrays: list[zarr.Array] = []
+    data = files_array(data, name, None, arrays)
+    check_group(None, arrays)
+    return data
+
+
+class FileArray(BackendArray):
+    """An array of a file, whose errors name the variable.
+
+    Args:
+        wrapper: the array as xarray has it.
+        name: the name of the variable.
+        version: that of its file when it was opened, None where it is not known.
+    """
+
+    def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
+        self._wrapper, self._name, self._version = wrapper, name, version
+        self.shape, self.dtype = wrapper.shape, wrapper.dtype
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._wrapper, self._name, self._version)
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            numbers = self._read(key)
+            if self._version is not None:
+                self._version.check()
+            return numbers
+        except UserError as error:
+            raise UserError(f"variable {self._name!r}: {error}") from error.__cause__
+        except Exception as error:  # of files and codecs: any class
+            raise UserError(
+                f"variable {self._name!r} cannot be read ({type(error).__name__}: {error}); write its file again, or "
+                "see whether every process can reach it"
+            ) from redacted_cause(error)
+
+    def _read(self, key: Any) -> Any:
+        return self._wrapper[key]
+
+
+class ZarrFileArray(FileArray):
+    """An array of zarr, whose errors name the chunk, too; :class:`RegionReader` reads regions of files."""
+
+    def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
+        super().__init__(wrapper, name, version)
+        self._array = wrapper.get_array()
+        self.chunks, self.chunk_bytes = self._array.chunks, math.prod(self._array.chunks) * self.dtype.itemsize
+        self._reader, self._missing = RegionReader(self._array), MissingChunks(self._array)
+        self.reads_files = self._reader.reads_files
+
+    def _read(self, key: Any) -> Any:
+        numbers = self._numbers(key)
+        points = [np.atleast_1d(np.arange(size)[part]) for part, size in zip(key.tuple, self.shape, strict=True)]
+        if not isinstance(key, VectorizedIndexer):
+            self._missing.check(np.asarray(numbers).reshape([len(axis) for axis in points]), points)
+            return numbers
+        chunks = [axis // chunk for axis, chunk in zip(np.broadcast_arrays(*points), self.chunks, strict=True)]
+        for index in set(zip(*(axis.ravel().tolist() for axis in chunks), strict=True)):
+            self._missing.check_chunk(index)
+        return numbers
+
+    def _numbers(self, key: Any) -> Any:
+        bounds = [_bounds(part, size) for part, size in zip(key.tuple, self.shape, strict=False)]
+        is_region = isinstance(key, BasicIndexer) and all(isinstance(part, slice) for part in key.tuple)
+        region = tuple(slice(start, stop) for start, stop, _ in bounds)
+        try:
+            if is_region and self._reader.reads_files and all(step == 1 and low <= high for low, high, step in bounds):
+                return self._reader.read(region)
+            return self._wrapper[key]
+        except Exception as error:  # of files and codecs: any class
+            raise chunk_fault(self._array, region, error) from error
+
+
+def _bounds(part: Any, size: int) -> tuple[int, int, int]:
+    """Return the first and the last point, plus 1, of an index along an axis; and its step, 0 where it has none."""
+    if isinstance(part, slice):
+        start, stop, step = part.indices(size)
+        return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)
+    points = np.asarray(part) % max(size, 1)
+    return (int(points.min()), int(points.max()) + 1, 0) if points.size else (0, 0, 0)

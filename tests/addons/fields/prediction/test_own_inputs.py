@@ -1,0 +1,86 @@
+"""A lazy prediction is not written over its own input, by whatever object or URL that is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from zarr.storage import FsspecStore, LocalStore
+
+import dsinga
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.estimators import Regressor
+
+X = np.random.default_rng(0).normal(size=(8, 4, 4)).astype(np.float32)
+FIELDS = xr.Dataset({"x": (("t", "lat", "lon"), X)}, {"t": np.arange(8)})
+INPUT: dict[str, Callable[[str], Any]] = {
+    "path": str,
+    "open_zarr": lambda path: xr.open_zarr(path, consolidated=False),
+    "store": lambda path: xr.open_zarr(LocalStore(path), consolidated=False, chunks=None),
+    "computed": lambda path: xr.open_zarr(LocalStore(path), consolidated=False) * 2,
+    "da.from_zarr": lambda path: da.from_zarr(path, component="x"),
+    "DataArray": lambda path: xr.open_zarr(path, consolidated=False).x,
+}
+TARGETS: dict[str, Callable[[str], Any]] = {
+    "path": str,
+    "file": lambda path: f"file://{path}",
+    "slash": lambda path: f"{path}/",
+    "relative": os.path.relpath,
+    "link": lambda path: f"{path}/../link.zarr",
+    "fsspec": fsspec.get_mapper,
+    "LocalStore": LocalStore,
+    "FsspecStore": lambda path: FsspecStore.from_url(f"file://{path}"),
+    "zarr.Group": lambda path: zarr.open_group(path, mode="r+").store,
+    "zarr.Array": lambda path: zarr.open_group(path, mode="r+")["x"],
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Sequential:
+    model = nn.Sequential([nn.Input((1, 4, 4)), nn.Conv2D(1, 1, name="out")])
+    model.compile("sgd", "mse")
+    model.fit(dsinga.windows(FIELDS, inputs="x", targets="x", input_dims={"t": 1, "lat": 4, "lon": 4}), progress=False)
+    return model
+
+
+def predictions(given: Any, model: nn.Sequential) -> list[Any]:
+    """The lazy predictions of an input that can be written."""
+    if isinstance(given, (str, xr.Dataset)):
+        dataset = model.predict(given)
+        return [dataset, dataset.x, dataset.x.data]
+    data = getattr(given, "data", given)
+    of_job = dsinga.predict_lazily(model.result.job, model.params, "out", data[:, None])
+    estimator = Regressor(epochs=1).fit(X[:, 0], X[:, 0, 0])
+    of_estimator = estimator.predict(given[:, 0])
+    return [of_job, of_job.rechunk(1), of_estimator]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("given", INPUT)
+def test_a_prediction_does_not_replace_its_input(given: str, target: str, model: nn.Sequential, tmp_path: Path) -> None:
+    path = str(tmp_path / "d.zarr")
+    FIELDS.to_zarr(path, consolidated=False, encoding={"x": {"chunks": (2, 4, 4)}})
+    (tmp_path / "link.zarr").symlink_to(path)
+    for prediction in predictions(INPUT[given](path), model):
+        if target == "zarr.Array" and not isinstance(prediction, da.Array):
+            continue
+        with pytest.raises(UserError, match="is computed from .*d.zarr.* while it is written, so that it cannot repla"):
+            prediction.to_zarr(TARGETS[target](path), **({} if target == "zarr.Array" else {"mode": "w"}))
+    np.testing.assert_array_equal(zarr.open_group(path, mode="r")["x"][...], X)  # type: ignore[index]
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_prediction_is_written_elsewhere(model: nn.Sequential, tmp_path: Path) -> None:
+    FIELDS.to_zarr(tmp_path / "d.zarr", consolidated=False)
+    for number, given in enumerate(INPUT.values()):
+        for prediction in predictions(given(str(tmp_path / "d.zarr")), model):
+            prediction.to_zarr(str(tmp_path / f"{number}.zarr"), mode="w")
