@@ -1,8 +1,9 @@
-"""Puts low-rank layers beside dense layers and embeddings of a job, W + alpha/rank·B·A, and takes them out again.
+"""Puts low-rank layers beside others of a job that have a weight W, W + alpha/rank·B·A, and takes them out again.
 
 Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). The layer "x" becomes "x.base"; "x.lora_a" gives
 ``rank`` features of the same source, "x.lora_b" brings these to the features of "x", and the sum of both is called "x",
-so that other layers need no change. Params of "x" keep their names.
+so that other layers need no change. Params of "x" keep their names. Of a convolution A has its windows, and B is a
+convolution of single points, as in PEFT.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.job import LayerConf, LayerType, ParamConf
 
 BASE, A, SCALED, B = ".base", ".lora_a", ".lora_scaled", ".lora_b"  # what is added to the name of a layer
-ROLES = {LayerType.kInnerProduct: ("weight", "bias"), LayerType.kEmbedding: ("weight",)}  # of params
+CONVOLUTIONS = LayerType.kConvolution, LayerType.kCConvolution, LayerType.kCudnnConv
+ROLES = {  # of params
+    **dict.fromkeys((LayerType.kInnerProduct, *CONVOLUTIONS), ("weight", "bias")), LayerType.kEmbedding: ("weight",)
+}  # fmt: skip
 ZEROS = {"type": "kConstant", "value": 0.0}
 UNIFORM = {"type": "kUniformSqrtFanIn", "value": 3**-0.5}  # U(-1, 1)/√columns, as a dense layer of PyTorch begins
 NORMAL = {"type": "kGaussian"}
@@ -30,9 +34,14 @@ class LowRank(NamedTuple):
     per_step: bool = False
 
 
+def has_weight(layer: LayerConf) -> bool:
+    """Whether a layer has a weight W of which a change is B·A; that of a convolution in groups is none."""
+    return layer.type in ROLES and (layer.convolution_conf is None or layer.convolution_conf.group == 1)
+
+
 def weight_names(layers: Sequence[LayerConf]) -> dict[str, str]:
-    """Return the name of the param that is the weight of each dense layer and embedding, by the name of the layer."""
-    confs = {layer.name: layer.param[0] if layer.param else ParamConf() for layer in layers if layer.type in ROLES}
+    """Return the name of the weight of each layer that may have low-rank ones beside it, by the name of the layer."""
+    confs = {layer.name: layer.param[0] if layer.param else ParamConf() for layer in layers if has_weight(layer)}
     names = {layer: conf.name or f"{layer}_weight" for layer, conf in confs.items()}
     shared = {names[layer]: conf.share_from for layer, conf in confs.items() if conf.share_from}
     for layer, name in names.items():
@@ -57,37 +66,53 @@ def with_low_rank(layers: Sequence[LayerConf], added: Mapping[str, LowRank]) -> 
 
 def _low_rank(layer: LayerConf, low_rank: LowRank, owner: str) -> list[LayerConf]:
     """Return the layers in place of one, with the params of those beside the layer ``owner``."""
-    dense, table, factor = layer.innerproduct_conf, layer.embedding_conf, low_rank.alpha / low_rank.rank
-    outputs = table.feature_dim if dense is None else dense.num_output
-    product = {"num_output": low_rank.rank, "bias_term": False}
-    sizes = {"embedding_conf": table.replace(feature_dim=low_rank.rank)} if dense is None else {}
+    table, windows, factor = layer.embedding_conf, layer.convolution_conf, low_rank.alpha / low_rank.rank
+    sizes: dict[str, Any]
+    last_sizes: dict[str, Any] = {"innerproduct_conf": {"num_output": outputs_of(layer), "bias_term": False}}
+    if table is not None:
+        sizes = {"embedding_conf": table.replace(feature_dim=low_rank.rank)}
+    elif windows is not None:
+        sizes = {"convolution_conf": windows.replace(num_filters=low_rank.rank, bias_term=False)}
+        last_sizes = {"convolution_conf": {"num_filters": windows.num_filters, "kernel": 1, "bias_term": False}}
+    else:
+        sizes = {"innerproduct_conf": {"num_output": low_rank.rank, "bias_term": False}}
 
     def beside(suffix: str, type: str, source: LayerConf, init: Any = None, **fields: Any) -> LayerConf:
         """Return a layer in the phases and at the place of ``layer``."""
-        none = dict.fromkeys(("innerproduct_conf", "embedding_conf", "per_step", "unroll_conn_type", "shift"))
+        none = dict.fromkeys(
+            ("innerproduct_conf", "embedding_conf", "convolution_conf", "per_step", "unroll_conn_type", "shift")
+        )
         own = {"init": init} if layer.name == owner else {"share_from": f"{owner}{suffix}_weight"}
         fields = {"srclayers": [source.name], "param": [own] if init else [], **none, **fields}
         return layer.replace(name=f"{layer.name}{suffix}", type=type, **fields)
 
     base = layer.replace(name=f"{layer.name}{BASE}", param=_named(layer))
     first = beside(
-        A, layer.type.name, base, UNIFORM if dense else ZEROS, srclayers=layer.srclayers, per_step=layer.per_step,
-        unroll_conn_type=layer.unroll_conn_type, shift=layer.shift, **(sizes or {"innerproduct_conf": product}),
+        A, layer.type.name, base, ZEROS if table else UNIFORM, srclayers=layer.srclayers, per_step=layer.per_step,
+        unroll_conn_type=layer.unroll_conn_type, shift=layer.shift, **sizes,
     )  # fmt: skip
     number = {"operator": "MULTIPLY", "number": factor}
     scaled = first if factor == 1 else beside(SCALED, "kArithmetic", first, arithmetic_conf=number)
     last = beside(
-        B, "kInnerProduct", scaled, ZEROS if dense else NORMAL, per_step=low_rank.per_step,
-        innerproduct_conf={**product, "num_output": outputs},
+        B, layer.type.name if windows else "kInnerProduct", scaled, NORMAL if table else ZEROS,
+        per_step=low_rank.per_step, **last_sizes,
     )  # fmt: skip
     total = beside("", "kAdd", base, srclayers=[base.name, last.name])
     return [base, first, *([] if scaled is first else [scaled]), last, total]
 
 
+def outputs_of(layer: LayerConf) -> int:
+    """Return how many features, or channels, a layer with a weight gives."""
+    if layer.embedding_conf is not None:
+        return int(layer.embedding_conf.feature_dim)
+    return int(layer.convolution_conf.num_filters if layer.convolution_conf else layer.innerproduct_conf.num_output)
+
+
 def _named(layer: LayerConf) -> list[ParamConf]:
     """Return the params of a layer under the names that they have by default, whatever the layer is called."""
     roles = ROLES[layer.type]
-    roles = roles if layer.innerproduct_conf is None or layer.innerproduct_conf.bias_term else roles[:1]
+    conf = layer.innerproduct_conf or layer.convolution_conf
+    roles = roles if conf is None or conf.bias_term else roles[:1]
     given = [*layer.param, *(ParamConf() for _ in roles[len(layer.param) :])]
     return [
         conf if conf.name or conf.share_from else conf.replace(name=f"{layer.name}_{role}")
@@ -96,11 +121,16 @@ def _named(layer: LayerConf) -> list[ParamConf]:
 
 
 def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
-    """Return the low-rank layers that a job has, by the name of the layer beside them."""
+    """Return the low-rank layers that a job has, by the name of the layer beside them.
+
+    Layers that are only called so, by whoever wrote the net, are left alone: the sum is what tells low-rank ones.
+    """
     named, found = {layer.name: layer for layer in layers}, {}
     for name in (name.removesuffix(B) for name in named if name.endswith(B)):
-        if (first := named.get(f"{name}{A}")) is not None:
-            rank = first.embedding_conf.feature_dim if first.embedding_conf else first.innerproduct_conf.num_output
+        first, total = named.get(f"{name}{A}"), named.get(name)
+        sources = total.srclayers if total is not None and total.type is LayerType.kAdd else []
+        if first is not None and list(sources) == [f"{name}{BASE}", f"{name}{B}"] and has_weight(first):
+            rank = outputs_of(first)
             scaled = named.get(f"{name}{SCALED}")
             factor = 1.0 if scaled is None else scaled.arithmetic_conf.number
             found[name] = LowRank(rank, factor * rank, named[f"{name}{B}"].per_step)
@@ -121,9 +151,9 @@ def low_rank_shapes(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray
     weights, named = weight_names(layers), {layer.name: layer for layer in layers}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, (rank, *_) in low_rank_layers(layers).items():
-        dense, outputs = named[f"{name}{BASE}"].innerproduct_conf, named[f"{name}{B}"].innerproduct_conf.num_output
+        table, outputs = named[f"{name}{BASE}"].embedding_conf, outputs_of(named[f"{name}{B}"])
         inputs = params[weights[f"{name}{BASE}"]].size // outputs
-        shapes[weights[f"{name}{A}"]] = (inputs, rank) if dense is None else (rank, inputs)
+        shapes[weights[f"{name}{A}"]] = (rank, inputs) if table is None else (inputs, rank)
         shapes[weights[f"{name}{B}"]] = (outputs, rank)
     return shapes
 
@@ -136,7 +166,7 @@ def merged_params(layers: Sequence[LayerConf], params: Mapping[str, np.ndarray])
         if first is None or last is None:  # those of another layer, which shares the weight
             continue
         base, weight = named[f"{name}{BASE}"], weights[f"{name}{BASE}"]
-        change = last.astype(np.float64) @ (first.T if base.innerproduct_conf is None else first) * (alpha / rank)
-        is_transposed = base.innerproduct_conf is None or base.innerproduct_conf.transpose
+        change = last.astype(np.float64) @ (first.T if base.embedding_conf else first) * (alpha / rank)
+        is_transposed = base.embedding_conf or (base.innerproduct_conf and base.innerproduct_conf.transpose)
         merged[weight] = (merged[weight] + (change.T if is_transposed else change)).astype(np.float32)
     return merged

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import glob
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +46,8 @@ from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
 from dsinga.nn.writing.writer import with_kept_statistics
 
+_log = logging.getLogger(__name__)
+
 MOST_RANK = 4096
 METADATA = "lora"  # of the file: the rank and alpha of each layer, as JSON
 ANOTHER = "merge_lora() makes it part of the weights; then add another"
@@ -59,14 +64,15 @@ def add_lora(
 ) -> None:
     """Train low-rank changes of weights, W + alpha/rank·B·A, in place of the model's params, which are frozen.
 
-    B begins with zeros, so that outputs are what they were. :meth:`save_lora` writes A and B alone, and
+    B begins with zeros, so that outputs are what they were. :meth:`save_lora` writes them, and
     :meth:`merge_lora` adds their product to the weights. The optimizer begins anew.
 
     Args:
         model: the model.
         rank: the columns of B, and rows of A.
         alpha: the factor of the change is alpha/rank; by default it is 1.
-        layers: the names of dense layers and embeddings in the job, or patterns, of which other layers are left out.
+        layers: the names of dense layers, embeddings and convolutions without groups in the job, or patterns, of which
+            other layers are left out; the log names those that share their weight with a layer of another form.
         trainable: names or patterns of layers that are trained as a whole, such as a new head.
 
     Raises:
@@ -86,13 +92,16 @@ def add_lora(
 @register("method", "save_lora")
 @checked
 def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
-    """Write the params of LoRA alone to a safetensors file, for :meth:`load_lora` of another copy of the model.
+    """Write the params of LoRA to a safetensors file, for :meth:`load_lora` of another copy of the model.
 
+    The file has all others that are not frozen, too: those of a new head, and statistics of batch normalisations.
     Raises UserError for a model without LoRA, and where the file cannot be written.
     """
     layers, params, file = _layers(model), model._ordered_params(), local_folder(path)
     described = {name: {"rank": each.rank, "alpha": each.alpha} for name, each in _required(model, layers).items()}
-    arrays = {name: params[name] for name in low_rank_shapes(layers, params)}
+    static = model.predicting_net().static
+    arrays = {name: array for name, array in params.items() if name not in static}
+    arrays |= {name: params[name] for name in low_rank_shapes(layers, params)}
     if file.is_dir():
         raise UserError(f"{file} is a folder; name a file, as in {file / 'lora.safetensors'}")
     with explained_writing(file.parent):
@@ -105,7 +114,8 @@ def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
 def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     """Add the low-rank layers of a file of :meth:`save_lora`, with their params, as :meth:`add_lora` does.
 
-    Raises UserError for a damaged file, and for one of another net.
+    Layers whose own params are in the file train on, as the ``trainable`` ones of :meth:`add_lora`. Raises UserError
+    for a damaged file, and for one of another net.
     """
     model._refuse_while_training("load_lora")
     file = local_folder(path)
@@ -113,20 +123,25 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     layers, params = _layers(model), model._ordered_params()
     known = weight_names(without_low_rank(layers))
     if missing := [name for name in described if name not in known]:
-        hint = nearest_or_listed(missing[0], known, "its dense layers and embeddings are")
+        hint = nearest_or_listed(missing[0], known, "its layers with weights are")
         raise UserError(f"{path} has LoRA for the layer {missing[0]!r}, which the model lacks{hint}")
     present = {name: (each.rank, each.alpha) for name, each in low_rank_layers(layers).items()}
     if present and present != described:
         raise UserError(f"the model has other LoRA than {path}, for {listed(present)}; {ANOTHER}")
     added = {name: LowRank(*pair) for name, pair in described.items()}
     shapes = low_rank_shapes(with_low_rank(without_low_rank(layers), added), params)
-    for name, shape in shapes.items():
+    others = {name: array.shape for name, array in params.items() if name in arrays and name not in shapes}
+    if unknown := sorted(arrays.keys() - shapes.keys() - others.keys()):
+        hint = nearest_or_listed(unknown[0], params, "the model has")
+        raise UserError(f"{path} has {unknown[0]!r}, which the model lacks{hint}; give the file of a copy of this net")
+    for name, shape in (shapes | others).items():
         if name not in arrays or arrays[name].shape != shape:
             has = f"has the shape {arrays[name].shape}" if name in arrays else "is missing"
             raise UserError(f"{path}: {name!r} {has}, but the model needs {shape}; give the file of a copy of this net")
     if not present:
-        _add(model, described, ())
-    model.params = {**model._ordered_params(), **{name: arrays[name] for name in shapes}}
+        nodes = model.predicting_net().nodes
+        _add(model, described, [glob.escape(node.layer.name) for node in nodes if others.keys() & {*node.params}])
+    model.params = {**model._ordered_params(), **arrays}
 
 
 @register("method", "merge_lora")
@@ -178,14 +193,26 @@ def _chosen(layers: Sequence[LayerConf], patterns: Sequence[str]) -> list[str]:
         sharing.setdefault(weights[name], []).append(name)
     alike = [names for names in sharing.values() if len({(types[name], name in turned) for name in names}) == 1]
     dense = {name: names for names in alike for name in names}
+    tied = {name: names for names in sharing.values() if names not in alike for name in names}
     chosen: dict[str, None] = {}
     for pattern in patterns:
         found = fitting(pattern, types if pattern in types else [*added, *dense], _fault)
         if again := next((name for name in found if name in added), None):
             raise _fault(f"the layer {again!r} has LoRA of rank {added[again].rank} already; {ANOTHER}")
+        if pattern in tied:
+            raise _fault(
+                f"{' and '.join(map(repr, tied[pattern]))} share a weight, but not its form; name other layers"
+            )
         if found[0] not in dense:
-            raise _fault(f"{pattern!r} is a {types[pattern]}, no dense layer or embedding with a weight of its own")
+            own = "no dense layer, embedding or convolution without groups"
+            raise _fault(f"{pattern!r} is a {types[pattern]}, {own}, with a weight of its own")
+        if left_out := fnmatch.filter(tied, pattern):
+            _log.warning("add_lora leaves out %s, which share a weight, but not its form", ", ".join(left_out))
         chosen |= dict.fromkeys(other for name in found for other in dense[name])
+    if taken := next(
+        (f"{name}{end}" for name in chosen for end in (BASE, A, SCALED, B) if f"{name}{end}" in types), ""
+    ):
+        raise _fault(f"the model has a layer called {taken!r}, as one of LoRA would be; give it another name")
     return list(chosen)
 
 

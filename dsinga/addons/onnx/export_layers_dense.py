@@ -196,7 +196,7 @@ DENSE: Mapping[str, WriteLayer] = {
     "kArithmetic": arithmetic,
     "kIndex": index,
     "kSoftmax": softmax,
-    "kBM": lambda w: normalised(w, "BatchNormalization"),
+    "kBM": lambda w: normalised(w, "BatchNormalization", momentum=1 - w.settings.momentum),
     "kGroupNorm": lambda w: normalised(w, "GroupNormalization", num_groups=w.layer.groups),
     "kLayerNorm": lambda w: normalised(w, "LayerNormalization", axis=w.settings.first_axis),
     "kRMSNorm": rms_norm,

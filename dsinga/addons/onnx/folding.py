@@ -21,6 +21,12 @@ RECORD_BYTES, MOST_RECORD = 1 << 12, 1 << 18  # of params for each number of a r
 MOST_NUMBERS, NODE, FUNCTION = 1 << 29, 1 << 16, 16  # that are computed with; a node costs more, and a function times
 MOST_FILLED = 1 << 27  # times that one number may be repeated
 RENAMING = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}  # the same numbers, arranged
+TAKING = {"Slice", "Gather", "GatherND", "Split", "Concat"}  # some of the numbers, or those of several
+# Operators of params whose result does not depend on their numbers, or whose gradient is 0.
+WITHOUT_GRADIENT = {
+    "Shape", "Size", "ConstantOfShape", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "IsNaN",
+    "IsInf", "ArgMax", "ArgMin", "NonZero", "Sign", "Floor", "Ceil", "Round", "QuantizeLinear", "DequantizeLinear",
+}  # fmt: skip
 # Operators whose result has the type of the first input, among those that stand beside CastLike.
 SAME_TYPE = {"Reshape", "InstanceNormalization", "Mul", "Add", "Sub", "Div", "Transpose"}
 FUNCTIONS = {"Pow", "Mod", "Exp", "Log", "Sin", "Cos", "Tanh", "Sigmoid", "Softplus"}
@@ -45,6 +51,12 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
     return Room(MOST_BYTES + held + (RECORD_BYTES * record if record < MOST_RECORD else 0), MOST_NUMBERS + held)
 
 
+def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
+    """Whether a node computes with numbers of params, which layers have to do, so that these train."""
+    is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
+    return not is_kept and any(x is not None and x.is_param for x in operands)
+
+
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
     """Return the outputs of a node of constants, of which only a list of operators is computed, by the evaluator.
 
@@ -60,7 +72,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
         return [filled(node, first)]
     if node.op_type == "Expand" and first is not None and second is not None:
         return [expanded(first, second)]
-    if node.op_type == "Gather" and first is not None and second is not None and first.is_param and first.part is None:
+    if node.op_type == "Gather" and first is not None and second is not None and first.is_param:
         return [rows_of_table(node, first, second, room)]
     arrays = {name: x.array for name, x in zip(node.input, operands, strict=True) if x is not None}
     given = [x.array for x in operands if x is not None]
@@ -76,8 +88,10 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
             if node.op_type == "Dense":  # a product and a sum, spelled out
                 results = [given[0] @ given[1] + given[2]]
             else:
-                infos = ([ValueInfoProto(name=name) for name in part if name] for part in (arrays, node.output))
-                graph = helper.make_graph([node], "node", *infos)
+                inputs, outputs = (
+                    [ValueInfoProto(name=name) for name in part if name] for part in (arrays, node.output)
+                )
+                graph = helper.make_graph([node], "node", inputs, outputs)
                 results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
     except (NotImportable, UserError):
         raise
@@ -87,10 +101,13 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
     results = [np.asarray(array) for array in results]
     if node.op_type != "Constant" and any(array.dtype.kind not in "biuf" for array in results):
         raise NotImportable("that makes other than numbers")
-    made = 0 if node.op_type == "Constant" else sum(x.nbytes for x in results if 0 not in x.strides)
-    room.take(made - needed)
-    part = part_of(node, operands)
-    return [Constant(array, _name_of(node, operands), part) for array in results]
+    room.take((0 if node.op_type == "Constant" else sum(x.nbytes for x in results if 0 not in x.strides)) - needed)
+    name, kind = _name_of(node, operands), first.kind if first is not None and node.op_type in RENAMING else ""
+    made = node.op_type in RENAMING | TAKING and any(x is not None and x.is_param for x in operands)
+    made = made and (node.op_type != "Identity" or first is None or name == first.name)
+    return [
+        Constant(array, name, (node, operands, output) if made else None, kind) for output, array in enumerate(results)
+    ]
 
 
 def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
@@ -105,6 +122,8 @@ def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
     if kind == "Gather":
         axis = next((attribute.i for attribute in node.attribute), 0)
         return arrays[1].size * arrays[0].size / max(shapes[0][axis], 1)
+    if kind == "GatherND":
+        return arrays[1].size * math.prod(shapes[0][shapes[1][-1] :])
     if kind == "NonZero":
         return arrays[0].size * max(arrays[0].ndim, 1)
     if kind == "Range":
@@ -160,7 +179,7 @@ def expanded(x: Constant, shape: Constant) -> Constant:
 
 
 def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Constant:
-    """Return rows of a param, such as those of positions; neighbours, and one row repeated, are part of the param."""
+    """Return rows of a param, such as those of positions, which take no memory where they are repeated."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % table.array.ndim
     own = without_repeats(codes.array)
     own = own.ravel()[:1].reshape((1,) * own.ndim) if own.size and (own == own.flat[0]).all() else own
@@ -171,32 +190,7 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
     except IndexError as error:
         raise NotImportable(f"whose constants do not fit: {error}") from None
     shape = (*table.array.shape[:axis], *codes.array.shape, *table.array.shape[axis + 1 :])
-    numbers = np.where(own < 0, own + table.array.shape[axis], own).ravel()
-    if not own.size or not (np.diff(numbers) == 1).all():
-        return Constant(np.broadcast_to(array, shape))
-    items = {axis: slice(int(numbers[0]), int(numbers[-1]) + 1)}
-    return Constant(np.broadcast_to(array, shape), part=(table, index_items(table.array.shape, items)))
-
-
-def part_of(node: Any, operands: Sequence[Constant | None]) -> tuple[Constant, tuple[Any, ...]] | None:
-    """Return the param of which a Slice takes part, and the items of the index; None for what is computed otherwise."""
-    whole = operands[0] if operands else None
-    if whole is not None and node.op_type in RENAMING - {"Transpose"}:
-        return whole.part
-    if whole is None or not whole.is_param or whole.part is not None or node.op_type != "Slice" or len(operands) < 3:
-        return None
-    starts, ends, *more = (x.array for x in operands[1:] if x is not None)
-    axes = more[0] if more else np.arange(len(starts))
-    steps = more[1] if more[1:] else np.ones(len(starts), np.int64)
-    rank = whole.array.ndim
-    bounds = zip(axes, starts, ends, steps, strict=True)
-    return whole, index_items(whole.array.shape, {int(axis) % rank: slice(*map(int, part)) for axis, *part in bounds})
-
-
-def index_items(shape: Sequence[int], items: Mapping[int, slice]) -> tuple[slice, ...]:
-    """Return an item for each axis of a param, slice(None) for those of which everything is taken."""
-    wholes = {axis for axis, item in items.items() if item.indices(shape[axis]) == (0, shape[axis], 1)}
-    return tuple(slice(None) if axis in wholes else items.get(axis, slice(None)) for axis in range(len(shape)))
+    return Constant(np.broadcast_to(array, shape), made=(node, [table, Constant(own)], 0))
 
 
 def fold_constants(
@@ -209,6 +203,7 @@ def fold_constants(
     from onnx import TensorProto
 
     known, left = dict(constants), []
+    has_kinds = any(x.kind for x in constants.values())
     infos = [*graph.input, *graph.value_info]
     floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
     for node in graph.node:
@@ -218,7 +213,8 @@ def fold_constants(
         if node.op_type in SAME_TYPE and node.input[0] in floats:
             floats.update(node.output)
         is_constant = all(x is not None or not name for x, name in zip(operands, node.input, strict=True))
-        if not is_constant or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        has_graphs = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        if not is_constant or has_graphs or needs_layers(node, operands):
             left.append(node)
             continue
         try:
@@ -226,9 +222,7 @@ def fold_constants(
         except NotImportable:
             left.append(node)  # which the walk names
             continue
-        names = [name for name in node.output if name]
-        known |= {
-            name: replace(x, name=x.name or (name if node.op_type == "Constant" else ""))
-            for name, x in zip(names, results, strict=False)
-        }
+        if node.op_type == "Constant" and results[0].array.ndim and not has_kinds:
+            results = [replace(results[0], name=node.output[0])]
+        known |= dict(zip([name for name in node.output if name], results, strict=False))
     return left, known

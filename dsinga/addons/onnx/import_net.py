@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.onnx.folding import fold_constants, folded, room_for
+from dsinga.addons.onnx.folding import fold_constants, folded, needs_layers, room_for
 from dsinga.addons.onnx.merged_axes import of_merged
 from dsinga.addons.onnx.naming import layer_name
 from dsinga.addons.onnx.node_place import MOST_LAYERS, MadeLayers, NodePlace
@@ -76,6 +76,9 @@ def import_graph(
             "%s: the exporter has folded a batch normalisation into %d layer%s, so that its statistics no longer move"
         )
         _log.warning(text, name, count, "s" if count > 1 else "")
+    if kept := walks[0].made.kept:
+        text = "%s: %s do not train as params of the net: they are masks or bounds, or an exporter has computed them"
+        _log.warning(f"{text}, unless with optimize=False or do_constant_folding=False", name, ", ".join(kept))
     models[0].params = walks[0].params(models[0])
     return models[0]
 
@@ -90,6 +93,7 @@ class NetWalk:
 
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
         self.graph, self.nodes, self.made = graph, nodes, made
+        made.operators = OPERATORS
         self.tensors: dict[str, Operand | None] = dict(constants)
         self.faults: dict[str, None] = {}
         # The names of modules with params, which the layers of these have, and no others.
@@ -104,6 +108,9 @@ class NetWalk:
             self._convert(node)
         outputs = [self._output(info.name) for info in self.graph.output] if not self.faults else []
         self.tensors.clear()
+        self.faults |= {
+            f"{name}, which layers take in forms that cannot train as one": None for name in self.made.untied()
+        }
         if self.faults:
             more = f"; and {len(self.faults) - SHOWN} more" if len(self.faults) > SHOWN else ""
             faults = "; ".join([*self.faults][:SHOWN]) + more
@@ -163,28 +170,31 @@ class NetWalk:
         make = OPERATORS.get(node.op_type)
         where = f"{shortened(node.name)} ({node.op_type})" if node.name else node.op_type
         try:
-            if not any(isinstance(x, (Value, list)) for x in operands) and not is_stray:  # or parts of one
+            is_constant = not any(isinstance(x, (Value, list)) for x in operands) and not is_stray  # or parts of one
+            if is_constant and not needs_layers(node, operands):  # type: ignore[arg-type]
                 results = folded(node, operands, self.made.version, self.made.room)  # type: ignore[arg-type]
             elif make is None:
                 nearest = NEAREST.get(node.op_type)
                 raise NotImportable(f"(the nearest is {nearest})" if nearest else "")
             elif not is_stray:
-                results = self._made(make, node, operands)
+                results = self._made(make, node, operands, is_constant)
         except NotImportable as error:
-            self.faults[f"{where} {error}".rstrip()] = None
+            self.faults[f"{where} {error}{params_text(operands)}".rstrip()] = None
         except UserError as error:
             self.faults[f"{where}: {error}"] = None
         except UNFIT as error:
             self.faults[f"{where} whose attributes or shapes do not fit ({shortened(str(error))})"] = None
         self.tensors |= dict(zip(node.output, results, strict=False))
 
-    def _made(self, make: Any, node: Any, operands: Sequence[Operand | None]) -> Sequence[Any]:
-        """Return the outputs of a node, whose layers are made."""
+    def _made(self, make: Any, node: Any, operands: Sequence[Operand | None], is_constant: bool) -> Sequence[Any]:
+        """Return the outputs of a node, whose layers are made; of params alone, these are features."""
         params = self._params_of(node)
         base = layer_name(node, params, self.shared)
         place = NodePlace(
             self.made, node, base if params or base not in self.modules else f"{base}.{node.op_type.lower()}"
         )
+        if is_constant:
+            operands = [place.vector(x) if isinstance(x, Constant) and x.is_param else x for x in operands]
         while operands and operands[-1] is None:
             operands = operands[:-1]
         if len(operands) > MOST_OPERANDS and (
@@ -246,6 +256,19 @@ def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
 def shortened(text: str) -> str:
     """Return the beginning of a text for a message."""
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
+
+
+def params_text(operands: Sequence[Any]) -> str:
+    """Return the names of the params that operands are, or are computed from alone, for a message; "" for none."""
+    names = {name: None for x in operands if isinstance(x, Constant) and x.is_param for name in x.params()}
+    symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Value) and x.batch_axis is None}
+    while symbols:
+        _, symbol = symbols.popitem()
+        if symbol.builder.settings.get("type") != "kLearnedVector":
+            symbols |= {id(source): source for source in symbol.sources}
+        elif symbol.builder.trainable:
+            names[symbol.builder.name] = None
+    return f" (of the params {', '.join(names)})" if names else ""
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:

@@ -19,6 +19,8 @@ from dsinga.nn.words.keras_arguments import checked
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # PyTorch's newer exporter writes it beside a value
+
 
 @register("word", "load_onnx")
 @checked
@@ -50,5 +52,14 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 def _read(path: Path) -> tuple[ModelProto, dict[str, Constant]]:
     """Return the net in a file, and its tensors by name."""
     model = read_onnx(path)
-    tensors = model.graph.initializer
-    return model, {tensor.name: Constant(tensor_array(tensor, path.parent), tensor.name) for tensor in tensors}
+    kinds = {
+        value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")
+        for value in model.graph.value_info
+    }
+    kinds = kinds if "PARAMETER" in kinds.values() else {}
+    return model, {
+        tensor.name: Constant(
+            tensor_array(tensor, path.parent), tensor.name, kind=kinds.get(tensor.name, "FOLDED" if kinds else "")
+        )
+        for tensor in model.graph.initializer
+    }

@@ -13,13 +13,18 @@ PARAM = re.compile(
 # Names of params that TensorFlow writes, as "model/conv/Conv2D/ReadVariableOp:0" of the module "model/conv".
 VARIABLE = re.compile(r"(.+?)/(?:[A-Z]\w*/)?ReadVariableOp(?:_\d+)?(?::\d+)?$")
 NUMBERED = re.compile(
-    r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|const\w*|(.*/)?Constant(_\d+)?_output_\d+"
+    r"onnx::\w+_\d+|_?val_\d+|\d+|arith_\w+|[cC]onst\w*|(.*/)?Constant(_\d+)?_output_\d+|.*/[xy](:\d+)?"
 )  # names that exporters make up
 
 
 def is_made_up(name: str) -> bool:
     """Whether a name is one that an exporter has made up, as "onnx::MatMul_12"."""
     return not name or NUMBERED.fullmatch(name) is not None
+
+
+def is_lone(name: str) -> bool:
+    """Whether a name is that of a param without a module whose layers have such a param, as "cls_token"."""
+    return not (is_made_up(name) or " " in name or PARAM.fullmatch(name) or VARIABLE.fullmatch(name))
 
 
 def layer_name(node: Any, params: Sequence[str], shared: Collection[str] = ()) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga import nn
+from dsinga.addons.onnx.folding import folded
+from dsinga.addons.onnx.naming import is_lone, is_made_up, plain
 from dsinga.addons.onnx.values import (
     LARGEST,
     Constant,
@@ -24,6 +28,7 @@ from dsinga.nn.writing.reshaping import reshaped
 from dsinga.nn.writing.symbol import Symbol
 
 MOST_LAYERS, MOST_LETTERS = 4000, 200  # of a net; of the name of one
+MOST_REPEATED = 1 << 22  # numbers of a param that is repeated and of which layers take parts
 
 
 class MadeLayers:
@@ -38,6 +43,12 @@ class MadeLayers:
         arrays: the params by the name of the layer and the role.
         given: the constants of the graph of all params, and their arrays, those of other layers included.
         vectors: params that are the same for all records, and their features, by their names in the file.
+        uses: for each array that trains, the params that layers have of it, and the constant that each is.
+        offsets: the first of the numbers of an array among those of all, of arrays of which layers have parts.
+        orders: for features by which codes are put in order, by their ids, the codes.
+        ordered: for codes, by their ids, those in order.
+        kept: names of arrays that keep their numbers, though they may be params.
+        operators: the functions that make layers of nodes, by operator.
         parts: for features that have one number along an axis, by their ids: the whole, the axis, and which one.
         stacks: the number of the last recurrent layer of each module.
         last_states: for last cell states of an LSTM, by their ids: the states h, and the feature of both.
@@ -50,7 +61,13 @@ class MadeLayers:
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
         self.given: dict[tuple[str, str], tuple[Constant, np.ndarray]] = {}
-        self.vectors: dict[str, tuple[np.ndarray, Symbol]] = {}
+        self.vectors: dict[str, Value] = {}
+        self.uses: dict[str, dict[str, Constant]] = {}
+        self.offsets: dict[str, int] = {}
+        self.kept: dict[str, None] = {}
+        self.orders: dict[int, Symbol] = {}
+        self.ordered: dict[int, Symbol] = {}
+        self.operators: Mapping[str, Callable[..., Any]] = {}
         self.parts: dict[int, tuple[Value, int, int]] = {}
         self.stacks: dict[str, int] = {}
         self.last_states: dict[int, tuple[Symbol, Symbol]] = {}
@@ -73,12 +90,47 @@ class MadeLayers:
         self._names[name] = self._names.get(name, 0)
         return name
 
+    def label(self, constant: Constant) -> str:
+        """Return what tells the numbers of a constant from those of others; "" for numbers that are of one layer."""
+        if constant.name or not constant.is_param:
+            return constant.name
+        return f"parts {hashlib.sha256(self.places(constant).tobytes()).hexdigest()}"
+
     def owner_of(self, constant: Constant, array: np.ndarray, own: str) -> str:
         """Return the name of the param that has these numbers of a constant: ``own`` for the first layer."""
-        if not constant.name:
+        if not (label := self.label(constant)):
             return own
-        known = self._owners.setdefault(f"{constant.name} {array.shape}", (array, own))
+        known = self._owners.setdefault(f"{label} {array.shape}", (array, own))
         return known[1] if is_same(known[0], array) else own
+
+    def use(self, constant: Constant, owner: str) -> None:
+        """Remember that a layer has a constant as its param, or in several."""
+        for name in constant.params() if constant.is_param else ():
+            self.uses.setdefault(name, {}).setdefault(owner, constant)
+
+    def untied(self) -> list[str]:
+        """Return the arrays of which layers have several params that would train apart, but for disjoint parts."""
+        several = {name: [*uses.values()] for name, uses in self.uses.items() if len(uses) > 1}
+        places = {name: [np.unique(self.places(x)) for x in constants] for name, constants in several.items()}
+        return [name for name, each in places.items() if np.unique(np.concatenate(each)).size < sum(map(len, each))]
+
+    def places(self, constant: Constant) -> np.ndarray:
+        """Return which numbers of params a constant has, in its order, as numbers that differ for all params."""
+
+        def leaf(x: Constant) -> Constant:
+            if 0 in x.array.strides and x.array.size > MOST_REPEATED:
+                raise NotImportable(f"of a param that is repeated, with more than {MOST_REPEATED:,} numbers")
+            first = self.offsets.setdefault(x.name, self.offsets.get("", 0))
+            self.offsets[""] = max(self.offsets.get("", 0), first + x.array.size)
+            return Constant(np.arange(x.array.size).reshape(x.array.shape) + first)
+
+        def apply(node: Any, operands: Sequence[Any], output: int) -> Constant:
+            if node.op_type == "Concat":  # numbers that do not train are no one's
+                operands = [Constant(np.full(x.array.shape, -1)) if x.dtype.kind == "f" else x for x in operands]
+            return folded(node, operands, self.version, Room(math.inf, math.inf))[output]
+
+        places: np.ndarray = constant.computed(leaf, apply).array
+        return places[places >= 0]
 
     def is_owned(self, constant: Constant, array: np.ndarray) -> bool:
         """Whether a layer has these numbers of a constant as its param."""
@@ -128,6 +180,11 @@ class NodePlace:
         """Return integers, which are an input of the node, or in older versions an attribute; None for neither."""
         return self.attribute(name) if given is None else integers(given, name)
 
+    def keep(self, x: Any) -> None:
+        """Remember that a constant keeps its numbers, though it may be a param."""
+        if isinstance(x, Constant) and x.is_param:
+            self.made.kept |= dict.fromkeys(x.params())
+
     def layer(
         self,
         make: Callable[..., Any] | str,
@@ -150,16 +207,23 @@ class NodePlace:
         layer_name = self.name(suffix)
         confs: list[dict[str, Any]] = []
         for role, given in params.items():
-            own = f"{layer_name}_{role}"
             if given is None:
                 confs.append({"static": True})
                 continue
             constant, array = self.made.given[layer_name, role] = given
+            own, conf = f"{layer_name}_{role}", dict[str, Any]()
+            if constant.is_param and is_lone(constant.name) and plain(constant.name) not in (self.base, layer_name):
+                own = self.made.unique(plain(constant.name))
+                conf = {"name": own}
             owner = self.made.owner_of(constant, array, own)
-            confs.append({} if owner == own else {"name": own, "share_from": owner})
+            conf = conf if owner == own else {"name": own, "share_from": owner}
+            confs.append(conf | ({"static": True} if constant.kind == "BUFFER" else {}))
             if owner == own:
                 self.made.room.take(4 * array.size)
                 self.made.arrays[layer_name, role] = array
+            self.made.use(constant, owner)
+            if constant.kind == "FOLDED":
+                self.made.kept[constant.name] = None
         make = functools.partial(nn.Layer, make) if isinstance(make, str) else make
         return make(name=layer_name, param=confs if any(confs) else None, **settings)
 
@@ -168,32 +232,38 @@ class NodePlace:
 
         It trains if a name of the file says that it is a param; else it keeps its numbers.
         """
-        array, dtype = x.array, x.array.dtype
-        if x.is_param:  # repeated axes are those of the operators that take it
-            array = without_repeats(array)
+        array = without_repeats(x.array) if x.is_param else x.array  # repeated axes are those of operators that take it
         if array.size > LARGEST:
             raise NotImportable(f"of more than {LARGEST} numbers")
-        if x.part is not None:
-            whole, items = x.part
-            table = self.vector(whole).symbol
-            symbol = table[(slice(None), *items)]
-            if symbol is not table:
-                symbol.builder.name = self.name(".part")
-            return Value(reshaped(self, symbol, array.shape, ".aligned"), array.shape, None, dtype)
-        known = self.made.vectors.get(x.name) if x.is_param else None
-        if known is not None and np.array_equal(known[0].ravel(), array.ravel(), equal_nan=True):
-            return Value(reshaped(self, known[1], array.shape, ".aligned"), array.shape, None, dtype)
-        rows = array.shape or (1,)
-        base = NodePlace(self.made, self.node, x.name) if x.is_param else self
-        settings: dict[str, Any] = {"num_output": rows[-1], "leading": list(rows[:-1])}
-        settings |= {} if x.is_param else {"trainable": False}
-        own = x if x.is_param else Constant(array)  # fixed numbers are those of one layer
-        params = {"vector": (own, np.asarray(array, np.float32).reshape(rows))}
-        builder = base.layer("kLearnedVector", params, "" if x.is_param else f".constant{suffix}", **settings)
-        symbol = builder(self.made.source)
-        if x.is_param:
-            self.made.vectors[x.name] = array, symbol
-        return Value(symbol, array.shape, None, dtype)
+        if not x.is_param:
+            if (
+                x.kind == "FOLDED"
+                or x.name.startswith("onnx::")
+                or (not x.kind and not is_made_up(x.name) and x.dtype.kind == "f")
+            ):
+                self.made.kept[x.name] = None
+            return self._learned(self, Constant(array), f".constant{suffix}", trainable=False)  # of one layer
+
+        def leaf(param: Constant) -> Value:
+            if param.name not in self.made.vectors:
+                self.made.vectors[param.name] = self._learned(NodePlace(self.made, self.node, param.name), param, "")
+            return self.made.vectors[param.name]
+
+        def apply(node: Any, given: Sequence[Any], output: int) -> Any:
+            result = self.made.operators[node.op_type](NodePlace(self.made, node, self.base), *given)
+            return result[output] if isinstance(result, list) else result
+
+        value: Value = x.computed(leaf, apply)
+        symbol = reshaped(self, value.symbol, array.shape or (1,), ".aligned")
+        return Value(symbol, array.shape, None, array.dtype)
+
+    def _learned(self, base: NodePlace, x: Constant, suffix: str, **settings: Any) -> Value:
+        """Return a constant as the param of a layer of its own."""
+        rows = x.array.shape or (1,)
+        params = {"vector": (x, np.asarray(x.array, np.float32).reshape(rows))}
+        settings |= {"num_output": rows[-1], "leading": list(rows[:-1])}
+        symbol = base.layer("kLearnedVector", params, suffix, **settings)(self.made.source)
+        return Value(symbol, x.array.shape, None, x.array.dtype)
 
     def value(self, symbol: Symbol) -> Value:
         """Return the tensor of a feature whose first axis is the batch."""

@@ -13,12 +13,23 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import decimal
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, axis_of, feature, spread
+from dsinga.addons.onnx.values import (
+    LARGEST,
+    Constant,
+    NotImportable,
+    Operand,
+    Value,
+    axis_of,
+    feature,
+    integers,
+    spread,
+)
 from dsinga.nn.writing.composed import reduced, softmax_of_last, softmax_over
 from dsinga.nn.writing.operators import SIMPLE
-from dsinga.nn.writing.reshaping import reshaped, rows_of
+from dsinga.nn.writing.reshaping import permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
+MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 BOOL = np.dtype(bool)
 
@@ -39,7 +50,7 @@ def same_for_records(place: NodePlace, x: Constant, axis: int) -> Constant:
     if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (place.batch, place.made.given_batch):
         return x
     first = array.take([0], axis)
-    if array.strides[axis] and not (array == first).all():
+    if array.strides[axis] and (x.is_param or not (array == first).all()):
         raise NotImportable("of constants that differ among the records of a batch")
     return replace(x, array=first)
 
@@ -54,6 +65,7 @@ def operands_of(place: NodePlace, given: Sequence[Operand | float]) -> list[Valu
         if (
             isinstance(x, Constant) and x.array.dtype.kind == "f" and np.isneginf(x.array).any()
         ):  # of what a softmax makes 0
+            place.keep(x)
             x = Constant(np.maximum(x.array, np.float32(HIDDEN)))
         return x if isinstance(x, float) else as_tensor(place, x, given)
 
@@ -149,11 +161,11 @@ def divide(place: NodePlace, a: Any, b: Any) -> Value:
 
 
 def power(place: NodePlace, x: Any, exponent: Any) -> Value:
-    """Return x ** a number."""
-    numbers = exponent.array if isinstance(exponent, Constant) else np.asarray([])
-    if not isinstance(x, Value) or not numbers.size or not (numbers == numbers.flat[0]).all():
-        raise NotImportable("with an exponent that is no number of the file")
-    return combine(place, "POWER", (x, float(numbers.flat[0])))
+    """Return x ** exponent, where a number is no param."""
+    if isinstance(x, Value) and isinstance(exponent, Constant) and not exponent.is_param and exponent.array.size:
+        if (exponent.array == exponent.array.flat[0]).all():
+            return combine(place, "POWER", (x, float(exponent.array.flat[0])))
+    return combine(place, "POWER", (x, exponent))
 
 
 def negative(place: NodePlace, x: Value) -> Value:
@@ -185,6 +197,7 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
             if (
                 isinstance(x, Value)
                 and isinstance(other, Constant)
+                and not other.is_param
                 and other.array.size
                 and other.array.max() <= HIDDEN
             ):
@@ -195,9 +208,9 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
     for x, share in zip((a, b), shares, strict=True):
         if isinstance(x, Constant):
             x = x if x.is_param else Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
-            if not x.array.any():
+            if not x.is_param and not x.array.any():
                 continue
-        if isinstance(x, Constant) and isinstance(share, Constant):
+        if isinstance(x, Constant) and isinstance(share, Constant) and not x.is_param:
             if spread([x.array.shape, share.array.shape]) > LARGEST:
                 raise NotImportable(f"that makes more than {LARGEST} numbers")
             parts.append(Constant(x.array * share.array))
@@ -211,7 +224,12 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
 def reduce(place: NodePlace, x: Value, axes: Sequence[int], keeps: bool, pool: str) -> Value:
     """Return the mean (AVG), sum (SUM) or maximum (MAX) over axes other than that of the batch."""
     batch = x.batch_axis
-    if batch is None or batch in axes:
+    if batch is None:
+        symbol, shape, _ = reduced(
+            place, x.symbol, (place.batch, *x.shape), 0, [axis + 1 for axis in axes], keeps, pool
+        )
+        return Value(symbol, shape[1:], None, x.dtype)
+    if batch in axes:
         raise NotImportable("over the records of a batch")
     return Value(*reduced(place, x.symbol, x.shape, batch, axes, keeps, pool), x.dtype)
 
@@ -238,19 +256,46 @@ def square(place: NodePlace, x: Value) -> Value:
 def softmax(place: NodePlace, x: Value) -> Any:
     """Return the softmax over an axis of records; before version 13 over all axes from it on."""
     axis = axis_of(place.attribute("axis", -1 if place.version >= 13 else 1), x)
-    if x.batch_axis is None or axis == x.batch_axis or (place.version < 13 and x.batch_axis >= axis):
+    if x.batch_axis is not None and (axis == x.batch_axis or (place.version < 13 and x.batch_axis >= axis)):
         raise NotImportable("over the records of a batch")
     symbol, rows = x.symbol, rows_of(x.symbol)
-    row = axis + (axis < x.batch_axis)
+    row = axis + (x.batch_axis is None or axis < x.batch_axis)
     if place.version < 13 and row < len(rows):
         flat = reshaped(place, symbol, (*rows[: row - 1], math.prod(rows[row - 1 :])), ".flat")
         return x.of(reshaped(place, softmax_of_last(place, flat), rows, ".axes"))
     return x.of(softmax_over(place, symbol, row))
 
 
-def log_softmax(place: NodePlace, x: Any) -> Any:
-    """Raise NotImportable for LogSoftmax, with the remedy."""
-    raise NotImportable("(the loss takes scores: export the net with those as its output)")
+def log_softmax(place: NodePlace, x: Value) -> Any:
+    """Return the logarithm of a softmax, x less its maximum, less the logarithm of the sum of its exponentials."""
+    axis = axis_of(place.attribute("axis", -1 if place.version >= 13 else 1), x)
+    axes = [axis] if place.version >= 13 else [*range(axis, x.rank)]
+    x = subtract(place, x, reduce(place, x, axes, True, "MAX"))
+    total = reduce(place, activated(place, x, "EXP"), axes, True, "SUM")
+    return subtract(place, x, activated(place, total, "LOG"))
+
+
+def activated(place: NodePlace, x: Value, kind: str) -> Value:
+    """Return what a function of kActivation makes of numbers."""
+    return x.of(nn.Layer("kActivation", activation_conf={"type": kind}, name=place.name())(x.symbol))
+
+
+def running_sum(place: NodePlace, x: Value, axis: Any) -> Value:
+    """Return the sums of all numbers up to each along an axis of records: a product with ones."""
+    along = axis_of(integers(axis, "axis")[0], x)
+    if along == x.batch_axis or x.shape[along] > MOST_SUMMED:
+        raise NotImportable(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
+    ones = np.triu(np.ones((x.shape[along],) * 2, np.float32), int(bool(place.attribute("exclusive", 0))))
+    ones = ones.T if place.attribute("reverse", 0) else ones
+    row, rows = along - (x.batch_axis is not None and along > x.batch_axis), rows_of(x.symbol)
+    last = [*range(1, row + 1), *range(row + 2, len(rows) + 1), row + 1]
+    turned = permuted(place, x.symbol, last, ".last")
+    flat = reshaped(place, turned, (math.prod(rows) // rows[row], rows[row]), ".rows")
+    matrix = place.vector(Constant(ones), ".ones").symbol
+    y = reshaped(
+        place, nn.Layer("kArithmetic", operator="MATMUL", name=place.name())([flat, matrix]), rows_of(turned), ".axes"
+    )
+    return x.of(permuted(place, y, [last.index(at) + 1 for at in range(1, len(rows) + 1)], ".back"))
 
 
 def largest_index(place: NodePlace, x: Value) -> Any:
@@ -274,5 +319,5 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     **{"ReduceMean": reduction("AVG"), "ReduceSum": reduction("SUM"), "ReduceMax": reduction("MAX")},
     **{"ReduceMin": reduction("MAX", negative, negative), "ReduceL1": reduction("SUM", absolute)},
     **{"ReduceL2": reduction("SUM", square, root), "ReduceSumSquare": reduction("SUM", square)},
-    **{"Softmax": softmax, "LogSoftmax": log_softmax, "ArgMax": largest_index},
+    **{"Softmax": softmax, "LogSoftmax": log_softmax, "CumSum": running_sum, "ArgMax": largest_index},
 }

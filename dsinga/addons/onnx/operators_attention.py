@@ -93,8 +93,12 @@ def attend(
 def hiding(place: NodePlace, mask: Operand) -> Any:
     """Return the numbers that a mask adds to scores: of truth values, true stands for what is seen."""
     if isinstance(mask, Constant):
-        is_bool = mask.array.dtype == BOOL
-        return Constant(np.where(mask.array, 0, HIDDEN) if is_bool else np.maximum(mask.array, HIDDEN), mask.name)
+        if mask.array.dtype == BOOL:
+            return Constant(np.where(mask.array, 0, HIDDEN))
+        if (mask.array >= HIDDEN).all():
+            return mask
+        place.keep(mask)
+        return Constant(np.maximum(mask.array, HIDDEN))
     return multiply(place, subtract(place, 1.0, mask), HIDDEN) if mask.dtype == BOOL else mask
 
 

@@ -85,6 +85,16 @@ def same_pads(window: NodeWindow, size: Sizes, auto: str = "SAME_UPPER") -> Node
     return window._replace(before=before, after=after)
 
 
+def rounded_up(window: NodeWindow, size: Sizes) -> NodeWindow:
+    """Return a window with the padding after each axis that gives as many windows as sizes rounded up do."""
+    after = []
+    for _, step, _, first, last, length, extent in zip(*window, size, window.extent, strict=True):
+        count = -(-(length + first + last - extent) // step) + 1
+        count -= (count - 1) * step >= length + first
+        after.append(max((count - 1) * step + extent - length - first, 0))
+    return window._replace(after=tuple(after))
+
+
 def as_images_of(place: NodePlace, x: Any, window: NodeWindow) -> tuple[Symbol, NodeWindow]:
     """Return a tensor as images or volumes, and the window over these."""
     symbol = feature(x)
@@ -207,8 +217,10 @@ def pooled(place: NodePlace, x: Any, pool: str, counts_padding: bool = True) -> 
     rounds_up = bool(place.attribute("ceil_mode", 0)) and not is_auto
     is_same = not window.is_even and window == same_pads(window, size)
     is_apart = not window.is_even and not is_same  # padding that the layer does not have
-    if is_apart and rounds_up:
-        raise NotImportable("with ceil_mode and more padding on one side")
+    if is_apart and rounds_up:  # the last window begins before the padding after an axis
+        if pool == "AVG" and counts_padding:
+            raise NotImportable("with ceil_mode, more padding on one side, and means that count it")
+        window, rounds_up = rounded_up(window, size), False
     leaves_out = not counts_padding and any(window.before + window.after)
     sizes = {"kernel": (window.kernel, 3), "stride": (window.strides, 2), "dilation": (window.dilations, 1)}
     fields: dict[str, Any] = {} if pool == "MAX" else {"pool": pool}

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
+from dsinga.addons.onnx.operators_arithmetic import add, multiply
 from dsinga.addons.onnx.operators_numbers import number_of
-from dsinga.addons.onnx.values import Constant, NotImportable, axis_of, feature
+from dsinga.addons.onnx.values import Constant, NotImportable, Value, axis_of, feature
 
 Params = dict[str, tuple[Constant, np.ndarray] | None]
 
@@ -27,10 +28,15 @@ def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
     for role, given in (("scale", scale), ("bias", bias)):
         if given is not None and not isinstance(given, Constant):
             raise NotImportable(f"with a {role} that layers compute")
-        if given is not None and given.array.size not in (1, math.prod(shape)):
+        if given is not None and (given.array.size not in (1, math.prod(shape)) or is_one_param(given, shape)):
             raise NotImportable(f"with a {role} of the shape {given.array.shape}, not {shape}")
         params[role] = given if given is None else (given, vector_of(given, shape))
     return params
+
+
+def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a scale or bias is one number that trains, in place of one for each number of a shape."""
+    return isinstance(given, Constant) and given.is_param and given.array.size == 1 < math.prod(shape)
 
 
 def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
@@ -79,10 +85,13 @@ def last_axes(kind: str) -> Callable[..., Any]:
         axis = axis_of(place.attribute("axis", -1), x)
         if x.batch_axis is None or axis <= x.batch_axis:
             raise NotImportable("over the records of a batch")
-        params = affine(*without_plain(scale, bias), x.shape[axis:])
+        is_apart = any(isinstance(given, Value) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
+        params = affine(*((None, None) if is_apart else without_plain(scale, bias)), x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
-        return x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))
+        y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))
+        y = multiply(place, y, scale) if is_apart else y
+        return add(place, y, bias) if is_apart and bias is not None else y
 
     return operate
 

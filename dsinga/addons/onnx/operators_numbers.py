@@ -102,6 +102,8 @@ def clip(place: NodePlace, x: Symbol, least: Any = None, most: Any = None) -> An
 
     Between 0 and 6 it is PyTorch's relu6, whose gradient at the bounds is 0, else its clamp, whose is not.
     """
+    for given in (least, most):
+        place.keep(given)
     bounds = [number_in(given, place.attribute(name)) for given, name in ((least, "min"), (most, "max"))]
     bounds = [None if bound is None or abs(bound) >= GREATEST else decimal(bound) for bound in bounds]
     swapped: dict[str, Any] = {"swapped": True} if bounds == [0, 6] else {}
@@ -124,7 +126,7 @@ def prelu(place: NodePlace, x: Any, slope: Any) -> Any:
     if array.size == 1 or channels:
         params = {"slope": (slope, array.reshape(-1))}
         return place.layer(nn.PReLU, params, shared=not channels)(symbol)
-    slopes = place.vector(Constant(array.reshape((1,) * (rank - array.ndim) + array.shape), slope.name))
+    slopes = place.vector(dataclasses.replace(slope, array=array.reshape((1,) * (rank - array.ndim) + array.shape)))
     above, below = (nn.ReLU(name=place.name(".part"))(y) for y in (symbol, -symbol))
     return above - below * slopes.symbol
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_arithmetic import same_for_records
+from dsinga.addons.onnx.operators_shapes import gather, view
 from dsinga.addons.onnx.values import Constant, NotImportable, Value, integers
 from dsinga.nn.writing.reshaping import reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
@@ -103,9 +105,9 @@ def recurrent(
     settings = {"dim_hidden": size, **activations_of(place, directions)}
     if bias is None:
         settings["bias_term"] = False
-    elif bias.array.reshape(directions, 2, -1)[:, 1].any():
+    elif bias.made is not None or bias.array.reshape(directions, 2, -1)[:, 1].any():
         settings["recurrent_bias"] = True
-    params = [params_of(kind, d, weight, state_weight, bias, settings) for d in range(directions)]
+    params = [params_of(place, d, (weight, state_weight, bias), settings) for d in range(directions)]
     starts = [start_of(place, [begin, begin_cell] if kind == "LSTM" else [begin], d) for d in range(directions)]
     ends, is_reverse = lengths_of(place, lengths), place.attribute("direction", "forward") == "reverse"
     backward_apart = is_reverse or (directions == 2 and any(start is not None for start in starts))
@@ -128,8 +130,8 @@ def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
     settings = symbol.builder.settings
     if settings.get("operator") != "GREATER_EQUAL" or settings.get("number") or len(symbol.sources) != 1:
         raise NotImportable("with lengths of sequences that are not the number of their codes from 0 on")
-    codes: Symbol = nn.SequenceLength(name=place.name(".lengths"))(symbol.sources[0])
-    return codes
+    codes = place.made.ordered.get(id(symbol.sources[0]))
+    return nn.SequenceLength(name=place.name(".lengths"))(symbol.sources[0]) if codes is None else codes
 
 
 def results_of(node: RecurrentNode, x: Symbol, is_reverse: bool) -> list[Value | None]:
@@ -191,9 +193,10 @@ def activations_of(place: NodePlace, directions: int) -> dict[str, str]:
 
 
 def params_of(
-    kind: str, direction: int, weight: Constant, state_weight: Constant, bias: Any, settings: Mapping[str, Any]
+    place: NodePlace, direction: int, weights: tuple[Constant, Constant, Any], settings: Mapping[str, Any]
 ) -> dict[str, tuple[Constant, np.ndarray]]:
     """Return the params of a direction by the roles of the layer, in its order."""
+    kind, (weight, state_weight, bias) = place.node.op_type, weights
     parts = {"hx": (weight, weight.array[direction]), "hh": (state_weight, state_weight.array[direction])}
     if bias is not None:
         halves = bias.array[direction].reshape(2, -1)
@@ -202,19 +205,21 @@ def params_of(
             parts["hb"] = bias, halves[1]
     params = {}
     for role, (constant, array) in parts.items():
+        source = place.made.label(constant)
+        place.made.use(constant, source)
         gates = array.reshape(len(GATES[kind]), -1, *array.shape[1:])
         ours = {f"{gate}_{role}": gates[at] for gate, at in zip("zrc", GATES[kind], strict=False)}
         if kind != "GRU":
             ours = {role: gates[list(GATES[kind])].reshape(array.shape)}
         for name, own in ours.items():  # each param is one of its own, whatever else has the same numbers
-            label = f"{constant.name} {direction} {name}" if constant.name else ""
+            label = f"{source} {direction} {name}" if source else ""
             params[name] = Constant(own, label), np.ascontiguousarray(own, np.float32)
     return params
 
 
 def start_of(place: NodePlace, begin: list[Any], direction: int) -> Symbol | None:
     """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None."""
-    states = [None if isinstance(x, Constant) and not x.array.any() else x for x in begin]
+    states = [None if isinstance(x, Constant) and not x.is_param and not x.array.any() else x for x in begin]
     if all(x is None for x in states):
         return None
     symbols: list[Any] = [None if x is None else state_symbol(place, x) for x in states]
@@ -251,4 +256,53 @@ def joined(place: NodePlace, states: list[Symbol]) -> Value:
     return Value(symbol, shape, 0 if layout else 1)
 
 
-SEQUENCES: Mapping[str, Callable[..., Any]] = dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent)
+def gather_nd(place: NodePlace, x: Value, indices: Any) -> Value:
+    """Return parts of a param by constant indices of its first axes, or the steps of sequences before their ends."""
+    dims = place.attribute("batch_dims", 0)
+    if isinstance(indices, Value) and dims == 1 and x.rank == 3 and x.batch_axis == indices.batch_axis == 0:
+        if (lengths := numbered(numbered(indices.symbol, "SUBTRACT", 1.0), "MAXIMUM", 1.0)) is not None:
+            ends = lengths_of(place, indices.of(lengths))
+            return place.value(nn.Layer("kPooling1D", pool="LAST", name=place.name())([x.symbol, ends]))
+    if not isinstance(indices, Constant) or x.batch_axis is not None or dims:
+        raise NotImportable("by indices, or of parts, that depend on a batch")
+    *_, count = indices.array.shape
+    items = [axis % size for axis, size in zip(np.moveaxis(indices.array, -1, 0), x.shape, strict=False)]
+    whole = view(place, x, (math.prod(x.shape[:count]), *x.shape[count:]))
+    return gather(place, whole, Constant(np.ravel_multi_index(items, x.shape[:count])))
+
+
+def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | None:
+    """Return the source of a kArithmetic of a feature and this number; None for another layer."""
+    while symbol is not None and symbol.builder.kind in ("Reshape", "Flatten"):
+        (symbol,) = symbol.sources
+    settings = symbol.builder.settings if symbol is not None else {}
+    return (
+        symbol.sources[0]
+        if symbol and (settings.get("operator"), settings.get("number")) == (operator, number)
+        else None
+    )
+
+
+def smallest(place: NodePlace, keys: Value, count: Any) -> list[Value | None]:
+    """Return the order in which codes from 0 on come before others, as kSequenceLength has them, and no other."""
+    steps = float(keys.shape[-1])
+    late = keys.symbol.sources[0] if len(keys.symbol.sources) == 2 else None
+    codes = numbered(numbered(late, "MULTIPLY", steps), "GREATER", 0.0)
+    if codes is None or place.attribute("largest", 1) or integers(count, "count") != [steps]:
+        raise NotImportable("of other than the codes of steps before the ends of sequences")
+    place.made.orders[id(keys.symbol)] = codes
+    return [None, keys]
+
+
+def in_order(place: NodePlace, x: Value, order: Any) -> Value:
+    """Return codes of which those from 0 on come before others."""
+    if not isinstance(order, Value) or place.made.orders.get(id(order.symbol)) is not x.symbol:
+        raise NotImportable("by indices that depend on a batch")
+    place.made.ordered[id(x.symbol)] = nn.SequenceLength(anywhere=True, name=place.name())(x.symbol)
+    return x.of(place.made.ordered[id(x.symbol)])
+
+
+SEQUENCES: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
+    **{"GatherND": gather_nd, "TopK": smallest, "GatherElements": in_order},
+}

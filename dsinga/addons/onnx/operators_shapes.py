@@ -137,8 +137,10 @@ def expand(place: NodePlace, x: Value, shape: Any) -> Value:
         raise NotImportable(f"from {x.shape} to {tuple(sizes)}") from None
     own = (1,) * (len(result) - rank) + x.shape
     axis = x.batch_axis + len(result) - rank if x.batch_axis is not None else None
-    if axis is None and place.batch in result and own[result.index(place.batch)] == 1:
-        axis = result.index(place.batch)
+    for count in (place.batch, place.made.given_batch):
+        if axis is None and count in result and own[result.index(count)] == 1 < (count or 0):
+            axis = result.index(count)
+            result = (*result[:axis], place.batch, *result[axis + 1 :])
     rows, own_rows = ([size for at, size in enumerate(shape) if at != axis] or [1] for shape in (result, own))
     symbol = x.symbol if tuple(own_rows) == rows_of(x.symbol) else reshaped(place, x.symbol, own_rows, ".aligned")
     if rows != own_rows:
@@ -303,7 +305,12 @@ def gather(place: NodePlace, x: Any, codes: Any) -> Value:
     if isinstance(x, Constant) and isinstance(codes, Value):
         return embedding(place, x, codes, axis)
     if isinstance(codes, Value):
-        raise NotImportable("by indices that depend on a batch")
+        if x.batch_axis is not None or axis or codes.batch_axis or codes.rank < 2 or x.rank != 2:
+            raise NotImportable("by indices that depend on a batch")
+        flat = reshaped(place, codes.symbol, (math.prod(codes.shape[1:]),), ".codes")
+        hot = nn.Layer("kOneHot", onehot_conf={"vocab_size": x.shape[0]}, name=place.name(".one_hot"))(flat)
+        y = nn.Layer("kArithmetic", operator="MATMUL", name=place.name())([hot, x.symbol])
+        return Value(reshaped(place, y, (*codes.shape[1:], x.shape[1]), ".axes"), (*codes.shape, x.shape[1]))
     size = x.shape[axis]
     if codes.array.size > max(size, MOST_PARTS):
         raise NotImportable(f"by {codes.array.size} indices that are no neighbours")
@@ -316,10 +323,13 @@ def gather(place: NodePlace, x: Any, codes: Any) -> Value:
     if len(steps) == 1 and 0 not in steps:
         step, stop = min(steps), numbers[-1] + min(steps)
         y = part(place, x, axis, slice(numbers[0], None if stop < 0 else stop, step))
-    elif len(numbers) > MOST_PARTS:
-        raise NotImportable(f"by {len(numbers)} indices that are no neighbours")
+    elif axis == x.batch_axis:
+        raise NotImportable("of some records of a batch")
     else:
-        y = joined(place, [part(place, x, axis, slice(number, number + 1)) for number in numbers], axis)
+        row = axis if x.batch_axis is None else axis - (axis > x.batch_axis)
+        symbol = x.symbol[(slice(None), *[slice(None)] * row, numbers)]
+        symbol.builder.name = place.name()
+        y = replace(x, symbol=symbol, shape=(*x.shape[:axis], len(numbers), *x.shape[axis + 1 :]))
     return view(place, y, (*x.shape[:axis], *codes.array.shape, *x.shape[axis + 1 :]))
 
 
@@ -346,7 +356,7 @@ def cast(place: NodePlace, x: Operand, like: Any = None) -> Operand:
     else:
         dtype = like.dtype
     if isinstance(x, Constant):  # whose dtype a tensor of the layers says
-        return Constant(x.array.astype(dtype), x.name, x.part)
+        return replace(x, array=x.array.astype(dtype))
     if dtype == BOOL != x.dtype:
         return combine(place, "NOT_EQUAL", (x, 0.0), BOOL)
     if dtype.kind not in "fiub" or (dtype.kind == "f" and dtype.itemsize < 4):

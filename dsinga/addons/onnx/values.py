@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,24 +49,51 @@ class Constant:
     Attributes:
         array: its numbers.
         name: the name of the initializer that has these numbers, maybe in another shape; "" for computed ones.
-        part: of part of a param, such as some of the positions of a table: the param, and the items of its index.
+        made: of numbers of params in another order, or some of them: the node, its operands, and which output it is.
+        kind: what the file says of an initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
+        is_param: whether it is a param, which trains: the file says so, or has a name that no exporter made up for it,
+            and it is no mask of zeros and ones.
     """
 
     array: np.ndarray
     name: str = ""
-    part: tuple[Constant, tuple[Any, ...]] | None = None
+    made: tuple[Any, Sequence[Any], int] | None = None
+    kind: str = ""
+    is_param: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_known = self.made is not None or self.kind == "PARAMETER"
+        may_train = is_known or (not self.kind and not is_made_up(self.name) and not is_mask(self.array))
+        object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
+
+    def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
+        """Return what ``leaf`` makes of a param or, of what is made of params, ``apply`` of a node and its operands."""
+        results: dict[int, Any] = {}
+        pending = [self]
+        while pending:
+            x = pending[-1]
+            params = [each for each in (x.made[1] if x.made else ()) if each is not None and each.is_param]
+            if missing := [each for each in params if id(each) not in results]:
+                pending += missing
+                continue
+            pending.pop()
+            if x.made is None:
+                results[id(x)] = leaf(x)
+            else:
+                node, operands, output = x.made
+                results[id(x)] = apply(node, [results.get(id(each), each) for each in operands], output)
+        return results[id(self)]
+
+    def params(self) -> dict[str, Constant]:
+        """Return the params that it is made of, by name."""
+        found: dict[str, Constant] = {}
+        self.computed(lambda x: found.setdefault(x.name, x), lambda *_: None)
+        return found
 
     @property
     def dtype(self) -> np.dtype:
         """The dtype of its numbers."""
         return self.array.dtype
-
-    @property
-    def is_param(self) -> bool:
-        """Whether it is a param, which trains: the file has a name that no exporter made up for it, or its whole."""
-        if self.part is not None:
-            return self.part[0].is_param
-        return self.array.ndim > 0 and self.array.dtype.kind == "f" and not is_made_up(self.name)
 
 
 @dataclass(frozen=True)
@@ -111,6 +138,16 @@ class Value:
 
 
 Operand = Value | Constant
+
+
+def is_mask(array: np.ndarray) -> bool:
+    """Whether numbers are zeros and ones, of both some, as in the mask of a weight."""
+    return (
+        array.dtype.kind == "f"
+        and array.size > 1
+        and array.flat[0] in (0, 1)
+        and bool(np.isin(array, (0, 1)).all() and np.ptp(array))
+    )
 
 
 def feature(x: Operand, rank: int | None = None) -> Symbol:

@@ -70,7 +70,10 @@ DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
     Operator.SUBTRACT: lambda xp, a, b, g: (g, -g),
     Operator.MULTIPLY: lambda xp, a, b, g: (g * b, g * a),
     Operator.DIVIDE: lambda xp, a, b, g: (g / b, -g * a / (b * b)),
-    Operator.POWER: lambda xp, a, b, g: (g * b * a ** (b - 1), None),
+    Operator.POWER: lambda xp, a, b, g: (
+        g * b * a ** (b - 1),
+        None if b.ndim == 0 else g * a**b * xp.log(xp.where(a > 0, a, 1)),
+    ),
     Operator.MATMUL: lambda xp, a, b, g: (xp.matmul(g, _transposed(b)), xp.matmul(_transposed(a), g)),
     Operator.MAXIMUM: lambda xp, a, b, g: (g * (a >= b), g * (a < b)),
     Operator.MINIMUM: lambda xp, a, b, g: (g * (a <= b), g * (a > b)),
@@ -101,8 +104,6 @@ class Arithmetic(Layer):
 
         def faults(self) -> Any:
             """Yield the faults of settings that contradict each other."""
-            if self.number is None and self.operator is Operator.POWER:
-                yield Fault("POWER needs a number, the exponent", "operator")
             if self.number is not None and self.operator is Operator.MATMUL:
                 yield Fault("MATMUL takes two sources, and no number", "number")
             if self.swapped and (self.number is None or self.operator is Operator.POWER):

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, Fraction, Positive
+from dsinga.job.limits import Count, Positive, Unit
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, float_bytes
@@ -48,7 +48,9 @@ class BatchNorm(Layer):
     class Conf(Settings, name="BMConf"):
         """Settings of kBM."""
 
-        momentum: Fraction = setting(0.1, "the weight of the newest batch in the running statistics, as in PyTorch")
+        momentum: Unit = setting(
+            0.1, "the weight of the newest batch in the running statistics, as in PyTorch; with 0 they do not move"
+        )
         use_global_stats: bool = setting(
             False, "whether training, too, normalises with the running statistics and keeps them, as in Caffe"
         )
@@ -104,7 +106,7 @@ class BatchNorm(Layer):
 
     def share(self, ctx: Context) -> float | Array:
         """Return the weight of this batch in the running statistics."""
-        if self.settings.keep_initial:
+        if self.settings.keep_initial or not self.momentum:
             return self.momentum
         return ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1)))
 

@@ -90,12 +90,14 @@ def clone_model(model: Model) -> Model:
     layers: dict[int, LayerBuilder] = {}
     copied = functools.partial(_copied, layers=layers)
     inputs = [copied(symbol.builder)() for symbol in model._inputs()]
-    if not isinstance(model, Sequential):
-        return Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
-    chain = Sequential(inputs, model.name)
-    for layer, _ in model._added:
-        chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
-    return chain
+    if isinstance(model, Sequential):
+        clone: Model = Sequential(inputs, model.name)
+        for layer, _ in model._added:
+            clone.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
+    else:
+        clone = Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
+    clone.rewrite = model.rewrite  # layers of an add-on, such as LoRA's
+    return clone
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:

@@ -43,8 +43,8 @@ def BatchNormalization(
         refuse_channels_last(writer)
         if axis is not None and axis_of(writer.source, axis, rows) != 1:
             raise writer.fail(f"normalises channels, which are not the axis {axis} here; leave axis out")
-        if momentum is not None and not 0 <= momentum < 1:
-            raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1), not {momentum}")
+        if momentum is not None and not 0 <= momentum <= 1:
+            raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1], not {momentum}")
         check_bool(f"synchronized of {writer.name}", synchronized)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
         settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}

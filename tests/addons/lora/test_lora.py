@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,7 @@ def test_a_model_with_lora_is_not_called_on_features() -> None:
         ({}, r"no layer is called '\*attention\*'; there are hidden, top"),
         ({"layers": "tap"}, r"no layer is called 'tap'; did you mean 'top'\?"),
         ({"layers": "hidden_*"}, r"no layer is called 'hidden_\*'; did you mean 'hidden'\?"),
-        ({"layers": "hidden_tanh"}, r"'hidden_tanh' is a k\w+, no dense layer or embedding with a weight of its own"),
+        ({"layers": "hidden_tanh"}, r"'hidden_tanh' is a k\w+, no dense layer, embedding or convolution without"),
         ({"layers": []}, "layers takes names of layers or patterns"),
         ({"layers": 3}, "layers takes names of layers or patterns"),
         ({"rank": 0}, "rank is 0; give a whole number of at least 1"),
@@ -327,7 +328,7 @@ def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
     assert str(model.job(train_steps=1)) == text
 
 
-def test_refused_layers(tmp_path: Path) -> None:
+def test_refused_layers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = perceptron()
     with pytest.raises(UserError, match="has no LoRA; call add_lora or load_lora first"):
         model.merge_lora()
@@ -346,16 +347,88 @@ def test_refused_layers(tmp_path: Path) -> None:
     codes = nn.Input(4)
     embedded = nn.Embedding(6, 5, name="codes")(codes)
     tied = nn.Dense(6, use_bias=False, name="scores", param=[nn.Param(share_from="codes_weight")])(embedded)
-    with pytest.raises(
-        UserError, match="'codes' is a kEmbedding, no dense layer or embedding with a weight of its own"
-    ):
+    with pytest.raises(UserError, match="'codes' and 'scores' share a weight, but not its form; name other layers"):
         nn.Model(codes, tied).add_lora(layers="codes")
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        nn.Model(codes, nn.Dense(2, name="own")(tied)).add_lora(layers="*")
+    assert "add_lora leaves out codes, scores, which share a weight" in caplog.text
     code = nn.Dense(4, use_bias=False, name="code")(codes)
     turned = nn.Dense(4, use_bias=False, transpose=True, name="turned", param=[nn.Param(share_from="code_weight")])
-    with pytest.raises(UserError, match="'turned' is a kInnerProduct, no dense layer or embedding with a weight of"):
+    with pytest.raises(UserError, match="'code' and 'turned' share a weight, but not its form"):
         nn.Model(codes, turned(code)).add_lora(layers="turned")
     with pytest.raises(UserError, match="the shapes of the model's inputs are not known"):
         nn.Sequential([nn.Dense(3)]).add_lora(layers="*")
+
+
+def test_a_new_head_and_statistics_go_along(tmp_path: Path) -> None:
+    def normalised(classes: int) -> nn.Sequential:
+        layers = [nn.Dense(4, name="hidden"), nn.BatchNormalization(name="norm"), nn.Dense(classes, name="top")]
+        model = nn.Sequential([nn.Input(5), *layers])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    model, copy, file = normalised(3), normalised(3), tmp_path / "lora.safetensors"
+    model.add_lora(rank=2, layers="hidden", trainable=["top", "norm"])
+    copy.params = {name: value for name, value in model.params.items() if "lora" not in name}
+    model.fit(X, Y, epochs=3, progress=False)
+    model.save_lora(file)
+    names = {"norm_scale", "norm_bias", "norm_mean", "norm_variance", "top_weight", "top_bias"}
+    assert read_safetensors(file).keys() == names | {f"hidden.lora_{role}_weight" for role in "ab"}
+    copy.load_lora(file)
+    assert (copy.predict(X) == model.predict(X)).all()
+    assert {each.name for each in copy.trainable_variables} == {each.name for each in model.trainable_variables}
+    with pytest.raises(UserError, match=r"'top_weight' has the shape \(3, 4\), but the model needs \(2, 4\)"):
+        normalised(2).load_lora(file)
+    other = nn.Sequential([nn.Input(5), nn.Dense(4, name="hidden"), nn.Dense(3, name="last")])
+    with pytest.raises(
+        UserError, match="has 'norm_bias', which the model lacks.*; give the file of a copy of this net"
+    ):
+        other.load_lora(file)
+
+
+def test_layers_that_are_called_as_those_of_lora_are_the_users() -> None:
+    layers = [nn.Dense(4, name="own.lora_a"), nn.Dense(4, name="own.lora_b"), nn.Dense(4, name="own")]
+    model = nn.Sequential([nn.Input(5), *layers, nn.Dense(3, name="top")])
+    with pytest.raises(UserError, match="has no LoRA"):
+        model.merge_lora()
+    with pytest.raises(UserError, match="the model has a layer called 'own.lora_a', as one of LoRA would be"):
+        model.add_lora(layers="own")
+    before, scores = model.params, model.predict(X)
+    model.add_lora(rank=1, layers="top")
+    model.merge_lora()
+    assert model.params.keys() == before.keys()
+    np.testing.assert_allclose(model.predict(X), scores, atol=1e-6)
+
+
+def test_a_clone_has_low_rank_layers_too() -> None:
+    for model in (perceptron(), nn.Model(x := nn.Input(5), nn.Dense(3, name="top")(x))):
+        model.add_lora(rank=2, alpha=3, layers="top")
+        clone = nn.clone_model(model)
+        assert clone.params.keys() == model.params.keys()
+        clone.params = with_random_b(model).params
+        assert (clone.predict(X) == model.predict(X)).all()
+
+
+@pytest.mark.parametrize("settings", [{"strides": 2, "padding": "same"}, {"dilation_rate": 2, "use_bias": False}])
+def test_a_convolution(settings: dict[str, Any], tmp_path: Path) -> None:
+    """W + alpha/rank·B·A, where A has the windows of the layer and B is of single points, as in PEFT."""
+    layers = [nn.Conv2D(4, 3, name="conv", **settings), nn.Conv2D(4, 1, groups=2, name="groups"), nn.Flatten()]
+    model = nn.Sequential([nn.Input((2, 6, 6)), *layers, nn.Dense(3, name="top")])
+    model.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
+    images = RNG.normal(size=(12, 2, 6, 6)).astype("float32")
+    before, base = model.predict(images), model.params
+    with pytest.raises(UserError, match="'groups' is a kConvolution, no dense layer, embedding or convolution without"):
+        model.add_lora(layers="groups")
+    model.add_lora(rank=2, alpha=6, layers="conv*")
+    assert (model.predict(images) == before).all()
+    model.fit(images, Y, epochs=4, progress=False)
+    params, scores = model.params, model.predict(images)
+    assert {name for name in params if (params[name] != base.get(name)).any()} >= {"conv.lora_b_weight"}
+    assert all((params[name] == value).all() for name, value in base.items())
+    model.merge_lora()
+    change = 3 * params["conv.lora_b_weight"] @ params["conv.lora_a_weight"]
+    np.testing.assert_allclose(model.params["conv_weight"], base["conv_weight"] + change, atol=1e-6)
+    np.testing.assert_allclose(model.predict(images), scores, atol=1e-5)
 
 
 def test_refused_files(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ CASES = {
     "max ceil": ("MaxPool", IMAGES, (), 12, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
     "max of steps": ("MaxPool", STEPS, (), 12, {"kernel_shape": [3], "dilations": [2]}),
     "mean uneven": ("AveragePool", IMAGES, (), 19, WINDOW),
+    "max uneven, rounded up": ("MaxPool", IMAGES, (), 12, {**WINDOW, "ceil_mode": 1}),
+    "mean uneven, rounded up": ("AveragePool", IMAGES, (), 19, {**WINDOW, "ceil_mode": 1}),
     "mean counted": ("AveragePool", IMAGES, (), 11, {**WINDOW, "count_include_pad": 1}),
     "mean lower": ("AveragePool", IMAGES, (), 11, {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
     "all steps": ("GlobalMaxPool", STEPS, (), 11, {}),

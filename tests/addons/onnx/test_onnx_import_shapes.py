@@ -62,6 +62,15 @@ CASES = {
               ("Squeeze", "n1 first", {})],
     "parts in any order": [("Gather", "x order", {"axis": 1}), ("Tile", "n0 times", {}),
                            ("Concat", "n1 x", {"axis": 1})],
+    "logarithms of a softmax": [("LogSoftmax", "x", {"axis": 1})],
+    "running sums": [("CumSum", "x axis2", {}), ("CumSum", "n0 axis1", {"exclusive": 1, "reverse": 1})],
+    "products of axes": [("Einsum", "x cube", {"equation": "bti,hio->bhto"}),
+                         ("Einsum", "n0 x", {"equation": "bhto,bti->bhio"})],
+    "products of records": [("Einsum", "x x", {"equation": "bij,bkj->bik"})],
+    "exponents of tensors": [("Abs", "x", {}), ("Pow", "n0 row", {})],
+    "points of a param": [("GatherND", "ones points", {}), ("Mul", "x n0", {})],
+    "params of params": [("Exp", "row", {}), ("Mul", "x n0", {}), ("Concat", "row row", {"axis": 0}),
+                         ("Slice", "n2 none five none", {}), ("Add", "n1 n3", {})],
 }  # fmt: skip
 ARRAYS = {
     **{"one": np.float32(1), "two": np.float32(2), "row": ROW, "ones": ONES, "matrix": MATRIX},
@@ -70,7 +79,9 @@ ARRAYS = {
     **{"inner": ROW[:3, None], "minimal": np.array([1, 1])},
     **{"rows": np.array([-1, 5]), "steps_of_2": np.array([-1, 3, 2])},
     **{"shape": np.array([1, 2, 3, 5]), "two_ends": np.array([-1]), "steps": np.array([2])},
-    **{"order": np.array([2, 0]), "times": np.array([1, 2, 1])},
+    **{"order": np.array([2, 0]), "times": np.array([1, 2, 1]), "cube": MATRIX.reshape(1, 5, 2), "five": np.array([5])},
+    **{f"axis{axis}": np.array(axis) for axis in range(3)},
+    **{"points": np.array([[[0, 1], [2, 3], [1, -1], [0, 0], [1, 1]]])},
 }
 
 
@@ -116,11 +127,11 @@ def test_positions_taken_from_a_param_are_part_of_it(tmp_path):
     }
 
 
-HALF = {"half": np.float32(0.5), "root": np.float32(np.sqrt(2)), "tiny": np.float32(1e-6)}
+HALF = {"const_h": np.float32(0.5), "root": np.float32(np.sqrt(2)), "tiny": np.float32(1e-6)}
 NORMS = {"norm.weight": ROW, "norm.bias": ROW - 1}
 SPELLED_OUT = {
     "InnerProduct": [("MatMul", "x fc.weight", {}), ("Add", "fc.bias n0", {})],
-    "Activation": [("Div", "x root", {}), ("Erf", "n0", {}), ("Add", "n1 one", {}), ("Mul", "x half", {}),
+    "Activation": [("Div", "x root", {}), ("Erf", "n0", {}), ("Add", "n1 one", {}), ("Mul", "x const_h", {}),
                    ("Mul", "n3 n2", {})],
     "LayerNorm": [("ReduceMean", "x ends", {}), ("Sub", "x n0", {}), ("Pow", "n1 two", {}),
                   ("ReduceMean", "n2 ends", {}), ("Add", "n3 tiny", {}), ("Sqrt", "n4", {}), ("Div", "n1 n5", {}),
@@ -129,7 +140,7 @@ SPELLED_OUT = {
     "RMSNorm": [("Mul", "x x", {}), ("ReduceMean", "n0 ends", {}), ("Add", "n1 tiny", {}), ("Sqrt", "n2", {}),
                 ("Reciprocal", "n3", {}), ("Mul", "x n4", {}), ("Mul", "norm.weight n5", {})],
     "Attention": [("Reshape", "x heads", {}), ("Transpose", "n0", {"perm": [0, 2, 1, 3]}),
-                  ("Transpose", "n0", {"perm": [0, 2, 3, 1]}), ("Mul", "n1 half", {}), ("Mul", "n2 half", {}),
+                  ("Transpose", "n0", {"perm": [0, 2, 3, 1]}), ("Mul", "n1 const_h", {}), ("Mul", "n2 const_h", {}),
                   ("MatMul", "n3 n4", {}), ("Softmax", "n5", {}), ("MatMul", "n6 n1", {})],
 }  # fmt: skip
 
@@ -156,8 +167,9 @@ def test_results_that_other_nodes_take_stay(tmp_path):
     [
         ([("Reshape", "x minus", {})], "mixes the records of a batch"),
         ([("ReduceMean", "x none", {})], "over the records of a batch"),
-        ([("LogSoftmax", "x", {})], "the loss takes scores"),
-        ([("Pow", "x x", {})], "an exponent that is no number"),
+        ([("CumSum", "x axis0", {})], "over the records of a batch"),
+        ([("Einsum", "x x", {"equation": "bij,cij->bc"})], "over the records of a batch"),
+        ([("Einsum", "x x", {"equation": "bij,bkl->bk"})], "that sums over an axis of one tensor"),
         ([("Transpose", "x", {"perm": [1, 0, 2]})], "moves the batch"),
     ],
 )

@@ -15,7 +15,6 @@ onnx = pytest.importorskip("onnx")
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "pytorch-converted"
 REFUSED = {
-    "the loss takes scores": {"LogSoftmax", "log_softmax_dim3", "log_softmax_lastdim"},
     "give shapes that differ": {
         "PReLU_1d_multiparam",
         "PReLU_2d_multiparam",

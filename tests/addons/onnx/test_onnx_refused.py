@@ -90,9 +90,9 @@ NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
         [node("SplitToSequence", "x", "s", "q", axis=1), node("SequenceAt", "s i", "y")], ["N", 1 << 26],
         {"i": np.array(0)}, r"q \(SplitToSequence\) of 67108864 parts",
     ),
-    "constants that do not fit": (
+    "params that do not fit": (
         [node("Add", "a b", "c", "first"), node("Add", "x c", "y")], ["N", 3], {"a": numbers(3), "b": numbers(4)},
-        r"first \(Add\) whose constants do not fit",
+        r"first \(Add\): .*combines .a., 1 x 3, with .b., 1 x 4",
     ),
     "random numbers": ([node("RandomNormalLike", "x", "y", "r")], ["N", 3], {}, r"r \(RandomNormalLike\)"),
 }  # fmt: skip

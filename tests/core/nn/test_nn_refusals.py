@@ -187,7 +187,7 @@ LAYERS = {
     "nn.UpSampling2D(2, 'bicubic')": "no interpolation 'bicubic'; these are nearest, bilinear",
     "job(nn.BatchNormalization(), shape=STEPS)": "use nn.LayerNormalization",
     "job(nn.BatchNormalization(axis=-1), shape=IMAGES)": "channels, which are not the axis -1 here; leave axis out",
-    "job(nn.BatchNormalization(1.5), shape=IMAGES)": "the share of the old statistics, must be in [0, 1), not 1.5",
+    "job(nn.BatchNormalization(1.5), shape=IMAGES)": "the share of the old statistics, must be in [0, 1], not 1.5",
     "job(nn.BatchNormalization(synchronized='no'), shape=IMAGES)": "synchronized of batch_normalization",
     "job(nn.LayerNormalization(1), shape=STEPS)": "normalises the last axes",
     "job(nn.ReLU(name='a'), nn.ReLU(name='a'), shape=ROWS)": "two layers are called 'a'",
