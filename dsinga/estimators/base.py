@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import Remedies, check_range, check_settings, check_whole, checked, fail_for_name
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
@@ -28,7 +29,7 @@ from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import loadable, save
 from dsinga.estimators.strong import check_preset
-from dsinga.estimators.tables import with_definition
+from dsinga.estimators.tables import with_messages
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
 from dsinga.estimators.validation import check_stopping, create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
@@ -44,6 +45,7 @@ T = TypeVar("T")
 LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
+SMALL = 2000  # records up to which a table is small
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
 
 # What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
@@ -84,6 +86,7 @@ class NetEstimator(EstimatorRecords):
 
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
+    _is_small = False  # whether ``fit`` has seen no more than :data:`SMALL` records
     _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
 
     # -- what a subclass defines ------------------------------------------------------------------------------
@@ -127,6 +130,8 @@ class NetEstimator(EstimatorRecords):
         go_on = go_on and hasattr(self, "params_")
         records = self._open(X, y, sample_weight, not go_on, classes, client)
         records = self._with_class_weights(records, client, is_part=epochs is not None)
+        if not go_on:
+            self._is_small = epochs is None and len(records.x) <= SMALL
         size, seed = self._batchsize(), self.job_.seed if go_on else self._seed()
         is_part = epochs is not None
         stops, calibrates = self._stops_early(len(records.x), is_part), self._calibrates(is_part)
@@ -137,7 +142,7 @@ class NetEstimator(EstimatorRecords):
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, seed, client)
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
-        self.job_ = with_batchsize(job, min(size, len(records.x)))
+        self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
@@ -241,8 +246,8 @@ class NetEstimator(EstimatorRecords):
                 value = getattr(self, name)
                 fields[name] = getattr(self._defaults, name) if value is None else value
                 check_range(name, fields[name], 0)
-            return with_definition(self._default_job(records.x, **fields), self.columns_)
-        return with_definition(jobs.open_net(self.net, self._record_shape).replace(seed=seed), self.columns_)
+            return with_messages(self._default_job(records.x, **fields), table=self.columns_)
+        return with_messages(jobs.open_net(self.net, self._record_shape).replace(seed=seed), table=self.columns_)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -301,6 +306,17 @@ class NetEstimator(EstimatorRecords):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in a new folder, from which :func:`dsinga.estimators.load` reads it."""
         save(self, path)
+
+    def export(self, path: str | os.PathLike[str], **options: Any) -> float | None:
+        """Write the fitted estimator to an ONNX file for servers, as ``export`` of a model does (docs/onnx.md).
+
+        Inputs are the columns of the data frame, or "X" for an array. Outputs are "label" and "probabilities" of a
+        classifier, "variable" of others. ``check`` may be a data frame. Raises UserError for what ONNX does not have.
+        """
+        from dsinga.estimators.served import EstimatorModel
+
+        difference: float | None = lookup("method", "export")(EstimatorModel(self), path, **options)
+        return difference
 
     def for_blocks(self) -> Self:
         """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster.

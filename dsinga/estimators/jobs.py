@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
-BINS = 48  # of each number of a table, between which what the net learns is linear
 DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
 
@@ -47,6 +46,7 @@ class NetDefaults(NamedTuple):
         steps: the steps that training has at least where it does not stop early: small data are read often.
         patience: the epochs without a better validation loss after which training stops early.
         dropout: the share of the numbers after each hidden layer that are 0 in a training step.
+        bins: of each number of a table, between which what the net learns is linear.
     """
 
     hidden: tuple[int, ...]
@@ -56,10 +56,12 @@ class NetDefaults(NamedTuple):
     steps: int
     patience: int
     dropout: float = 0.0
+    bins: int = 48
 
 
 OF_ARRAYS = NetDefaults((64,), 0.01, 0.01, 200, 200, 10)
 OF_TABLES = NetDefaults((100,), 1e-3, 1e-4, 200, 500, 5, 0.3)
+OF_SMALL_TABLES = NetDefaults((64,), 0.01, 0.01, 200, 200, 10, 0.3, 4)  # of numbers that are predicted
 OF_STRONG = NetDefaults((), 7e-4, 3e-4, 256, 2000, 16)
 
 
@@ -71,7 +73,7 @@ def classifier_job(
 
     Records are numbers or, with ``columns``, those of a table.
     """
-    data, x = _records(columns)
+    data, x = _records(columns, OF_TABLES.bins)
     out = _fully_connected(x, hidden, activation, outputs, 0.0 if columns is None else OF_TABLES.dropout)
     if not multilabel:
         return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
@@ -81,13 +83,12 @@ def classifier_job(
 
 def regressor_job(
     hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str],
-    columns: TableDefinition | None, **fields: Any,
+    columns: TableDefinition | None, defaults: NetDefaults, **fields: Any,
 ) -> Job:  # fmt: skip
     """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
     builder, count, distribution = loss
-    data, x = _records(columns)
-    dropout = 0.0 if columns is None else OF_TABLES.dropout
-    out = _fully_connected(x, hidden, activation, targets * count, dropout)
+    data, x = _records(columns, defaults.bins)
+    out = _fully_connected(x, hidden, activation, targets * count, defaults.dropout)
     label = nn.Layer("kLabel", name="label")(data)
     if distribution:
         out = nn.DistributionParams(distribution, name="params")(out)
@@ -146,7 +147,7 @@ def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
     return _job(layers, train_one_batch=nn.CD(), **fields)
 
 
-def _records(columns: TableDefinition | None) -> tuple[Symbol, Symbol]:
+def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol]:
     """Return the input layer of records, and what the layers above take: of a table without codes of categories."""
     if columns is None:
         data = nn.Input(1)
@@ -156,7 +157,7 @@ def _records(columns: TableDefinition | None) -> tuple[Symbol, Symbol]:
     table = columns_of_table(columns)
     parts = table.parts
     data, sizes = nn.Input(table.width), (len(parts.numbers), len(parts.flags), parts.sizes)
-    return data, table_inputs(data, *sizes, bins=table.bins(BINS), stddev=0.1)
+    return data, table_inputs(data, *sizes, bins=table.bins(bins), stddev=0.1)
 
 
 def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int, dropout: float) -> Symbol:

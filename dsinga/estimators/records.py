@@ -35,6 +35,7 @@ from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, re
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import compute, open_collection
+from dsinga.estimators.scaled_records import ScaledRecords
 from dsinga.estimators.scaling import Scaling, standard_scaling, without_zeros
 from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_dense
 from dsinga.estimators.tables import (
@@ -44,6 +45,7 @@ from dsinga.estimators.tables import (
     encode,
     learn_columns,
     needs_columns,
+    with_messages,
 )
 from dsinga.job import Job
 from dsinga.monitor import History
@@ -343,6 +345,11 @@ class EstimatorRecords(BaseEstimator, ABC):
         )
         has_scaling = self.net is None and self.columns_ is None
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
+
+    def _marked(self, job: Job) -> Job:
+        """Return the job of the net, which says whether the estimator scales what the net takes or gives."""
+        scales = self._scaling is not None or getattr(self, "_target_scaling", None) is not None
+        return with_messages(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
         """Return records, targets and weights as the net takes them."""

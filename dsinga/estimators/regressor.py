@@ -40,7 +40,7 @@ class Regressor(RegressorMixin, NetEstimator):
     The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight`` and ``calibrate``, and
     those below, which are for the default net; a ``net`` has a loss of its own. With the default net, targets are
     scaled to mean 0 and deviation 1, too, but for counts, and for the targets of "lognormal", which are divided by
-    their mean.
+    their mean. For a data frame of at most 2,000 records the default net is as small as for arrays.
 
     Args:
         loss: what is predicted, and by which loss: "squared_error" (the mean), "absolute_error" (the median),
@@ -203,6 +203,11 @@ class Regressor(RegressorMixin, NetEstimator):
                 Scaling(0 * scaling.offset, abs(scaling.offset)) if self.loss == LOGNORMAL else scaling
             )
 
+    @property
+    def _defaults(self) -> jobs.NetDefaults:
+        is_small_table = self._is_small and self.columns_ is not None and not self._is_strong
+        return jobs.OF_SMALL_TABLES if is_small_table else super()._defaults
+
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
@@ -211,7 +216,9 @@ class Regressor(RegressorMixin, NetEstimator):
         if self._is_strong:
             return strong_job(self.columns_, outputs, "numbers", **fields)
         loss = jobs.regressor_loss(self.loss, self.quantiles, outputs)
-        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, loss, self.columns_, **fields)
+        return jobs.regressor_job(
+            self._hidden_sizes(), self.activation, outputs, loss, self.columns_, self._defaults, **fields
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -35,7 +35,7 @@ T = TypeVar("T")
 FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
 ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
-    "_order", "_label_order", "_target_names",
+    "_order", "_label_order", "_target_names", "_is_small",
 )  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
@@ -109,7 +109,8 @@ def load(path: str | os.PathLike[str]) -> Any:
 def _read(folder: Path, place: Callable[[str], Path]) -> Any:
     for name in FILES:
         if not place(name).is_file():
-            raise UserError(f"{folder} is no saved estimator: it lacks {name}")
+            of_model = f"; if a model saved it, call dsinga.nn.load_model({str(folder)!r})" if name == DESCRIBED else ""
+            raise UserError(f"{folder} is no saved estimator: it lacks {name}{of_model}")
     arrays, job = read_safetensors(place(PARAMS)), load_job(place(JOB))
     check_marks(place, PARAMS, FILES)
     refuse_nan({name: array for name, array in arrays.items() if name.startswith("params/")}, str(folder / PARAMS))
@@ -147,4 +148,5 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
     estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params, "_updater": None})
+    estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
     return estimator

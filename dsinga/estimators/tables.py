@@ -180,12 +180,10 @@ def _without_number_codes(definition: TableDefinition) -> TableDefinition:
     return definition.replace(column=columns)
 
 
-def with_definition(job: Job, definition: TableDefinition | None) -> Job:
-    """Return the job with the definition of its table, by which it takes data frames, too."""
-    if definition is None:
-        return job
+def with_messages(job: Job, **messages: Any) -> Job:
+    """Return the job with messages in the store of its input layer: a ``table``, by which it takes data frames, too."""
     layers = [
-        layer.replace(store_conf=layer.store_conf.replace(table=definition))
+        layer.replace(store_conf=layer.store_conf.replace(**messages))
         if layer.store_conf is not None and layer_class(layer).is_input
         else layer
         for layer in job.neuralnet.layer

@@ -15,6 +15,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.tables import with_messages
 from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
@@ -48,6 +49,7 @@ def train_net(
     the number of workers on a cluster, by default that of the job, or of the cluster. Raises UserError for bad input,
     Diverged where a loss is not finite.
     """
+    job = with_messages(job, scaled=None)  # the records are scaled
     data: dict[str, Any] = {"train": _sources(job, records)}
     extensions = [rescued] if stopping is None else [stopping, rescued]
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)

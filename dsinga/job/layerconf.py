@@ -82,8 +82,8 @@ class StoreConf(Settings, Component):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The message of an add-on that says how records are made of data, such as windows, by its field, or none."""
-        fields = {name: getattr(self, name) for name in added_fields(StoreConf)}
+        """The messages that say how records are made of data, such as windows, by their fields in order, or none."""
+        fields = {name: getattr(self, name) for name in sorted(added_fields(StoreConf))}  # scaled refuses before table
         return {name: value for name, value in fields.items() if hasattr(value, "open_records")}
 
     @property

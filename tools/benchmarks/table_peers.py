@@ -57,6 +57,23 @@ def part_for_validation(learnt: int, targets: np.ndarray, classes: int, share: f
     )
 
 
+def ridge(x: Frame, y: np.ndarray, tested: Frame, classes: int, seed: int) -> Predictions:
+    """Return what scikit-learn's Ridge predicts of scaled numbers and one-hot vectors; medians stand for gaps."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    assert not classes, "Ridge predicts numbers"
+    x, tested = coded(x, tested)
+    numbers = [name for name in x.columns if x[name].dtype.kind == "f"]
+    texts = [name for name in x.columns if name not in numbers]
+    scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    columns = make_column_transformer((scaled, numbers), (OneHotEncoder(handle_unknown="ignore"), texts))
+    return outputs(make_pipeline(columns, Ridge()).fit(x, y), tested, classes)
+
+
 def hist_gradient_boosting(x: Frame, y: np.ndarray, tested: Frame, classes: int, seed: int) -> Predictions:
     """Return what scikit-learn's HistGradientBoosting predicts."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -163,6 +180,7 @@ def tabm(x: Frame, y: np.ndarray, tested: Frame, classes: int, seed: int) -> Pre
 
 
 PEERS: dict[str, Peer] = {
+    "Ridge": ridge,
     "HistGradientBoosting": hist_gradient_boosting,
     "XGBoost": xgboost,
     "LightGBM": lightgbm,

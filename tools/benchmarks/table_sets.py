@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,6 +122,25 @@ def named(records: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(records, columns=[f"x{index}" for index in range(records.shape[1])])
 
 
+def of_islp(name: str, target: str, *left_out: str) -> Table:
+    """Return a regression of the package ISLP, of An Introduction to Statistical Learning, in 5 folds."""
+    file = Path(str(find_spec("ISLP").submodule_search_locations[0])) / "data" / f"{name}.csv"
+    frame = pd.read_csv(file).dropna(subset=[target]).reset_index(drop=True)
+    return folded(frame.drop(columns=[target, *left_out]), frame[target].to_numpy(np.float64))
+
+
+SMALL: dict[str, Callable[[], Table]] = {  # ten regressions
+    "diabetes": functools.partial(of_scikit_learn, "diabetes"),
+    "College": functools.partial(of_islp, "College", "Grad.Rate"),
+    "Auto": functools.partial(of_islp, "Auto", "mpg", "name"),
+    "Hitters": functools.partial(of_islp, "Hitters", "Salary"),
+    "Boston": functools.partial(of_islp, "Boston", "medv"),
+    "Credit": functools.partial(of_islp, "Credit", "Balance", "ID"),
+    "Carseats": functools.partial(of_islp, "Carseats", "Sales"),
+    "OJ": functools.partial(of_islp, "OJ", "LoyalCH"),
+    "Wage": functools.partial(of_islp, "Wage", "wage", "logwage"),
+    "Bikeshare": functools.partial(of_islp, "Bikeshare", "bikers", "casual", "registered"),
+}
 SETS: dict[str, Callable[[], Table]] = {
     "wine": functools.partial(of_scikit_learn, "wine"),
     "breast_cancer": functools.partial(of_scikit_learn, "breast_cancer"),
@@ -132,4 +152,5 @@ SETS: dict[str, Callable[[], Table]] = {
     "categories": categories,
     "flights": functools.partial(of_flights, True),
     "delay": functools.partial(of_flights, False),
+    **SMALL,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import lookup, register
 from dsinga.commands.options import IMPORT
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ CHECKED_RECORDS = 100  # that are compared, from the first on
 def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ...], data_root: str | None) -> None:
     """Write a trained net for a server.
 
-    CHECKPOINT is a checkpoint, a workspace, or a folder that model.save wrote. The server takes raw records, and gives
-    what the net predicts. Names of classes come from the job's data, where they are; so do the shapes of records, where
-    the job does not say them.
+    CHECKPOINT is a checkpoint, a workspace, or a folder that model.save, or save of an estimator, wrote. The server
+    takes raw records, or the columns of a data frame, and gives what the net, or the estimator, predicts. Names of
+    classes come from the job's data, where they are; so do the shapes of records, where the job does not say them.
     """
     from dsinga.addons.onnx.export_net import model_to_onnx
     from dsinga.addons.onnx.serving import write_checked
 
     model = saved_model(checkpoint, data_root)
-    x = first_records(check) if check else None
+    x = first_records(check, model) if check else None
     difference = write_checked(to, model_to_onnx(model, opset), out, model, x)
     click.echo(f"wrote {out}")
     if difference is not None:
@@ -54,7 +54,7 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
 
 
 def saved_model(path: Path, data_root: str | None) -> JobModel:
-    """Return the model of a checkpoint, of the newest one in a folder or workspace, or of a saved model.
+    """Return the model of a checkpoint, of the newest one in a folder or workspace, or of a saved model or estimator.
 
     Raises UserError for a checkpoint that does not say its job, and for a job without shapes whose data are missing.
     """
@@ -66,6 +66,9 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
     from dsinga.job import loads
     from dsinga.nn.model.model_params import JOB, PARAMS
 
+    if current_file(path / "estimator.json").is_file():
+        served: JobModel = lookup("hook", "estimator_model")(path)
+        return served
     if all(current_file(path / name).is_file() for name in (JOB, PARAMS)):
         model = nn.load_model(path)
     else:
@@ -102,12 +105,17 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
     }
 
 
-def first_records(paths: tuple[str, ...]) -> Any:
-    """Return the first records of a store, or of several in a list."""
+def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
+    """Return the first records of a store, or of several in a list; of a model of tables, those of files of parquet."""
     import numpy as np
 
-    from dsinga.data import open_records
+    from dsinga.addons.onnx.export_tables import served_columns
+    from dsinga.data import open_records, resolve
 
+    names = None if model.served is None else model.served.names
+    if len(paths) == 1 and (names is not None or (model.served is None and served_columns(model))):
+        frame = lookup("hook", "parquet_frame")(resolve(paths[0], (), "give a file or folder of parquet"))
+        return frame.read(0, names or frame.names).slice(0, CHECKED_RECORDS)
     sources = [open_records(path) for path in paths]
     rows = np.arange(min(CHECKED_RECORDS, *map(len, sources)))
     records = [source.read(rows)[0] for source in sources]

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.addons.onnx.files import onnx_package
 
 FIRST, LAST = -(1 << 63), (1 << 63) - 1  # in Slice: from the beginning, to the end
-FLOAT, INT32, INT64, DOUBLE = 1, 6, 7, 11  # ONNX's numbers of types
+FLOAT, INT32, INT64, STRING, BOOL, DOUBLE = 1, 6, 7, 8, 9, 11  # ONNX's numbers of types
 
 
 class Refused(Exception):
@@ -27,6 +27,8 @@ class GraphWriter:
         nodes: the nodes, sources first.
         weights: the initialisers by name; those of params have the names of these.
         integers: the names of the values that are int64, not float32.
+        types: ONNX's numbers of the types of inputs and outputs that are neither, by name.
+        encoded: the values of input layers whose records are made of other inputs, by the name of the layer.
         joined: the names of initialisers that are made of several params, or of one in another form, by the params.
     """
 
@@ -35,6 +37,8 @@ class GraphWriter:
         self.nodes: list[Any] = []
         self.weights: dict[str, np.ndarray] = {}
         self.integers: set[str] = set()
+        self.types: dict[str, int] = {}
+        self.encoded: dict[str, str] = {}
         self.joined: dict[tuple[str, ...], str] = {}
         self._values, self._nodes = set(params), set[str]()  # names that are taken
         self._constants: dict[Any, str] = {}
@@ -56,7 +60,7 @@ class GraphWriter:
         array = np.asarray(value)
         if not isinstance(value, np.ndarray):
             array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
-        key = array.dtype.str, array.shape, array.tobytes()
+        key = array.dtype.str, array.shape, tuple(array.flat) if array.dtype == object else array.tobytes()
         if key not in self._constants:
             self._constants[key] = self.unique(f"constant_{len(self._constants)}")
             self.weights[self._constants[key]] = array

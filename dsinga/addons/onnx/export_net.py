@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.addons.onnx.export_estimators import ARRAY, write_predictions, write_records
 from dsinga.addons.onnx.export_functions import OPSET, traced_function
 from dsinga.addons.onnx.export_graph import FLOAT, INT64, ExportedLayer, GraphWriter, Refused
 from dsinga.addons.onnx.export_layers_attention import ATTENTION
@@ -17,6 +18,7 @@ from dsinga.addons.onnx.export_layers_dense import DENSE
 from dsinga.addons.onnx.export_layers_images import IMAGES
 from dsinga.addons.onnx.export_layers_records import RECORDS, record_input
 from dsinga.addons.onnx.export_layers_sequences import SEQUENCES
+from dsinga.addons.onnx.export_layers_tables import TABLES
 from dsinga.addons.onnx.export_steps import Values, stored_shape, with_any_steps
 from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.serving import write_checked
@@ -31,8 +33,9 @@ from dsinga.net.dataflow import Stage
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.words.keras_arguments import checked
 
+ML_OPSET = 3  # of the operators of ai.onnx.ml
 STEPS = 64  # of codes, by which the net of a model is made that takes any number of them
-LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION, "kFunction": traced_function}
+LAYERS = {**DENSE, **IMAGES, **RECORDS, **SEQUENCES, **ATTENTION, **TABLES, "kFunction": traced_function}
 SAME = {  # older names of types
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
     "kCudnnActivation": "kActivation", "kCudnnBM": "kBM", "kCudnnLRN": "kLRN", "kCudnnSoftmax": "kSoftmax",
@@ -87,12 +90,23 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     shapes = {name: stored_shape(net.layer(name)) for name in net.inputs}
     augmented = {name: records[name] for name in shapes if records.get(name, shapes[name]) != shapes[name]}
 
+    others = Values()  # inputs of which records are made
+
     def write(net: NeuralNet) -> tuple[GraphWriter, Values]:
-        return write_graph(net, GraphWriter(params, augmented), outputs, model.has_channels_last())
+        graph = GraphWriter(params, augmented)
+        others[:] = write_records(graph, model)
+        graph, results = write_graph(net, graph, outputs, model.has_channels_last())
+        if model.served is not None:
+            results = write_predictions(graph, model.served, *results[0])
+            graph.keep([value for value, _ in results])
+        return graph, results
 
     graph, results = write(net)
-    inputs: Values = [(name, shape) for name, shape in (shapes | augmented).items() if graph.takes(name)]
+    records = {name: shape for name, shape in (shapes | augmented).items() if name not in graph.encoded}
+    inputs: Values = [(name, shape) for name, shape in (*others, *records.items()) if graph.takes(name)]
     with_any_steps(net, write, graph, inputs, results)
+    if model.served is not None and not others:
+        inputs = [(graph.rename(name, ARRAY), shape) for name, shape in inputs]
     metadata = {"dsinga": __version__}
     for name, names in model.record_names().items():
         of_input = "" if name == model.input_names()[0] else f" of {name}"
@@ -117,16 +131,15 @@ def finished(
     """Return the net of a graph; of inputs and outputs, the names of the values are given with the shapes of rows."""
     onnx = onnx_package()
     helper, newest = onnx.helper, onnx.defs.onnx_opset_version()
+    types = dict.fromkeys(graph.integers, INT64) | graph.types
     if not is_whole(opset, OPSET) or opset > newest:
         raise UserError(f"opset is {opset!r}; this version of onnx has {newest}, and dsinga writes {OPSET} and newer")
     given, results = (
-        [
-            helper.make_tensor_value_info(value, INT64 if value in graph.integers else FLOAT, ["N", *shape])
-            for value, shape in values
-        ]
+        [helper.make_tensor_value_info(value, types.get(value, FLOAT), ["N", *shape]) for value, shape in values]
         for values in (inputs, outputs)
     )
-    opsets = [helper.make_opsetid("", opset)]
+    domains = {node.domain for node in graph.nodes} - {""}
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, ML_OPSET) for domain in domains)]
     version = helper.find_min_ir_version_for(opsets)
     proto = helper.make_graph(graph.nodes, name, given, results)
     about = {"producer_name": "dsinga", "producer_version": __version__}
@@ -143,7 +156,7 @@ def write_graph(
     for stage in reversed(net.stages):
         needed.update(edge.node for edge in stage.edges if stage.position in needed)
     inputs = {stage.layer.name for stage in net.stages if stage.position in needed and stage.layer.is_input}
-    if clash := sorted(name for name in inputs if graph.unique(name) != name):
+    if clash := sorted(name for name in inputs - graph.encoded.keys() if graph.unique(name) != name):
         raise UserError(f"the input {clash[0]!r} is called as a param, which ONNX does not take; rename one of both")
     features: dict[int, Any] = {}
     lengths: dict[int, str | None] = {}
@@ -153,8 +166,8 @@ def write_graph(
         layer, node = stage.layer, net.nodes[stage.position]
         sources = ["" if edge.labels else _part(features[edge.node], edge.part) for edge in stage.edges]
         if layer.is_input:
-            sources = [layer.name]
-            if _takes_codes(net, stage.position):
+            sources = [graph.encoded.get(layer.name, layer.name)]
+            if layer.name not in graph.encoded and _takes_codes(net, stage.position):
                 graph.integers.add(sources[0])
         ends = [lengths[edge.node] for edge in stage.edges]
         writer = ExportedLayer(graph, layer, node.params, sources, ends, len(layer.source_shapes[0]) if ends else 0)

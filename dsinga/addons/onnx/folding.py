@@ -85,6 +85,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
         needed = size * (8 if node.op_type in ("Cast", "CastLike") else bytes_each)
         room.take(needed, NODE + (size + taken) * (FUNCTION if node.op_type in FUNCTIONS else 1))
         with np.errstate(all="ignore"):
+            results: Sequence[Any]
             if node.op_type == "Dense":  # a product and a sum, spelled out
                 results = [given[0] @ given[1] + given[2]]
             else:
@@ -92,7 +93,8 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
                     [ValueInfoProto(name=name) for name in part if name] for part in (arrays, node.output)
                 )
                 graph = helper.make_graph([node], "node", inputs, outputs)
-                results = ReferenceEvaluator(graph, opsets={node.domain: version}).run(None, arrays)
+                evaluator: Any = ReferenceEvaluator(graph, opsets={node.domain: version})
+                results = evaluator.run(None, arrays)
     except (NotImportable, UserError):
         raise
     except Exception as error:  # whatever a wrong graph leads numpy to

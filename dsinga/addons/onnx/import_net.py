@@ -267,7 +267,7 @@ def params_text(operands: Sequence[Any]) -> str:
         if symbol.builder.settings.get("type") != "kLearnedVector":
             symbols |= {id(source): source for source in symbol.sources}
         elif symbol.builder.trainable:
-            names[symbol.builder.name] = None
+            names[str(symbol.builder.name)] = None
     return f" (of the params {', '.join(names)})" if names else ""
 
 

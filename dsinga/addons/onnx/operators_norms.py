@@ -62,7 +62,8 @@ def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, 
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
         raise NotImportable("by statistics that layers compute")
     channels = x.shape[1:2]
-    params = affine(*without_plain(scale, bias), channels)
+    scale, bias = without_plain(scale, bias)
+    params = affine(scale, bias, channels)
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
         params[role] = Constant(given.array), vector_of(given, channels)
     momentum = round(1 - place.attribute("momentum", 0.9), 7)
@@ -86,7 +87,8 @@ def last_axes(kind: str) -> Callable[..., Any]:
         if x.batch_axis is None or axis <= x.batch_axis:
             raise NotImportable("over the records of a batch")
         is_apart = any(isinstance(given, Value) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
-        params = affine(*((None, None) if is_apart else without_plain(scale, bias)), x.shape[axis:])
+        own = (None, None) if is_apart else without_plain(scale, bias)
+        params = affine(own[0], own[1], x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
         y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsinga.addons.onnx.export_estimators import given_records
 from dsinga.addons.onnx.files import first_line, onnx_package
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.durable_files import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TRITON, MLFLOW = "config.pbtxt", "MLmodel"  # the file by which a folder is known as a net for the server
 TRITON_BATCH = 64  # the most rows that Triton joins in one batch
+DTYPES = {"tensor(int64)": np.int64, "tensor(double)": np.float64, "tensor(bool)": np.bool_, "tensor(string)": object}
 
 
 def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: str | os.PathLike[str]) -> None:
@@ -48,7 +50,7 @@ def write_triton(model: ModelProto, params: Mapping[str, np.ndarray], folder: st
 def _triton_value(value: ValueInfoProto) -> str:
     """Return an input or output in Triton's words, without its axis of rows; -1 stands for any number of steps."""
     dtype, shape = _dtype_and_shape(value)
-    kind = {"float32": "FP32", "float64": "FP64"}.get(dtype.name, dtype.name.upper())
+    kind = {"float32": "FP32", "float64": "FP64", "object": "STRING"}.get(dtype.name, dtype.name.upper())
     sizes, reshape = ", ".join(map(str, shape[1:])), ""
     if not shape[1:]:  # which Triton does not take; the net gets one axis less
         sizes, reshape = "1", "\n    reshape { shape: [ ] }"
@@ -137,13 +139,12 @@ def greatest_difference(path: str | os.PathLike[str], model: Any, x: Any) -> flo
     ``x`` are records as the model's ``predict`` takes them, numpy arrays. Raises UserError where ONNX Runtime is not
     installed, or cannot run the file.
     """
-    package, expected = onnxruntime_package(), model.predict(x)
-    records = {name: array for name, (array, _) in model._unlabelled(x).items()}
+    package, expected, records = onnxruntime_package(), model.predict(x), given_records(model, x)
     options = package.SessionOptions()
     options.log_severity_level = 3
     try:
         session = package.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-        dtypes = {each.name: np.int64 if "int64" in each.type else np.float32 for each in session.get_inputs()}
+        dtypes = {each.name: DTYPES.get(each.type, np.float32) for each in session.get_inputs()}
         outputs = session.run(None, {name: np.asarray(records[name], dtype) for name, dtype in dtypes.items()})
     except Exception as error:  # of a dozen classes, which the package does not name
         raise UserError(f"ONNX Runtime {package.__version__} cannot run {path}: {first_line(error)}") from None
@@ -154,6 +155,8 @@ def _difference(mine: np.ndarray, theirs: np.ndarray) -> float:
     """Return the greatest difference of two arrays; NaN in the same places, or infinity, is none."""
     if mine.shape != theirs.shape:
         raise UserError(f"ONNX Runtime gives an output of the shape {mine.shape}, but predict one of {theirs.shape}")
+    if mine.dtype.kind not in "biuf":
+        return float(np.any(mine != theirs))
     with np.errstate(invalid="ignore"):  # of infinity
         differs = ~np.isclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
         return float(np.max(np.abs(np.subtract(mine, theirs)), where=differs, initial=0.0))

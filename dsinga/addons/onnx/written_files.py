@@ -39,7 +39,8 @@ def write_onnx(
             raise UserError(f"{place} is a folder; name a file, as in {place / 'net.onnx'}")
     is_large = sum(array.nbytes for array in params.values()) >= external
     with explained_writing(path.parent), replaced_files(path.parent, [path.name, path.name + DATA]) as files:
-        apart = {name: array for name, array in params.items() if is_large and array.nbytes > SMALL_BYTES}
+        large = {name: array for name, array in params.items() if is_large and array.nbytes > SMALL_BYTES}
+        apart = {name: array for name, array in large.items() if array.dtype != object}  # texts are in the net's file
         inner = [onnx.numpy_helper.from_array(array, name) for name, array in params.items() if name not in apart]
         model.graph.initializer.extend(inner)
         if apart:

@@ -50,21 +50,21 @@ class TableColumns:
                 "the table has no columns; give those that dsinga.table learns, or `dsinga data info FOLDER` prints"
             )
         self.definition = definition
-        self._numbers = [conf for conf in definition.column if conf.kind in ("number", "date")]
-        self._scalings = [_Scaling(conf, definition.scaling) for conf in self._numbers]
-        self._booleans = [conf for conf in definition.column if conf.kind == "boolean"]
-        self._categories = [conf for conf in definition.column if conf.kind == "category"]
+        self.numbers = [conf for conf in definition.column if conf.kind in ("number", "date")]
+        self.scalings = [ColumnScaling(conf, definition.scaling) for conf in self.numbers]
+        self.booleans = [conf for conf in definition.column if conf.kind == "boolean"]
+        self.categories = [conf for conf in definition.column if conf.kind == "category"]
         flagged = {conf.name: conf for conf in definition.column if conf.kind != "category" and conf.missing}
-        self._flagged = list(flagged)  # a date of several parts is missing once
+        self.flagged = list(flagged)  # a date of several parts is missing once
 
     @property
     def parts(self) -> RecordParts:
         """The names of the numbers of a record, by part."""
         return RecordParts(
-            tuple(f"{conf.name}.{conf.part}" if conf.part else conf.name for conf in self._numbers),
-            (*(conf.name for conf in self._booleans), *(f"{name} is missing" for name in self._flagged)),
-            tuple(conf.name for conf in self._categories),
-            tuple(len(conf.category) + 1 for conf in self._categories),
+            tuple(f"{conf.name}.{conf.part}" if conf.part else conf.name for conf in self.numbers),
+            (*(conf.name for conf in self.booleans), *(f"{name} is missing" for name in self.flagged)),
+            tuple(conf.name for conf in self.categories),
+            tuple(len(conf.category) + 1 for conf in self.categories),
         )
 
     @property
@@ -79,7 +79,7 @@ class TableColumns:
         where many of these have one number.
         """
         edges = []
-        for conf, scaling in zip(self._numbers, self._scalings, strict=True):
+        for conf, scaling in zip(self.numbers, self.scalings, strict=True):
             places = np.linspace(0, len(conf.quantile) - 1, count + 1)
             numbers = np.interp(places, np.arange(len(conf.quantile)), conf.quantile)
             edges.append([float(edge) for edge in np.unique(scaling.apply(numbers).astype(np.float32))])
@@ -96,11 +96,11 @@ class TableColumns:
         for place, values in enumerate(self._values(table, first)):
             with np.errstate(over="ignore"):
                 out[place] = values
-        numbers = out[: len(self._numbers)]
+        numbers = out[: len(self.numbers)]
         if not np.isfinite(numbers).all():
             place, row = np.argwhere(~np.isfinite(numbers))[0].tolist()
             raise UserError(
-                f"column {self._numbers[place].name!r} has a number in record {first + row} that is so far from those "
+                f"column {self.numbers[place].name!r} has a number in record {first + row} that is so far from those "
                 "of training that no float32 holds it scaled; see whether its unit is the same"
             )
         return np.ascontiguousarray(out.T)
@@ -109,10 +109,10 @@ class TableColumns:
         """Yield the numbers, the flags and the codes of an Arrow table, each (rows,)."""
         dates = {
             conf.name: Dates(in_zone(table.column(conf.name), conf.name, conf.zone), conf.name)
-            for conf in self._numbers
+            for conf in self.numbers
             if conf.part
         }
-        for conf, scaling in zip(self._numbers, self._scalings, strict=True):
+        for conf, scaling in zip(self.numbers, self.scalings, strict=True):
             if conf.part:
                 numbers = dates[conf.name].part(conf.part)
             else:
@@ -123,7 +123,7 @@ class TableColumns:
             if (bad := np.isinf(numbers)).any():
                 raise nonfinite_error("the table", "infinity", first + int(np.argmax(bad)), f"column {conf.name!r}")
             yield scaling.apply(numbers)
-        for conf in self._booleans:
+        for conf in self.booleans:
             flags = np.nan_to_num(as_numbers(table.column(conf.name), conf.name, "boolean"), nan=0.0)
             if (bad := (flags != 0) & (flags != 1)).any():
                 row = int(np.argmax(bad))
@@ -132,9 +132,9 @@ class TableColumns:
                     "training; give 0 or 1"
                 )
             yield flags
-        for name in self._flagged:
+        for name in self.flagged:
             yield is_missing(table.column(name))
-        for conf in self._categories:
+        for conf in self.categories:
             yield self._codes(table.column(conf.name), conf, first)
 
     def _codes(self, column: Any, conf: TableColumnConf, first: int) -> np.ndarray:
@@ -149,26 +149,29 @@ class TableColumns:
         return codes
 
 
-class _Scaling:
-    """The scaling of the numbers of one column; a missing one becomes the median."""
+class ColumnScaling:
+    """The scaling of the numbers of one column; a missing one becomes the median.
+
+    Of the kind "quantile" it is linear between ``quantiles``, which become ``normal``; of others (x - offset) / scale.
+    """
 
     def __init__(self, conf: TableColumnConf, kind: str):
         self.kind = kind
         quantiles = np.asarray(conf.quantile, np.float64)
-        self._median = conf.median
+        self.median = conf.median
         if kind == "quantile":
-            self._quantiles, self._normal = _normal_scores(quantiles)
+            self.quantiles, self.normal = _normal_scores(quantiles)
         elif kind == "robust":
-            self._offset, self._scale = self._median, _robust_scale(quantiles)
+            self.offset, self.scale = self.median, _robust_scale(quantiles)
         else:
-            self._offset, self._scale = conf.mean, conf.deviation or 1.0
+            self.offset, self.scale = conf.mean, conf.deviation or 1.0
 
     def apply(self, numbers: np.ndarray) -> np.ndarray:
         """Return scaled numbers, float64; NaN counts as the median."""
-        numbers = np.where(np.isnan(numbers), self._median, numbers)
+        numbers = np.where(np.isnan(numbers), self.median, numbers)
         if self.kind == "quantile":
-            return _interpolate(numbers, self._quantiles, self._normal)
-        scaled = (numbers - self._offset) / self._scale
+            return _interpolate(numbers, self.quantiles, self.normal)
+        scaled = (numbers - self.offset) / self.scale
         if self.kind != "robust":
             return scaled
         scaled = np.clip(scaled, -FAR, FAR)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arguments import value_text
-from dsinga.base.durable_files import local_folder, read_saved
+from dsinga.base.durable_files import current_file, local_folder, read_saved
 from dsinga.base.errors import UserError
 from dsinga.base.tensor_files import check_marks
 from dsinga.engine.local_net import LocalNet
@@ -268,6 +268,8 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     Raises UserError where a file is missing or damaged, or was saved with others.
     """
     path = local_folder(folder)
+    if current_file(path / "estimator.json").is_file():
+        raise UserError(f"{path} was saved by an estimator; call dsinga.estimators.load({str(path)!r})")
     return read_saved(path, FILES, lambda place: _read_model(path, place))
 
 

@@ -57,7 +57,13 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class Predictable(ModelParams):
-    """A net with its params that can be evaluated and can predict."""
+    """A net with its params that can be evaluated and can predict.
+
+    Attributes:
+        served: what an estimator does before and after its net, which a server then does, too; None for other models.
+    """
+
+    served: Any = None
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         x, y = as_pair(x, y, self.input_names())

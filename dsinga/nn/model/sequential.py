@@ -91,9 +91,9 @@ def clone_model(model: Model) -> Model:
     copied = functools.partial(_copied, layers=layers)
     inputs = [copied(symbol.builder)() for symbol in model._inputs()]
     if isinstance(model, Sequential):
-        clone: Model = Sequential(inputs, model.name)
+        clone: Model = (chain := Sequential(inputs, model.name))
         for layer, _ in model._added:
-            clone.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
+            chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
     else:
         clone = Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
     clone.rewrite = model.rewrite  # layers of an add-on, such as LoRA's

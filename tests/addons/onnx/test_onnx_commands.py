@@ -43,6 +43,24 @@ def test_a_checkpoint_is_written_for_each_server_and_checked(trained: Dsinga, fo
     assert np.allclose(outputs_of(folder / file, rows.astype(np.float32)), expected, atol=1e-5)
 
 
+def test_an_estimator_and_a_net_for_tables_are_exported_from_their_folders(dsinga: Dsinga, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pandas, estimators = pytest.importorskip("pandas"), pytest.importorskip("dsinga.estimators")
+    frame = pandas.DataFrame({"town": ["Ulm", "Bonn", None] * 40, "size": np.arange(120.0)})
+    frame.assign(label=np.arange(120) % 2).to_parquet(folder / "frame.parquet")
+    estimators.Classifier(epochs=1).fit(frame, np.arange(120) % 2).save(folder / "estimator")
+    estimators.Regressor(epochs=1).fit(frame[["size"]], frame["size"]).save(folder / "numbers")
+    table = package.table(folder / "frame.parquet", label="label")
+    model = package.models.tabm(1, len(table.parts.flags), table.parts.sizes, 2, members=2, width=4)
+    model.fit(table, epochs=1, progress=False)
+    model.save(folder / "model")
+    for source, inputs in ("estimator", {"town", "size"}), ("numbers", {"size"}), ("model", {"town", "size"}):
+        done = dsinga("export", source, "--out", f"{source}.onnx", "--check", "frame.parquet")
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout.split(" by ")[1].split()[0]) < 1e-4
+        assert {each.name for each in onnx.load(folder / f"{source}.onnx").graph.input} == inputs
+
+
 def test_a_step_a_saved_model_and_a_job_that_does_not_say_shapes(trained: Dsinga, folder: Path) -> None:
     records = package.data.open_store(str(folder / "train.zarr")).read(np.arange(100))
     package.data.write_store(folder / "train.zarr", [records], classes=["red", "green", "blue"], overwrite=True)

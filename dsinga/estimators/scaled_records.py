@@ -1,0 +1,32 @@
+"""The message ``scaled { }`` of a job's store: an estimator scales what its net is given, and what the net gives."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.data.record_source import RecordSource
+from dsinga.job.component import Settings, setting
+
+
+@register("message", "StoreConf.scaled")
+class ScaledRecords(Settings):
+    """Says that an estimator scales records or targets outside its net, which alone predicts something else."""
+
+    by: str = setting("", "the estimator that trained the net, such as Regressor")
+
+    def check_source(self, source: Any) -> NoReturn:
+        """Raise UserError: no records are those of the net."""
+        raise UserError(
+            f"the net was trained by a {self.by}, which scales records and targets outside the net; call predict of "
+            "the estimator, which dsinga.estimators.load(folder) reads, or its export"
+        )
+
+    def takes(self, source: Any) -> bool:
+        """Whether the source is opened here: any is, and refused."""
+        return True
+
+    def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
+        """Raise UserError: no records are those of the net."""
+        self.check_source(source)

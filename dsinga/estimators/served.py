@@ -1,0 +1,63 @@
+"""A fitted estimator as a model with what a server does before and after its net, for ``export``."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier, is_regressor
+from sklearn.utils.validation import check_is_fitted
+
+from dsinga.base.registry import register
+from dsinga.estimators import jobs
+from dsinga.estimators.saving import load
+from dsinga.net.layer_classes import forecast_form
+from dsinga.nn.model.from_job import JobModel
+
+
+class EstimatorModel(JobModel):
+    """The net of a fitted estimator, which is served as the estimator predicts.
+
+    ``served`` has the ``names`` of a frame's columns, or the names of the ``cells`` of an array whose columns were
+    learnt; the ``scaling`` of numbers, limited to [0, 1] if it ``clips``; the ``classes``, of which each is a label of
+    its own if it is ``multilabel``, and the ``temperature`` of their scores; the number of ``targets``, 0 for features,
+    with their ``target_scaling`` and ``form``.
+    """
+
+    def __init__(self, estimator: Any):
+        check_is_fitted(estimator, "params_")
+        super().__init__(estimator.job_)
+        self.estimator, self.params = estimator.to_local(), estimator.params_
+        self.record_shapes = {jobs.input_name(self.base): estimator._record_shape}
+        names = getattr(estimator, "feature_names_in_", None)
+        self.served = SimpleNamespace(
+            names=None if names is None else [*map(str, names)],
+            cells=estimator._column_names() if names is None and estimator.columns_ is not None else None,
+            scaling=estimator._scaling,
+            clips=getattr(estimator, "method", "") == "rbm" and estimator.net is None,
+            classes=estimator.classes_ if is_classifier(estimator) else None,
+            multilabel=getattr(estimator, "_multilabel", False),
+            temperature=getattr(estimator, "temperature_", 1.0),
+            targets=int(np.prod(getattr(estimator, "_target_shape", 0))),
+            target_scaling=getattr(estimator, "_target_scaling", None),
+            form=forecast_form(jobs.losses(self.base)[-1]) if is_regressor(estimator) else None,
+        )
+
+    def output_layers(self) -> list[str]:
+        """Return the layer that predictions are made from."""
+        return [self.estimator._output]
+
+    def predict(self, x: Any = None, **options: Any) -> Any:
+        """Return what the server gives: labels and probabilities, or numbers (n, k)."""
+        if is_classifier(self.estimator):
+            return [self.estimator.predict(x), self.estimator.predict_proba(x)]
+        of = self.estimator.predict if is_regressor(self.estimator) else self.estimator.transform
+        return (result := np.asarray(of(x))).reshape(len(result), -1)
+
+
+@register("hook", "estimator_model")
+def estimator_model(folder: str | os.PathLike[str]) -> EstimatorModel:
+    """Return the estimator that was saved in a folder as a model, for ``dsinga export``."""
+    return EstimatorModel(load(folder))
