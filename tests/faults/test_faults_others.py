@@ -170,7 +170,7 @@ def test_a_reader_beside_a_process_that_saves_has_one_of_the_saves(tmp_path: Pat
     thread = threading.Thread(target=save)
     thread.start()
     values = set()
-    while not ended.is_set():
+    while not values or not ended.is_set():
         values.add(value_of(read(tmp_path / "folder")))
     thread.join(60)
     assert values <= {1, 2}

@@ -8,7 +8,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,11 @@ import numpy as np
 import dsinga.api as api
 from dsinga.base.arguments import fail_for_name
 from dsinga.base.arrays import NamedParams, refuse_nan
-from dsinga.base.durable_files import (
-    current_file,
-    explained_writing,
-    local_folder,
-    read_saved_file,
-    replaced_files,
-    write_file,
-)
+from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
 from dsinga.base.registry import find, registered
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.base.tensor_files import write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
@@ -37,15 +29,17 @@ from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import Pair, as_param
 from dsinga.nn.model.kept_nets import KeptNets
-from dsinga.nn.model.records import (
-    JobArguments,
-    PhaseRecords,
-    add_weights,
-    describe_arrays,
-    label_inputs_for,
-    open_inputs,
+from dsinga.nn.model.records import JobArguments, PhaseRecords, add_weights, describe_arrays, open_inputs
+from dsinga.nn.model.training_state import (
+    FIRST_SEED,
+    FitBegin,
+    RunningFit,
+    TrainingState,
+    leave_to_user,
+    model_folder,
+    saved_params,
+    write_names,
 )
-from dsinga.nn.model.training_state import FIRST_SEED, FitBegin, RunningFit, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
@@ -53,7 +47,6 @@ from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
 # The files of a saved model, in its folder.
-FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
 FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
 
 
@@ -144,10 +137,6 @@ class ModelParams(HasVariables, ABC):
     @abstractmethod
     def label_inputs(self) -> list[str]:
         """Return, for each output, the name of the input layer that has its labels."""
-
-    def _label_inputs_for(self, x: Any) -> list[str]:
-        """Return :meth:`label_inputs` for records ``x``."""
-        return label_inputs_for(self, x)
 
     @abstractmethod
     def label_examples(self) -> dict[str, np.ndarray]:
@@ -375,11 +364,7 @@ class ModelParams(HasVariables, ABC):
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Set the params from a file, or from the folder of a saved model. Raises UserError for a damaged one."""
-        file = Path(path)
-        file = file / PARAMS if current_file(file / PARAMS).is_file() else file
-        arrays = read_saved_file(file, read_safetensors) if current_file(file).is_file() else read_params(path)
-        refuse_nan(arrays, str(file))
-        self.params = arrays
+        self.params = saved_params(path, PARAMS)
 
     @property
     def history(self) -> Any:
@@ -398,12 +383,7 @@ class ModelParams(HasVariables, ABC):
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
-        path = local_folder(folder)
-        if path.suffix == ".onnx":
-            raise UserError(f"save writes a folder; write model.export({str(folder)!r}) for an ONNX file")
-        if path.suffix in FILES_OF_OTHERS:
-            _log.warning("%s is a folder, which nn.load_model reads, and no file of another library", path)
-        params = self._ordered_params()
+        path, params = model_folder(folder), self._ordered_params()
         job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
             listed = ", ".join(names)

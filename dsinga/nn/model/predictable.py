@@ -1,7 +1,5 @@
-"""Tests models and predicts with them, both models described in Python and models of job files.
-
-Inside, features of images are (B, C, H, W), also where inputs have the channels last: labels and outputs get their axes
-in another order where they come in and go out.
+"""Tests models and predicts with them. Inside, features of images are (B, C, H, W); only inputs, labels and outputs
+have their channels last.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ from dsinga.nn.model.records import (
     add_weights,
     are_numpy,
     describe_arrays,
+    label_inputs_for,
     open_inputs,
     shapes_of,
     wrong_shape,
@@ -57,18 +56,14 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class Predictable(ModelParams):
-    """A net with its params that can be evaluated and can predict.
+    """A net with its params that can be evaluated and can predict."""
 
-    Attributes:
-        served: what an estimator does before and after its net, which a server then does, too; None for other models.
-    """
-
-    served: Any = None
+    served: Any = None  # what an estimator does before and after its net, which a server then does, too
+    _label_inputs_for = label_inputs_for
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         x, y = as_pair(x, y, self.input_names())
-        label_inputs = self._label_inputs_for(x)
-        y = read_label_paths(y, len(label_inputs))
+        y = read_label_paths(y, len(label_inputs := self._label_inputs_for(x)))
         y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
         return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))
 
@@ -78,8 +73,7 @@ class Predictable(ModelParams):
     ) -> Iterator[None]:
         """Replace an error caused by records of another shape than in training by one that names both shapes.
 
-        Those that are ``held_out`` for validation are compared with the others. The shape of a data frame whose columns
-        are encoded says nothing.
+        Records ``held_out`` for validation are compared with the others; frames whose columns are encoded are not.
         """
         of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
         encoded = {*self.trained_definitions(), *of_records}
@@ -89,9 +83,10 @@ class Predictable(ModelParams):
             yield
         except UserError as error:
             self.record_shapes, self._kept = before_fault, KeptNets()
+            if isinstance(error, OtherRecords):
+                raise
             rows = {name: shape[1:] for name, shape in shapes.items()}
-            fault = wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows)
-            if fault and not isinstance(error, OtherRecords):
+            if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
                 raise UserError(fault) from error
             raise
 

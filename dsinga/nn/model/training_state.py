@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -14,17 +15,42 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from dsinga.api.workspaces import has_checkpoint
-from dsinga.base.durable_files import write_file
+from dsinga.base.arrays import ParamArrays, refuse_nan
+from dsinga.base.durable_files import current_file, local_folder, read_saved_file, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.checkpoint import read_params
 from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
 
+_log = logging.getLogger(__name__)
+FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
 FIRST_SEED = [0]  # of the first fit of models that are made from now on
+
+
+def model_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder in which a model is saved; a warning or UserError says so where a file may be meant."""
+    folder = local_folder(path)
+    if folder.suffix == ".onnx":
+        raise UserError(f"save writes a folder; write model.export({str(path)!r}) for an ONNX file")
+    if folder.suffix in FILES_OF_OTHERS:
+        _log.warning("%s is a folder, which nn.load_model reads, and no file of another library", folder)
+    return folder
+
+
+def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
+    """Return the params of a file, of the file ``name`` in the folder of a model, or of a checkpoint."""
+    file = Path(path)
+    file = file / name if current_file(file / name).is_file() else file
+    if not current_file(file).is_file():
+        return read_params(path)
+    arrays = read_saved_file(file, read_safetensors)
+    refuse_nan(arrays, str(file))
+    return arrays
 
 
 @dataclass

@@ -47,7 +47,7 @@ def test_every_name_that_is_listed_is_there():
 
 
 def test_other_names_are_no_attributes():
-    with pytest.raises(AttributeError, match="module 'dsinga' has no attribute 'trian'"):
+    with pytest.raises(AttributeError, match="dsinga has no 'trian'; did you mean 'train'"):
         dsinga.trian  # noqa: B018
 
 

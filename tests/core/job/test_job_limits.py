@@ -103,7 +103,7 @@ def test_zero_is_refused_where_nothing_can_be_divided_or_counted_by_it():
     for field in (
         "StoreConf.std_value", "StoreConf.batchsize", "StepConf.change_freq", "InnerProductConf.num_output",
         "ConvolutionConf.kernel", "ConvolutionConf.stride", "ClusterConf.sync_freq", "ClusterConf.nworker_groups",
-        "NetConf.unroll_len", "CDConf.cd_k", "BMConf.momentum", "HingeLossConf.margin", "MnistConf.norm_a",
+        "NetConf.unroll_len", "CDConf.cd_k", "HingeLossConf.margin", "MnistConf.norm_a",
     ):  # fmt: skip
         assert field in refusing
 
