@@ -1,6 +1,4 @@
-"""Tests models and predicts with them. Inside, features of images are (B, C, H, W); only inputs, labels and outputs
-have their channels last.
-"""
+"""Tests models and predicts with them. Inside, features of images are (B, C, H, W), wherever the channels come in."""
 
 from __future__ import annotations
 
