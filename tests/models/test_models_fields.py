@@ -51,7 +51,7 @@ def test_a_unet_has_the_losses_of_pytorchs_in_each_of_50_steps(padding: Any, nor
     model = models.unet((2, 16, 8), 1, width=8, depth=2, padding=padding, normalisation=normalisation)
     ours, theirs = losses_of_both(model, lambda peer, x: peer.unet(x, 2), padding, normalisation)
     assert theirs[-1] < 0.5 * theirs[0]
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=3e-5)
 
 
 @pytest.mark.parametrize("normalisation", ["batch", "group"])
@@ -60,7 +60,7 @@ def test_a_residual_net_has_the_losses_of_pytorchs_in_each_of_50_steps(normalisa
     forward = lambda peer, x: peer.field_resnet(x, 2)  # noqa: E731
     ours, theirs = losses_of_both(model, forward, ("zero", "periodic"), normalisation)
     assert theirs[-1] < 0.5 * theirs[0]
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=3e-5)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def recurrent(layer: Any, **states: Any) -> Net:
     """Return the net of a recurrent layer that begins with states, each of them a param and a function of it."""
 
     def forward(m: Any, x: Any) -> Any:
-        begin = [f(getattr(m, name)).expand(1, len(x), 3).contiguous() for name, (_, f) in states.items()]
+        begin = [f(getattr(m, name)).expand(1, x.shape[0], 3).contiguous() for name, (_, f) in states.items()]
         return m.fc(m.r(x, begin[0] if len(begin) == 1 else tuple(begin))[0][:, -1])
 
     return Net(forward, r=layer, fc=nn.Linear(3, 2), **{name: param for name, (param, _) in states.items()})
@@ -72,10 +72,10 @@ MODULES: dict[str, tuple[tuple[int, ...], Callable[[], Net]]] = {
     "first states of zeros": (STEPS, lambda: recurrent(nn.LSTM(4, 3, batch_first=True),
                                                        h=(torch.zeros(1, 1, 3), torch.clone), c=(R(1, 1, 3),
                                              torch.clone))),
-    "a token": (STEPS, lambda: Net(lambda m, x: m.fc(torch.cat([(m.c + m.t[:, :1]).expand(len(x), -1, -1),
+    "a token": (STEPS, lambda: Net(lambda m, x: m.fc(torch.cat([(m.c + m.t[:, :1]).expand(x.shape[0], -1, -1),
                                                                 x + m.t[:, 1:]], 1)).mean(1), fc=fc(), c=R(1, 1, 4),
                                              t=R(1, 6, 4))),
-    "a token, repeated": (STEPS, lambda: Net(lambda m, x: m.fc(torch.cat([m.c.repeat(len(x), 1, 1), x], 1)).mean(1),
+    "a token, repeated": (STEPS, lambda: Net(lambda m, x: m.fc(torch.cat([m.c.repeat(x.shape[0], 1, 1), x], 1)).mean(1),
                                              fc=fc(), c=R(1, 1, 4))),
     "a token in place of steps": (STEPS, lambda: Net(lambda m, x: m.fc(torch.where(m.i[None, :, None], m.t, x)).mean(1),
                                                      fc=fc(), t=R(4), i=SEEN)),

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Room, integers, spread, without_repeats
+from dsinga.addons.onnx.values import (
+    LARGEST,
+    Constant,
+    NotImportable,
+    Room,
+    integers,
+    is_bound,
+    spread,
+    without_repeats,
+)
 from dsinga.base.errors import UserError
 
 STRING, MOST_LETTERS = 8, 300  # ONNX's number of texts; letters of a message of numpy
@@ -54,7 +63,7 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
 def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
     """Whether a node computes with numbers of params, which layers have to do, so that these train."""
     is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
-    return not is_kept and any(x is not None and x.is_param for x in operands)
+    return not is_kept and any(x is not None and x.is_param and not is_bound(x.array) for x in operands)
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:

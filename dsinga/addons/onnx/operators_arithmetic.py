@@ -22,6 +22,7 @@ from dsinga.addons.onnx.values import (
     axis_of,
     feature,
     integers,
+    is_bound,
     spread,
 )
 from dsinga.nn.writing.composed import reduced, softmax_of_last, softmax_over
@@ -207,7 +208,8 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
     parts: list[Any] = []
     for x, share in zip((a, b), shares, strict=True):
         if isinstance(x, Constant):
-            x = x if x.is_param else Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
+            if not x.is_param or is_bound(x.array):
+                x = Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
             if not x.is_param and not x.array.any():
                 continue
         if isinstance(x, Constant) and isinstance(share, Constant) and not x.is_param:

@@ -150,6 +150,11 @@ def is_mask(array: np.ndarray) -> bool:
     )
 
 
+def is_bound(array: np.ndarray) -> bool:
+    """Whether numbers begin with -infinity, as bounds of scores do, which no gradient moves."""
+    return array.dtype.kind == "f" and bool(np.isneginf(array.flat[:1]).any())
+
+
 def feature(x: Operand, rank: int | None = None) -> Symbol:
     """Return the feature of a tensor whose first axis is the batch. Raises NotImportable for another one.
 

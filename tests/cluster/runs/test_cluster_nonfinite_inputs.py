@@ -75,4 +75,4 @@ def test_initial_params_that_are_not_finite_are_named(tmp_path):
     path = str(tmp_path / "start.npz")
     text = fault(job(tmp_path).replace(checkpoint_path=[path]))
     assert f"param 'w' has nan at index (1, 3) in {path}: training cannot begin from it" in text
-    assert "the param 'w' to start from has NaN" in fault(job(tmp_path), params={"w": weight})
+    assert "the param 'w' has NaN at index (1, 3)" in fault(job(tmp_path), params={"w": weight})
