@@ -54,36 +54,27 @@ def predict_chunks(
     return map_chunks(x, shared, sample, "predict", layer=layer)
 
 
-class LazyArray(da.Array):
-    """A prediction as a dask array, which refuses to be written over its ``inputs``, paths and URLs.
+def written_apart(array: Any, inputs: Sequence[str]) -> Any:
+    """Let a dask array refuse to be written over the ``inputs`` that it is computed from, paths and URLs.
 
-    What is made from it by Dask's functions, except ``rechunk``, is a plain dask array, which no longer knows these.
+    Its class stays Dask's, since xarray writes arrays of one class together. What is made from it by Dask's functions,
+    except ``rechunk``, no longer knows its inputs.
     """
+    write, store, rechunk = array.to_zarr, array.store, array.rechunk
 
-    __slots__ = ()
-    inputs: tuple[str, ...] = ()
-
-    def to_zarr(self, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr array as Dask does. Raises UserError for one that this is computed from."""
+    def write_apart(*args: Any, **kwargs: Any) -> Any:
         named: dict[str, Any] = {**kwargs, **dict(zip(("url", "component"), args, strict=False))}
-        check_apart(named.get("url"), self.inputs, named.get("component") or "")
-        return super().to_zarr(*args, **kwargs)  # type: ignore[no-untyped-call]
+        check_apart(named.get("url"), inputs, named.get("component") or "")
+        return write(*args, **kwargs)
 
-    def store(self, targets: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Write to an array as Dask does. Raises UserError for one that this is computed from."""
-        check_apart(targets, self.inputs)
-        return super().store(targets, *args, **kwargs)
+    def store_apart(targets: Any, *args: Any, **kwargs: Any) -> Any:
+        check_apart(targets, inputs)
+        return store(targets, *args, **kwargs)
 
-    def rechunk(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the array in other chunks, which refuses the same."""
-        return written_apart(super().rechunk(*args, **kwargs), self.inputs)  # type: ignore[no-untyped-call]
-
-
-def written_apart(array: Any, inputs: Sequence[str]) -> LazyArray:
-    """Return a dask array as one that is not written over the inputs that it is computed from."""
-    lazy = LazyArray(array.dask, array.name, array.chunks, meta=array._meta)  # type: ignore[no-untyped-call]
-    lazy.inputs = tuple(inputs)
-    return lazy
+    array.inputs = tuple(inputs)
+    array.to_zarr, array.store = write_apart, store_apart
+    array.rechunk = lambda *args, **kwargs: written_apart(rechunk(*args, **kwargs), inputs)
+    return array
 
 
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
@@ -119,8 +110,8 @@ def join_members(predictions: Sequence[Any]) -> Any:
     Raises UserError where predictions have that dimension already.
     """
     first = predictions[0]
-    if isinstance(first, LazyArray):
-        return written_apart(da.stack(predictions), first.inputs)
+    if isinstance(first, da.Array):
+        return written_apart(da.stack(predictions), getattr(first, "inputs", ()))
     if MEMBER in first.dims or MEMBER in first.data_vars:
         raise UserError(
             f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "

@@ -83,6 +83,6 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, (float, str)):
-        return f"{value:.4g}" if isinstance(value, float) else redact(value)
+        return f"{value:.4g}" if isinstance(value, float) else redact(" ".join(value.splitlines()))
     text = " ".join(redact(str(value)).split())
     return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."

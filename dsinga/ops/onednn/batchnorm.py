@@ -220,7 +220,9 @@ class OnednnBatchNorm(NumpyNormalisation):
         if other is not None:
             other = cast_like(other, x)
         possible = accepts_alike(x, other) and (x.ndim == 2 or x.ndim in LAST)
-        if possible and (np.isnan(scale @ shift) or shows_nan(x) or (other is not None and shows_nan(other))):
+        if possible and (
+            np.isnan(scale.max()) or np.isnan(shift.max()) or shows_nan(x) or (other is not None and shows_nan(other))
+        ):
             return super().rectified_affine(x, scale, shift, other)  # the library's rectifier makes 0 of NaN
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:

@@ -22,7 +22,7 @@ RUNGS = [Rung(2, 8), Rung(8, 8)]
 ROW = {"number": 0, "rate": 0.5, "state": "finished", "score": 0.25, "steps": 8, "seconds": 1.5, "remark": ""}
 WRONG = (None, "x", 7, [], {}, [1], True)
 # What cannot be told from what was written: no row, a score, a number, seconds, a remark, the copy of the setting.
-RIGHT = ("row null", "score null", "score 7", "seconds 7", 'remark "x"')
+RIGHT = ("row null", "score null", "score 7", "seconds 7", 'remark "x"', "identity null", "setting {}")
 
 
 def is_right(name: str, value: Any) -> bool:
