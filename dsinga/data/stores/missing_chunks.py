@@ -111,7 +111,8 @@ def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | 
         return None
     entries = 16 * math.prod(sizes)
     size = entries + 4 * (len(codecs) - 1)
-    is_first = sharding.index_location.value == "start"
+    where = sharding.index_location
+    is_first = getattr(where, "value", where) == "start"  # zarr 3.4 has a text, older ones a member of an enum
     part = RangeByteRequest(0, size) if is_first else SuffixByteRequest(size)
     index: Any = sync(array.store.get(key, default_buffer_prototype(), part))
     numbers = np.frombuffer(index.to_bytes()[:entries], "<u8").reshape(*sizes, 2)
