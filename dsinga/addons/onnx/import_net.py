@@ -271,7 +271,8 @@ def params_text(operands: Sequence[Any]) -> str:
             symbols |= {id(source): source for source in symbol.sources}
         elif symbol.builder.trainable:
             names[str(symbol.builder.name)] = None
-    return f" (of the params {', '.join(names)})" if names else ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f" (of the params {', '.join([*names][:SHOWN])}{more})" if names else ""
 
 
 def needed(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
