@@ -26,7 +26,7 @@ WITHOUT_LAYERS: Mapping[str, Sequence[str]] = {
 # The operator, what the name of the case has in it, and why its import is refused. The first one that fits counts.
 PATTERNS: Sequence[tuple[str, str, str]] = (
     ("ArgMax", "", "other than the first largest number of a vector"),
-    ("Attention", "fullymasked|structural_empty|causal_boolmask_nan", "queries that see no key"),
+    ("Attention", "fullymasked|structural_empty", "queries that see no key"),
     ("Attention", "past|qk_matmul|padded_kv|nonpad|window", "keys of earlier calls, lengths, further outputs, windows"),
     ("Flatten", "", "a matrix whose rows are no records"),
     ("Gemm", "matrix_bias", "a bias that has a row for each record"),

@@ -17,7 +17,6 @@ from dsinga.addons.onnx.values import (
     NotImportable,
     Room,
     integers,
-    is_bound,
     spread,
     without_repeats,
 )
@@ -63,7 +62,7 @@ def room_for(graph: Any, constants: Mapping[str, Constant]) -> Room:
 def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
     """Whether a node computes with numbers of params, which layers have to do, so that these train."""
     is_kept = node.op_type in RENAMING | TAKING | WITHOUT_GRADIENT
-    return not is_kept and any(x is not None and x.is_param and not is_bound(x.array) for x in operands)
+    return not is_kept and any(x is not None and x.is_param for x in operands)
 
 
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
@@ -233,7 +232,7 @@ def fold_constants(
         except NotImportable:
             left.append(node)  # which the walk names
             continue
-        if node.op_type == "Constant" and results[0].array.ndim and not has_kinds:
+        if node.op_type == "Constant" and results[0].array.size > 1 and not has_kinds:
             results = [replace(results[0], name=node.output[0])]
         known |= dict(zip([name for name in node.output if name], results, strict=False))
     return left, known

@@ -20,7 +20,7 @@ from dsinga.addons.onnx.node_place import MOST_LAYERS, MadeLayers, NodePlace
 from dsinga.addons.onnx.operators import NEAREST, OPERATORS
 from dsinga.addons.onnx.operators_images import folded_norms
 from dsinga.addons.onnx.spelled_out import recognised
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, is_bound, is_same
+from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, is_same
 from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
@@ -194,10 +194,7 @@ class NetWalk:
             self.made, node, base if params or base not in self.modules else f"{base}.{node.op_type.lower()}"
         )
         if is_constant:
-            operands = [
-                place.vector(x) if isinstance(x, Constant) and x.is_param and not is_bound(x.array) else x
-                for x in operands
-            ]
+            operands = [place.vector(x) if isinstance(x, Constant) and x.is_param else x for x in operands]
         while operands and operands[-1] is None:
             operands = operands[:-1]
         if len(operands) > MOST_OPERANDS and (

@@ -61,13 +61,11 @@ def operands_of(place: NodePlace, given: Sequence[Operand | float]) -> list[Valu
     rank = max((x.rank for x in given if isinstance(x, Value)), default=0)
 
     def operand(x: Operand | float) -> Value | float:
-        if isinstance(x, Constant) and x.array.size == 1 and x.array.ndim <= rank and not x.is_param:
-            return decimal(float(x.array.reshape(())))
-        if (
-            isinstance(x, Constant) and x.array.dtype.kind == "f" and np.isneginf(x.array).any()
-        ):  # of what a softmax makes 0
-            place.keep(x)
+        if isinstance(x, Constant) and is_bound(x.array):
+            place.keep(x)  # a softmax makes 0 of it
             x = Constant(np.maximum(x.array, np.float32(HIDDEN)))
+        elif isinstance(x, Constant) and x.array.size == 1 and x.array.ndim <= rank and not x.is_param:
+            return decimal(float(x.array.reshape(())))
         return x if isinstance(x, float) else as_tensor(place, x, given)
 
     return [operand(x) for x in given]
@@ -208,8 +206,7 @@ def where(place: NodePlace, condition: Operand, a: Operand, b: Operand) -> Any:
     parts: list[Any] = []
     for x, share in zip((a, b), shares, strict=True):
         if isinstance(x, Constant):
-            if not x.is_param or is_bound(x.array):
-                x = Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
+            x = x if x.is_param else Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
             if not x.is_param and not x.array.any():
                 continue
         if isinstance(x, Constant) and isinstance(share, Constant) and not x.is_param:

@@ -52,7 +52,7 @@ class Constant:
         made: of numbers of params in another order, or some of them: the node, its operands, and which output it is.
         kind: what the file says of an initializer: PARAMETER, BUFFER, FOLDED if the exporter computed it; else "".
         is_param: whether it is a param, which trains: the file says so, or has a name that no exporter made up for it,
-            and it is no mask of zeros and ones.
+            and it is no mask of zeros and ones, and no bound of -infinity.
     """
 
     array: np.ndarray
@@ -64,6 +64,7 @@ class Constant:
     def __post_init__(self) -> None:
         is_known = self.made is not None or self.kind == "PARAMETER"
         may_train = is_known or (not self.kind and not is_made_up(self.name) and not is_mask(self.array))
+        may_train = may_train and not is_bound(self.array)
         object.__setattr__(self, "is_param", may_train and self.array.dtype.kind == "f")
 
     def computed(self, leaf: Callable[[Constant], Any], apply: Callable[[Any, Sequence[Any], int], Any]) -> Any:
@@ -151,8 +152,8 @@ def is_mask(array: np.ndarray) -> bool:
 
 
 def is_bound(array: np.ndarray) -> bool:
-    """Whether numbers begin with -infinity, as bounds of scores do, which no gradient moves."""
-    return array.dtype.kind == "f" and bool(np.isneginf(array.flat[:1]).any())
+    """Whether numbers have -infinity, as scores that a softmax makes 0, which no gradient moves."""
+    return array.dtype.kind == "f" and array.size > 0 and bool(np.isneginf(without_repeats(array).min()))
 
 
 def feature(x: Operand, rank: int | None = None) -> Symbol:
