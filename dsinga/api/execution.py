@@ -173,17 +173,18 @@ class Execution:
         """Return the order of the columns that the params to start from were trained on; None where it is not known."""
         if self.options.data is None or self.options.params is None:
             return None
-        names = RecordNames.of_params(params_of(self.options.params))
+        self.options = replace(self.options, params=params_of(self.options.params))  # a checkpoint is read once
+        names = RecordNames.of_params(self.options.params)
         orders = {name: ((), of_layer.order) for name, of_layer in names.items() if of_layer.order}
         return NamedParams({}, orders) if orders else None
 
     def prepare_job(self) -> CheckedJob:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
-        options = self.options
+        named_start, options = self._named_start(), self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.experience is not None:
             lookup("engine", job.experience.engine).check(job, options)
-        job = job_with_data(job, options.data, Phase.kTrain, options.data_root, self._named_start())
+        job = job_with_data(job, options.data, Phase.kTrain, options.data_root, named_start)
         if options.workers is not None:
             job = with_workers(job, options.workers)
         if options.epochs is not None:

@@ -77,7 +77,7 @@ def _lazy(
     for each in (dataset, *dataset.data_vars.values()) if read else ():
         each.encoding[SOURCE] = tuple(dict.fromkeys(read))
         if isinstance(each, xarray.DataArray) and isinstance(each.variable._data, da.Array):
-            each.variable._data = written_apart(each.variable._data, read)
+            written_apart(each.variable._data, read)
     return dataset
 
 
