@@ -123,7 +123,7 @@ def _named(layer: LayerConf) -> list[ParamConf]:
 def low_rank_layers(layers: Sequence[LayerConf]) -> dict[str, LowRank]:
     """Return the low-rank layers that a job has, by the name of the layer beside them.
 
-    Layers that are only called so, by whoever wrote the net, are left alone: the sum is what tells low-rank ones.
+    A user's own layer may have such a name. It is ignored unless a sum adds its output to the layer beside it.
     """
     named, found = {layer.name: layer for layer in layers}, {}
     for name in (name.removesuffix(B) for name in named if name.endswith(B)):

@@ -114,8 +114,8 @@ def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
 def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     """Add the low-rank layers of a file of :meth:`save_lora`, with their params, as :meth:`add_lora` does.
 
-    Layers whose own params are in the file train on, as the ``trainable`` ones of :meth:`add_lora`. Raises UserError
-    for a damaged file, and for one of another net.
+    A layer whose own params are in the file stays trainable, as with ``trainable=`` of :meth:`add_lora`. Raises
+    UserError if the file is damaged, or belongs to another net.
     """
     model._refuse_while_training("load_lora")
     file = local_folder(path)

@@ -54,7 +54,7 @@ def export(checkpoint: Path, to: str, out: str, opset: int, check: tuple[str, ..
 
 
 def saved_model(path: Path, data_root: str | None) -> JobModel:
-    """Return the model of a checkpoint, of the newest one in a folder or workspace, or of a saved model or estimator.
+    """Return the model at a path: a checkpoint, a folder of checkpoints, a workspace, a saved model or estimator.
 
     Raises UserError for a checkpoint that does not say its job, and for a job without shapes whose data are missing.
     """

@@ -13,7 +13,7 @@ FLT_MIN = float(np.finfo(np.float32).tiny)  # the least mean probability of memb
 
 
 def categories(w: ExportedLayer) -> str:
-    """Write one-hot vectors of categories with few codes, and embeddings of the others."""
+    """Write columns with few categories as one-hot vectors, and the other columns as embeddings."""
     layer, codes, parts = w.layer, w.codes(), []
     if len(layer.few):
         chosen = w.add("Gather", codes, layer.column_of_unit.astype(np.int64), axis=1)
