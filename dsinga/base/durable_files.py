@@ -26,7 +26,7 @@ SAVED = ".saved"  # the folder with the files of a complete save, until each has
 COMPLETE = ".complete"  # a file in SAVED, which says that a save has written all that is there
 OLD = ".old"  # ends the name of what has been moved into a draft folder, where the system exchanges no folders
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-READ_AGAIN = 100  # times, while other processes replace the files that are read
+AGAIN = 100  # times, while other processes replace the same files
 TAKEN = errno.ENOTEMPTY, errno.EEXIST  # of a rename to a folder that is there
 T = TypeVar("T")
 FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
@@ -81,20 +81,19 @@ def replaced_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
 
 def _commit(files: Path, folder: Path, names: Collection[str]) -> None:
     """Rename a folder of new files to SAVED, when an earlier save is finished."""
-    while True:
-        is_finished = finish_save(folder, names)
+    in_the_way = 0
+    while in_the_way < AGAIN:  # another process may begin and end a save between any two lines
+        in_the_way += not finish_save(folder, names)
         try:
             os.rename(files, folder / SAVED)
-            break
-        except OSError as error:  # another process saves there at the same time
+            return sync_folder(folder)
+        except OSError as error:
             if error.errno not in TAKEN:
                 raise
-            if not is_finished:
-                raise UserError(
-                    f"{folder / SAVED} is in the way: it is not a save of yours that was cut off; move it away, "
-                    "or save to another folder"
-                ) from None
-    sync_folder(folder)
+    raise UserError(
+        f"{folder / SAVED} is in the way: it is not a save of yours that was cut off; move it away, "
+        "or save to another folder"
+    )
 
 
 def finish_save(folder: Path, names: Collection[str]) -> bool:
@@ -164,7 +163,7 @@ def read_saved(folder: Path, names: Collection[str], read: Callable[[Callable[[s
 
     It is called again if another process has replaced files meanwhile.
     """
-    for _ in range(READ_AGAIN):
+    for _ in range(AGAIN):
         before = _states(folder, names)
         try:
             result = read(lambda name: current_file(folder / name))

@@ -34,3 +34,13 @@ from dsinga.data.sources.paths import open_labels as open_labels, open_store as 
 from dsinga.data.sources.zarr_source import ZarrSource as ZarrSource
 from dsinga.data.stores.record_store import RecordStore as RecordStore
 from dsinga.data.stores.writer import write_csv as write_csv, write_store as write_store
+
+__all__ = [
+    "AlgorithmRecords", "Batch", "Column", "DataSource", "FieldClimatology", "FieldStatistics", "FieldWindows",
+    "Record", "RecordNames", "RecordSource", "RecordStore", "StoreContents", "TextWindows", "Verified",
+    "WindowDefinition", "ZarrSource", "check_names", "connect_sources", "define_windows", "describe",
+    "describe_dataset", "field_climatology", "field_statistics", "follow_flows", "import_records",
+    "instance_scores", "is_dataset", "kept_bytes", "label_instances", "open_labels", "open_like", "open_ome_zarr",
+    "open_records", "open_store", "open_stores", "open_text", "read_mean", "resolve", "stack", "verify_store",
+    "windows", "write_csv", "write_ome_zarr", "write_store",
+]  # fmt: skip

@@ -28,4 +28,13 @@ from dsinga.extensions.triggers import (
     LoopPosition as LoopPosition, OnMetric as OnMetric, Trigger as Trigger, WhenBest as WhenBest,
 )  # fmt: skip
 
+__all__ = [
+    "CSV", "AtEnd", "BackupAndRestore", "BestValue", "CSVLogger", "Callback", "Checkpointing", "Display",
+    "EarlyStopping", "Either", "Evaluation", "EverySeconds", "EverySteps", "Extension", "ExtensionLike",
+    "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
+    "LoopPosition", "LoopView", "MLflow", "MetricValues", "ModelCheckpoint", "OnMetric", "ReduceLROnPlateau",
+    "ReduceOnPlateau", "State", "StopBeyond", "StopOnTime", "TensorBoard", "TerminateOnNaN", "Trigger", "Unfreeze",
+    "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions", "is_keras_callback",
+]  # fmt: skip
+
 def classes() -> Mapping[str, type]: ...

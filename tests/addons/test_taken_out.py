@@ -76,10 +76,12 @@ def names(addon: str) -> list[tuple[str, str]]:
     found = []
     for face, file in (("dsinga", "__init__.py"), ("dsinga.data", "data/__init__.pyi")):
         for line in ast.walk(ast.parse((ROOT / "dsinga" / file).read_text("utf-8"))):
-            if isinstance(line, ast.ImportFrom) and f"{line.module}.".startswith(f"{addon}."):
-                found += [(face, alias.asname or alias.name) for alias in line.names]
-            elif isinstance(line, ast.Import):
-                found += [(face, str(alias.asname)) for alias in line.names if alias.name == addon]
+            if isinstance(line, ast.ImportFrom):
+                found += [
+                    (face, alias.asname or alias.name)
+                    for alias in line.names
+                    if f"{line.module}.{alias.name}.".startswith(f"{addon}.")
+                ]
     return found
 
 
