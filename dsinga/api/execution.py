@@ -37,6 +37,7 @@ from dsinga.checkpoint import latest, params_of
 from dsinga.data import RecordNames
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
+from dsinga.loop.learnt_statistics import with_learnt_statistics
 from dsinga.loop.local_run import trains_locally
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
@@ -135,6 +136,8 @@ class Execution:
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
             checked, resume = place_in_data(checked, folder, resume)
+            params = None if params is None else params_of(params)
+            checked = with_learnt_statistics(checked, params, folder, resume)
             agents: JobTraining | None = None
             if checked.job.experience is not None:
                 agents = (self.make_training or lookup("engine", checked.job.experience.engine))(checked.job)
@@ -154,7 +157,7 @@ class Execution:
                 run = RunOptions(
                     workspace=folder, roots=checked.roots, resume=resume,
                     extensions=options.extensions,
-                    params=None if params is None else params_of(params), updater_state=options.updater_state,
+                    params=params, updater_state=options.updater_state,
                     cancelled=self.cancelled, saved=remote.save if remote else None,
                     check_workspace=observer.check_workspace,
                 )  # fmt: skip

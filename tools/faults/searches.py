@@ -240,7 +240,7 @@ def run_killed_driver(chosen: random.Random, folder: Path, workspace: Path) -> s
 
 
 def search_with_killed_workers(seed: int, count: int, folder: Path) -> int:
-    """Search so many times on a cluster of processes, one of which is killed early; a nanny starts another one."""
+    """Search so many times, each time on a cluster of processes, one of which is killed early and started again."""
     from distributed import Client, LocalCluster
 
     import dsinga
@@ -250,13 +250,17 @@ def search_with_killed_workers(seed: int, count: int, folder: Path) -> int:
     job = dsinga.load("job.conf", ["train_steps=27", "checkpoint_freq=4", "disp_freq=1"])
     space = {"updater.learning_rate.base_lr": [0.1, 0.5, 1e30, 0.02]}
     scores = [(row["state"], row["score"] and f"{row['score']:.6g}") for row in dsinga.search(job, space)]
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-        for number in range(count):
-            client.wait_for_workers(2, timeout=SECONDS)
+    for number in range(count):
+        # A cluster each: a nanny does not replace a worker that is killed while it starts.
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        with cluster, Client(cluster) as client:
             victim, seconds = chosen.choice(sorted(client.run(os.getpid).values())), chosen.uniform(0, EARLY_SECONDS)
-            threading.Timer(seconds, os.kill, (victim, signal.SIGKILL)).start()
+            timer = threading.Timer(seconds, os.kill, (victim, signal.SIGKILL))
+            timer.start()
             workspace = folder / f"killed{number}" if number % 2 else None
             result = dsinga.search(job, space, client, workspace=workspace, progress=False)
+            timer.cancel()
+            timer.join()
             found = [(row["state"], row["score"] and f"{row['score']:.6g}") for row in result]
             assert found == scores, (seconds, list(result))
             print(f"Dask worker killed after {seconds:.2f} s: nothing lost", flush=True)

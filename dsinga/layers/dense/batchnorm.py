@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, Positive, Unit
+from dsinga.job.limits import Count, Natural, Positive, Unit
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, float_bytes
@@ -39,7 +39,7 @@ class BatchNorm(Layer):
     statistics are the means over the workers, by their rows. In other phases the running mean and the running unbiased
     variance are used. Each step moves these by the share ``momentum`` towards the batch's; while 1/(steps so far) is
     larger, by that share instead, so that they are the mean of all batches and their initial values have no weight,
-    unless ``keep_initial``. (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats``
+    unless ``keep_initial``. A run that begins with learnt statistics sets ``earlier_steps``. (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats``
     the running ones are used in all phases and do not move.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
@@ -60,6 +60,9 @@ class BatchNorm(Layer):
         epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
         keep_initial: bool = setting(
             False, "whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras"
+        )
+        earlier_steps: Natural = setting(
+            0, "the number of batches in the running statistics that a run begins with, which have the weight of as many"
         )
 
     settings: Conf
@@ -108,7 +111,8 @@ class BatchNorm(Layer):
         """Return the weight of this batch in the running statistics."""
         if self.settings.keep_initial or not self.momentum:
             return self.momentum
-        return ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1)))
+        earlier = self.settings.earlier_steps + 1
+        return ctx.step_number(lambda step: max(self.momentum, 1 / (step + earlier)))
 
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
         """Return the feature for these statistics."""

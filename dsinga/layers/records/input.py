@@ -103,6 +103,8 @@ class RecordInput(Layer):
         records: Records = sources[0]
         data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
         data, labels = self._part(data), records.labels
+        if type(data) is np.ndarray:
+            data = data.view()  # a feature becomes read-only, the batch of a caller must not
         if self.label_region is not None and labels is not None:
             labels = self.label_region.take(labels)
         if self._are_codes(data):

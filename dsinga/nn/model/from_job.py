@@ -127,7 +127,7 @@ class JobModel(Trainable):
         self._check_objective(loss, metrics)
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
-            self._training_state = TrainingState()
+            self._training_state = self._training_state.begun_anew()
         if cluster is not None:
             self.base = self.base.replace(cluster=cluster)
 

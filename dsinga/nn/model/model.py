@@ -15,7 +15,6 @@ from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.labels import labels_for_loss
 from dsinga.nn.model.records import PhaseRecords, weighted_phases
 from dsinga.nn.model.trainable import Trainable
-from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, STEP_METHODS, checked, checked_class
 from dsinga.nn.words.losses import is_loss, loss_kind
@@ -115,7 +114,8 @@ class Model(Trainable):
         self.metrics = flatten([objective.metrics])
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
-        self._complete, self._training_state = False, TrainingState()  # a loss may have params
+        self._complete = False  # a loss may have params
+        self._training_state = self._training_state.begun_anew()
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
 

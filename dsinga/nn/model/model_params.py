@@ -25,6 +25,7 @@ from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.loop.learnt_statistics import MANY
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import Pair, as_param
@@ -177,10 +178,13 @@ class ModelParams(HasVariables, ABC):
             if weights is not None:
                 described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
             job, examples = self.make_job(phases, None, {}), self.label_examples()
+            if phase == "train":  # the steps of the optimizer are those of the net
+                job = self._training_state.with_statistics(job, 0)
             missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
             return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
 
-        return self._kept.get(self, (labelled, phase), create, records, labels or {}), records, labels
+        kind = labelled, phase, self._state.before
+        return self._kept.get(self, kind, create, records, labels or {}), records, labels
 
     def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return records and weights by input layer, and labels by input layer or None."""
@@ -241,7 +245,7 @@ class ModelParams(HasVariables, ABC):
             self._params = {**(self._params or {}), **arrays}
             return
         refuse_nan(arrays)
-        self._params, self._training_state, self._complete = arrays, TrainingState(), False
+        self._params, self._training_state, self._complete = arrays, TrainingState(before=MANY), False
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""

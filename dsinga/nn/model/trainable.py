@@ -20,6 +20,7 @@ from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.job.message import field_names
+from dsinga.loop.learnt_statistics import earlier_steps
 from dsinga.monitor import History
 from dsinga.nn.model.given_data import (
     Data,
@@ -278,6 +279,7 @@ class Trainable(Predictable):
         job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
             job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
+        job = self._training_state.with_statistics(job, begin.steps)
         return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
 
     def _run(
@@ -316,7 +318,8 @@ class Trainable(Predictable):
         assert rescued.params is not None
         assert rescued.net is not None
         self._arguments = arguments.described()
-        self._training_state = TrainingState(begin.steps + rescued.step, rescued.slots)
+        before = max(earlier_steps(rescued.net) - begin.steps, 0)
+        self._training_state = TrainingState(begin.steps + rescued.step, rescued.slots, before)
         self._params, self._complete, self._fits = rescued.params, True, begin.seed + 1
         if begin.workspace is not None:
             self._begins[key_of_workspace(begin.workspace)] = begin

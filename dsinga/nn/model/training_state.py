@@ -26,6 +26,8 @@ from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
+from dsinga.job import Job
+from dsinga.loop.learnt_statistics import MANY, normalised, with_steps
 
 _log = logging.getLogger(__name__)
 FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
@@ -60,10 +62,20 @@ class TrainingState:
     Attributes:
         steps: how many steps it has done.
         slots: its arrays by param and slot, such as the momentum.
+        before: how many batches the running statistics of batch normalisation had seen before its first step.
     """
 
     steps: int = 0
     slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    before: int = 0
+
+    def begun_anew(self) -> TrainingState:
+        """Return the state of a new optimizer for the same params."""
+        return TrainingState(before=self.before + self.steps)
+
+    def with_statistics(self, job: Job, steps: int) -> Job:
+        """Return a job whose running statistics go on, with step ``steps`` of the optimizer as its first one."""
+        return with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
 
     def write(self, path: Path, mark: str) -> None:
         """Write the state, if there is any, to a safetensors file, with a ``mark`` that identifies the params.
@@ -72,14 +84,16 @@ class TrainingState:
         """
         if self.steps:
             arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-            write_tensors(path, {"steps": np.array([self.steps]), **arrays}, {"mark": mark})
+            numbers = {"steps": np.array([self.steps]), "before": np.array([self.before])}
+            write_tensors(path, {**numbers, **arrays}, {"mark": mark})
 
     @classmethod
     def read(cls, path: Path) -> TrainingState:
         """Return the state read from a file, or a new state without a file; raise UserError for a damaged file."""
         if not path.is_file():
-            return cls()
+            return cls(before=MANY)
         arrays = read_safetensors(path)
+        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say it
         steps = arrays.pop("steps", np.zeros(0, np.int64))
         if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
             raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
@@ -87,7 +101,7 @@ class TrainingState:
         for name, array in arrays.items():
             param, _, slot = name.rpartition("/")
             slots.setdefault(param, {})[slot] = array
-        return cls(int(steps[0]), slots)
+        return cls(int(steps[0]), slots, before)
 
 
 class FitBegin(NamedTuple):
@@ -201,7 +215,7 @@ class BatchSteps:
             name: {slot: array.reshape(shapes[name].shape) for slot, array in arrays.items()}
             for name, arrays in self._updater.state.items()
         }
-        self.state = TrainingState(self._updater.steps, slots)
+        self.state = TrainingState(self._updater.steps, slots, self.state.before)
         return self._params, metrics
 
 
@@ -264,7 +278,8 @@ class RunningFit:
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
-        self._state = TrainingState(self._steps + self._loop.step, self._loop.updater_state())
+        before = self._before[2].before
+        self._state = TrainingState(self._steps + self._loop.step, self._loop.updater_state(), before)
         self._model._training_state = self._state
 
     def check_open(self) -> None:

@@ -1,0 +1,80 @@
+"""Lets the running statistics of batch normalisation go on where a run begins with params that were trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.checkpoint import latest, read_params
+from dsinga.checkpoint.metadata import read_metadata
+from dsinga.job import Job, LayerConf, LayerType, loads
+from dsinga.net import NeuralNet
+from dsinga.reading.checked_job import CheckedJob
+
+MANY = 10**9  # steps, where nobody knows how many there were: then a batch has no more weight than its momentum
+ROLE, PLACE = "mean", 2  # of the running means among the params of a layer
+
+
+def with_learnt_statistics(
+    checked: CheckedJob, params: Mapping[str, np.ndarray] | None, workspace: Path | None, resume: bool | Path
+) -> CheckedJob:
+    """Return the job whose running statistics have the weight of the steps in which they were learnt.
+
+    Without that the first batch of a run would replace the statistics in ``params`` or in the checkpoints of the job's
+    ``checkpoint_path``. Layers may say the number of ``earlier_steps``. A run that is resumed keeps what it began with.
+    """
+    job = checked.job
+    layers = normalised(job)
+    if not layers or job.experience is not None:
+        return checked
+    if resume:
+        folder = resume if isinstance(resume, Path) else latest((workspace or Path()) / "checkpoint")
+        return checked.with_job(with_steps(job, _steps_of_checkpoint(folder))) if folder else checked
+    values = {name: array for path in job.checkpoint_path for name, array in read_params(path, checked.roots).items()}
+    values.update(params or {})
+    learnt = {conf.name: bool(np.any(values.get(_mean_name(conf), 0))) for conf in layers}
+    known = {conf.name: conf.bm_conf.earlier_steps for conf in layers if conf.bm_conf is not None}
+    steps = {name: (known.get(name) or MANY) if is_learnt else 0 for name, is_learnt in learnt.items()}
+    return checked.with_job(with_steps(job, steps))
+
+
+def normalised(job: Job) -> list[LayerConf]:
+    """Return the layers of a job that have running statistics."""
+    return [conf for conf in job.neuralnet.layer if conf.type in (LayerType.kBM, LayerType.kCudnnBM)]
+
+
+def earlier_steps(net: NeuralNet) -> int:
+    """Return the most ``earlier_steps`` of the layers of a net."""
+    settings = [node.layer.conf.bm_conf for node in net.nodes]
+    return max((conf.earlier_steps for conf in settings if conf is not None), default=0)
+
+
+def with_steps(job: Job, steps: Mapping[str, int]) -> Job:
+    """Return the job with the ``earlier_steps`` of layers by name."""
+
+    def changed(conf: LayerConf) -> LayerConf:
+        if conf.name not in steps or steps[conf.name] == (conf.bm_conf.earlier_steps if conf.bm_conf else 0):
+            return conf
+        number = {"earlier_steps": steps[conf.name]}
+        return conf.replace(bm_conf=conf.bm_conf.replace(**number) if conf.bm_conf else number)
+
+    layers = [changed(conf) for conf in job.neuralnet.layer]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def _mean_name(conf: LayerConf) -> str:
+    """Return the name of the running means of a layer, by default that of the layer and of their role."""
+    named = conf.param[PLACE] if len(conf.param) > PLACE else None
+    return (named.share_from or named.name if named else "") or f"{conf.name}_{ROLE}"
+
+
+def _steps_of_checkpoint(folder: Path) -> dict[str, int]:
+    """Return the ``earlier_steps`` of layers in the job of a checkpoint; {} for one that cannot be read."""
+    try:
+        layers = normalised(loads(read_metadata(folder).meta["job"]))
+    except (UserError, LookupError):  # the run says what is wrong with the checkpoint
+        return {}
+    return {conf.name: conf.bm_conf.earlier_steps if conf.bm_conf else 0 for conf in layers}
