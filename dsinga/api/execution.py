@@ -183,8 +183,13 @@ class Execution:
 
     def prepare_job(self) -> CheckedJob:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
+        job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
+        if job.params:  # from here on they are an option; the job is sent to all workers
+            start, given = params_of(job.params), params_of({} if self.options.params is None else self.options.params)
+            params = NamedParams({**start, **given}, {**start.names, **given.names})
+            self.options = replace(self.options, params=params)
+            job = job.with_params({})
         named_start, options = self._named_start(), self.options
-        job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.experience is not None:
             lookup("engine", job.experience.engine).check(job, options)
         job = job_with_data(job, options.data, Phase.kTrain, options.data_root, named_start)

@@ -158,8 +158,10 @@ class LocalNet:
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
         """Return the value of each param with which training of the job begins, float32 by name.
 
-        Of those that are ``known`` these are the values; no initial ones are made, which take as much memory.
+        They are the job's ``params``, and initial values for the others. Of those that are ``known`` these are the
+        values; no initial ones are made, which take as much memory.
         """
+        known = {**{name: array.copy() for name, array in self.job.params.items() if name in self.net.params}, **known}
         missing = {name: param for name, param in self.net.params.items() if name not in known}
         values = {**initial_values(missing, self.job.seed), **known}
         return {name: values[name] for name in (*self.net.params, *known)}

@@ -28,9 +28,9 @@ from dsinga.estimators import jobs
 from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import loadable, save
-from dsinga.estimators.strong import check_preset
+from dsinga.estimators.strong import check_net_settings
 from dsinga.estimators.tables import with_messages
-from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater
+from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater, with_updater
 from dsinga.estimators.validation import check_stopping, create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
@@ -110,7 +110,7 @@ class NetEstimator(EstimatorRecords):
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
-        check_preset(self)
+        check_net_settings(self)
         if self.workers is not None:
             check_whole("workers", self.workers, 1)
         X = in_chunks(X)
@@ -140,7 +140,8 @@ class NetEstimator(EstimatorRecords):
             records, held_out = self._split(records, seed, groups, client)
         if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
             records = canonical(records)
-        job = self.job_ if go_on else self._make_job(records, seed, client)
+        job = self._job_to_go_on(records) if go_on else self._make_job(records, seed, client)
+        params, job = self.params_ if go_on else job.params, job.with_params({})
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
         self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
         self.__dict__.pop("_output", None)
@@ -153,18 +154,18 @@ class NetEstimator(EstimatorRecords):
         rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
         patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
         stopping = create_stopping(self.job_, patience, self.tol) if stops else None
-        updater = self._updater if go_on and not on_cluster else None  # those of a cluster begin anew
+        updater = self._updater if go_on else None
         earlier_steps = updater.steps if updater else 0
         try:
             train_net(
                 trained_job, records, client, rescued=rescued, stopping=stopping, on_cluster=on_cluster,
-                updater=updater, params=self.params_ if go_on else None, validation=validation,
+                updater=updater, params=params, validation=validation,
                 goes_on=epochs is not None, workers=self.workers,
             )  # fmt: skip
         finally:  # an interrupt leaves what was trained until then
             if rescued.params is not None:
                 self.params_ = rescued.params
-                self._updater = None if on_cluster else trained_updater(trained_job, rescued, earlier_steps)
+                self._updater = trained_updater(trained_job, rescued, earlier_steps)
                 rows = epoch_rows(rescued.history, len(history), earlier_steps)
                 self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
                 self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
@@ -240,6 +241,9 @@ class NetEstimator(EstimatorRecords):
     def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
         """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
         self._find_scaling(records, client)
+        return self._net_job(records, seed)
+
+    def _net_job(self, records: TrainingSet, seed: int) -> Job:
         if self.net is None:
             fields: dict[str, Any] = {"seed": seed}
             for name in ("learning_rate", "weight_decay"):
@@ -248,6 +252,22 @@ class NetEstimator(EstimatorRecords):
                 check_range(name, fields[name], 0)
             return with_messages(self._default_job(records.x, **fields), table=self.columns_)
         return with_messages(jobs.open_net(self.net, self._record_shape).replace(seed=seed), table=self.columns_)
+
+    def _job_to_go_on(self, records: TrainingSet) -> Job:
+        """Return the job of the last call, with the updater of the present settings.
+
+        Raises UserError for settings, such as ``hidden``, with which the net is another one.
+        """
+        job = self._net_job(records, self.job_.seed)
+        if jobs.layers_text(job) != jobs.layers_text(self.job_):
+            raise UserError(
+                "settings of the net have changed since the last call, from which warm_start and partial_fit go on; "
+                "set them back, or call fit with warm_start=False"
+            )
+        changed = job.updater.replace(goes_on=self.job_.updater.goes_on, earlier_steps=self.job_.updater.earlier_steps)
+        if changed != self.job_.updater and self._updater is not None:
+            self._updater = with_updater(self._updater, job)
+        return self.job_.replace(updater=changed)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dsinga import nn
+from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
+from dsinga.checkpoint import read_params
 from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
@@ -225,7 +227,10 @@ def training_net(job: Job) -> Job:
     inputs = [layer.name for layer in layers if layer_class(layer).is_input]
     if len(inputs) != 1:
         raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[])
+    params = dict(job.params)
+    for path in reversed(job.checkpoint_path):
+        params = {**read_params(path, roots(job, None)), **params}
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[]).with_params(params)
 
 
 def _for_arrays(layer: LayerConf) -> LayerConf:
@@ -235,6 +240,11 @@ def _for_arrays(layer: LayerConf) -> LayerConf:
     return layer.replace(
         include=[], exclude=[], store_conf=store.replace(path=None) if is_input and store is not None else store
     )
+
+
+def layers_text(job: Job) -> list[str]:
+    """Return the text of each layer above the records: what makes it another net."""
+    return [str(layer) for layer in job.neuralnet.layer if not layer_class(layer).is_input]
 
 
 def input_name(job: Job) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.estimators import jobs
@@ -18,8 +20,18 @@ ONE_HOT = 400  # the most codes of a category that is a one-hot vector
 MEMBERS, DEPTH, WIDTH, DROPOUT = 8, 2, 256, 0.5
 
 
-def check_preset(estimator: Any) -> None:
-    """Raise UserError for an unknown preset of an estimator, and for what has no meaning beside it."""
+OF_DEFAULT_NET = "hidden", "activation", "learning_rate", "weight_decay", "loss", "quantiles", "n_components", "method"
+
+
+def check_net_settings(estimator: Any) -> None:
+    """Raise UserError for an unknown preset, and for settings that have no effect beside a preset or a net."""
+    if estimator.net is not None:
+        for field in dataclasses.fields(estimator):
+            if field.name in OF_DEFAULT_NET and value_text(getattr(estimator, field.name)) != value_text(field.default):
+                raise UserError(
+                    f"{field.name} is a setting of the default net, and net= has layers, a loss and an optimizer; "
+                    f"leave {field.name} out, or leave net out"
+                )
     preset = getattr(estimator, "preset", None)
     if preset is None:
         return

@@ -18,7 +18,8 @@ from dsinga.estimators.records import TrainingSet
 from dsinga.estimators.tables import with_messages
 from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
-from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.initial_state import RunOptions, updater_state
+from dsinga.loop.learnt_statistics import with_learnt_statistics
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
@@ -59,13 +60,19 @@ def train_net(
         if records.weights is not None and validation.weights is None:
             validation = validation._replace(weights=np.ones(len(validation.x)))
         data["test"] = _sources(job, validation)
+    counts = {"earlier_steps": updater.steps if updater else 0, "goes_on": goes_on}
+    job = job.replace(updater=job.updater.replace(**counts))
     if on_cluster:
-        train(job, client, data=data, params=params, progress=False, extensions=extensions, workers=workers)
+        state = updater.copy_state() if updater else None
+        train(
+            job, client, data=data, params=params, updater_state=state, progress=False, extensions=extensions,
+            workers=workers,
+        )  # fmt: skip
         return
-    counts = {"earlier_steps": updater.steps if updater else 0, "goes_on": goes_on}  # for checks; the updater counts
-    # Worker groups of the job's cluster would count as readers of the records.
-    job = job.replace(updater=job.updater.replace(**counts), cluster=None)
+    job = job.replace(cluster=None)  # its worker groups would count as readers of the records
     checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
+    if updater is None:
+        checked = with_learnt_statistics(checked, params, None, False)
     with RunMonitor(job.name, checked.job.train_steps, None, False, False) as monitor:
         options = RunOptions(roots=roots(job, None), params=params, extensions=extensions)
         continue_locally(checked, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
@@ -75,8 +82,15 @@ def trained_updater(job: Job, rescued: RescuedParams, earlier_steps: int) -> Loc
     """Return the updater with which training goes on from the end of a run, which began after ``earlier_steps``."""
     assert rescued.net is not None
     updater = LocalUpdater(create_updater(job.updater), rescued.net.params)
-    updater.resume_learnt(rescued.slots, earlier_steps + rescued.step)
+    updater.resume_learnt(updater_state(rescued.slots), earlier_steps + rescued.step)
     return updater
+
+
+def with_updater(updater: LocalUpdater, job: Job) -> LocalUpdater:
+    """Return an updater as a job describes it, which goes on from the steps and the state of another one."""
+    changed = LocalUpdater(create_updater(job.updater), updater.params)
+    changed.resume_learnt(updater.copy_state(), updater.steps)
+    return changed
 
 
 def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:

@@ -6,8 +6,9 @@ Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from dsinga.base.errors import UserError
@@ -248,8 +249,9 @@ class Job(Message):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    # Set by with_record_offset.
+    # Set by with_record_offset and with_params.
     _record_offset: ClassVar[int] = 0
+    _params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def record_offset(self) -> int:
@@ -263,6 +265,17 @@ class Job(Message):
         """Return the job with another ``record_offset``, which is no field: no text of the job has it."""
         job = self.replace()
         job._record_offset = offset  # type: ignore[misc]
+        return job
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The arrays by name with which training begins in place of initial values, {} for none."""
+        return self._params
+
+    def with_params(self, params: Mapping[str, Any]) -> Self:
+        """Return the job with other ``params``, which are no field: no text of the job has them."""
+        job = self.replace()
+        job._params = params  # type: ignore[misc]
         return job
 
     @property

@@ -132,9 +132,9 @@ def test_a_net_of_the_user_takes_the_records_of_a_frame() -> None:
     right, wrong = (nn.Sequential([nn.Input(width), nn.Dense(2)]) for width in (11, 13))
     for net in (right, wrong):
         net.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
-    assert classifier(net=right).fit(X, Y).predict(X).shape == (len(X),)
+    assert Classifier(net=right, random_state=0).fit(X, Y).predict(X).shape == (len(X),)
     with pytest.raises(UserError, match=r"records have shape \(11,\)"):
-        classifier(net=wrong).fit(X, Y)
+        Classifier(net=wrong, random_state=0).fit(X, Y)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ class BatchNorm(Layer):
     statistics are the means over the workers, by their rows. In other phases the running mean and the running unbiased
     variance are used. Each step moves these by the share ``momentum`` towards the batch's; while 1/(steps so far) is
     larger, by that share instead, so that they are the mean of all batches and their initial values have no weight,
-    unless ``keep_initial``. A run that begins with learnt statistics sets ``earlier_steps``. (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats``
-    the running ones are used in all phases and do not move.
+    unless ``keep_initial``. A run that begins with learnt statistics sets ``earlier_steps``. (SINGA 0.3 keeps only
+    those of the last batch, which is a fault.) With ``use_global_stats`` the running ones are used in all phases and do
+    not move.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -62,7 +63,7 @@ class BatchNorm(Layer):
             False, "whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras"
         )
         earlier_steps: Natural = setting(
-            0, "the number of batches in the running statistics that a run begins with, which have the weight of as many"
+            0, "how many batches the running statistics have seen that a run begins with; they keep their weight"
         )
 
     settings: Conf

@@ -51,8 +51,10 @@ class JobModel(Trainable):
 
     def __init__(self, job: Job):
         super().__init__(job.name)
-        self.base = job
+        self.base, self._fits = job, job.seed or self._fits
         self.default_epochs = None if job.train_steps else 1
+        if job.params:
+            self.params, self.base = job.params, job.with_params({})
         self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records
         self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
 

@@ -332,8 +332,8 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
 
 
 def as_param(name: str, array: Any) -> np.ndarray:
-    """Return a param given by the user as float32. Raises UserError for what is no array of numbers."""
+    """Return a copy of a param given by the user, as float32. Raises UserError for what is no array of numbers."""
     try:
-        return np.ascontiguousarray(array, np.float32)
+        return np.array(array, np.float32, order="C")
     except (TypeError, ValueError) as error:
         raise UserError(f"the param {name!r} is no array of numbers: {error}") from None

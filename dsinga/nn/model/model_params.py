@@ -19,7 +19,7 @@ from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
-from dsinga.base.registry import find, registered
+from dsinga.base.registry import find, listed, registered
 from dsinga.base.tensor_files import write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
@@ -44,7 +44,7 @@ from dsinga.nn.model.training_state import (
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
-from dsinga.training import check_params, check_start
+from dsinga.training import check_params, check_start, initial_values
 
 _log = logging.getLogger(__name__)
 # The files of a saved model, in its folder.
@@ -63,6 +63,7 @@ class ModelParams(HasVariables, ABC):
     """
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
+    _drawn: int | None = None  # the seed by which params were drawn, until training or a user sets them
 
     def __init__(self, name: str):
         self.name = name
@@ -177,13 +178,13 @@ class ModelParams(HasVariables, ABC):
             phases = {"train": described}
             if weights is not None:
                 described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-            job, examples = self.make_job(phases, None, {}), self.label_examples()
+            job, examples = self.make_job(phases, None, {"seed": self._fits}), self.label_examples()
             if phase == "train":  # the steps of the optimizer are those of the net
                 job = self._training_state.with_statistics(job, 0)
             missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
             return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
 
-        kind = labelled, phase, self._state.before
+        kind = labelled, phase, self._state.before, self._fits
         return self._kept.get(self, kind, create, records, labels or {}), records, labels
 
     def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -195,11 +196,24 @@ class ModelParams(HasVariables, ABC):
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""
-        params = self._params or {}
         if not self._complete:
-            check_start(net.net.params, params)
-            self._params, self._complete = net.initial_params(params), True
+            given, names = self._params or {}, net.net.params
+            check_start(names, given)
+            if unknown := [name for name in given if name not in names]:
+                _log.warning("the net has no params %s: they are left out", listed(unknown))
+            known = {name: array for name, array in given.items() if name in names}
+            if len(known) < len(names):
+                self._drawn = net.job.seed
+            self._params, self._complete = net.initial_params(known), True
         return self._params or {}
+
+    def _begin_params(self, seed: int) -> dict[str, np.ndarray] | None:
+        """Return the params with which a run with this seed begins: not those that another seed has drawn."""
+        params, drawn = self._params, self._drawn
+        if not params or drawn is None or drawn == seed:
+            return params
+        initial = initial_values(self._shaped().net.params, drawn)
+        return {name: array for name, array in params.items() if not np.array_equal(array, initial.get(name))}
 
     def _require_params(self) -> dict[str, np.ndarray]:
         if self._params is None:
@@ -218,7 +232,7 @@ class ModelParams(HasVariables, ABC):
         ``fit`` that goes on takes them, and those that are not among them stay as they are.
         """
         if self._own_params is None:
-            self._params, self._complete = self._shaped().initial_params(self._params or {}), True
+            self._known_params(self._shaped())
         params = self._params
         assert params is not None
         leave_to_user(params)
@@ -240,6 +254,7 @@ class ModelParams(HasVariables, ABC):
         if self._arguments is None:
             self._loaded_names = RecordNames.of_params(arrays) or self._loaded_names
         arrays = {name: as_param(name, array) for name, array in arrays.items()}
+        self._drawn = None
         if self._fit is not None:
             self._fit.check_open()
             self._params = {**(self._params or {}), **arrays}
@@ -388,7 +403,7 @@ class ModelParams(HasVariables, ABC):
         where the folder cannot be written.
         """
         path, params = model_folder(folder), self._ordered_params()
-        job = to_text(redact_job(self._written_job()))
+        job = to_text(redact_job(self._written_job().replace(seed=self._fits)))  # that of the next fit
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)

@@ -37,7 +37,7 @@ from dsinga.nn.model.given_data import (
 from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened, with_tables_open
-from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState, key_of_workspace, resumed
+from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState, key_of_workspace, leave_to_user, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 
@@ -104,7 +104,11 @@ class Trainable(Predictable):
         settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
-        return self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
+        job = self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
+        params = self._begin_params(job.seed)
+        if params:
+            leave_to_user(params)
+        return job.with_params(params or {})
 
     def _job_arguments(
         self,
@@ -296,7 +300,7 @@ class Trainable(Predictable):
         runner: Any = find_runner(client, waits=True)
         rescued = RescuedParams("the model")
         events = {"epochs": job.epochs or 1, "steps": _steps_of_epoch(arguments), "verbose": int(progress)}
-        params, slots = self._params, self._training_state.slots
+        params, slots = self._begin_params(job.seed), self._training_state.slots
         self.stop_training = False
         try:
             with self._training(begin.steps) as running:
@@ -320,7 +324,7 @@ class Trainable(Predictable):
         self._arguments = arguments.described()
         before = max(earlier_steps(rescued.net) - begin.steps, 0)
         self._training_state = TrainingState(begin.steps + rescued.step, rescued.slots, before)
-        self._params, self._complete, self._fits = rescued.params, True, begin.seed + 1
+        self._params, self._complete, self._drawn, self._fits = rescued.params, True, None, job.seed + 1
         if begin.workspace is not None:
             self._begins[key_of_workspace(begin.workspace)] = begin
         self.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)
@@ -351,6 +355,7 @@ class Trainable(Predictable):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
             self._params, metrics = self._batch_steps[1].step(self._known_params(net), records, labels)
+            self._drawn = None
         self._training_state = self._batch_steps[1].state
         return self._figures(metrics, return_dict)
 
