@@ -140,7 +140,7 @@ class ThisProcess(Runner):
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
         """Yield the function that trains a job of one worker."""
         assert trains_locally(checked.job)
-        yield lambda observer, run: continue_locally(checked, observer, run, max_threads=limits.max_threads)[0]
+        yield lambda observer, run: continue_locally(checked, observer, run, max_threads=limits.max_threads)
 
     @contextlib.contextmanager
     def forward(

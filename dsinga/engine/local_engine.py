@@ -278,10 +278,6 @@ class LocalEngine(Engine):
             name: {slot: array.reshape(shapes[name]) for slot, array in slots.items()} for name, slots in state.items()
         }
 
-    def kept_updater(self) -> LocalUpdater:
-        """Return the updater with which training may go on later, with its state in host memory."""
-        return self.updater.copy() if self._on_device else self.updater
-
     @property
     def newest(self) -> Snapshot | None:
         """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""

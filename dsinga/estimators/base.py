@@ -30,10 +30,11 @@ from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import loadable, save
 from dsinga.estimators.strong import check_net_settings
 from dsinga.estimators.tables import with_messages
-from dsinga.estimators.training import best_epoch, epoch_rows, train_net, trained_updater, with_updater
+from dsinga.estimators.training import best_epoch, epoch_rows, train_net
 from dsinga.estimators.validation import check_stopping, create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
+from dsinga.loop.initial_state import updater_state
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
@@ -46,7 +47,7 @@ LEAST_EPOCHS = 10  # the default number of epochs where training does not stop e
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 SMALL = 2000  # records up to which a table is small
-NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
+NOT_FOR_BLOCKS = ("_slots", "history_", "feature_names_in_")
 
 # What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
 INSTEAD, OF_FIT, ATTRIBUTES = (
@@ -154,18 +155,17 @@ class NetEstimator(EstimatorRecords):
         rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
         patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
         stopping = create_stopping(self.job_, patience, self.tol) if stops else None
-        updater = self._updater if go_on else None
-        earlier_steps = updater.steps if updater else 0
+        slots, earlier_steps = (self._slots, self._steps) if go_on else ({}, 0)
         try:
             train_net(
                 trained_job, records, client, rescued=rescued, stopping=stopping, on_cluster=on_cluster,
-                updater=updater, params=params, validation=validation,
+                slots=slots, steps=earlier_steps, params=params, validation=validation,
                 goes_on=epochs is not None, workers=self.workers,
             )  # fmt: skip
         finally:  # an interrupt leaves what was trained until then
             if rescued.params is not None:
                 self.params_ = rescued.params
-                self._updater = trained_updater(trained_job, rescued, earlier_steps)
+                self._slots, self._steps = updater_state(rescued.slots), earlier_steps + rescued.step
                 rows = epoch_rows(rescued.history, len(history), earlier_steps)
                 self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
                 self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
@@ -265,8 +265,6 @@ class NetEstimator(EstimatorRecords):
                 "set them back, or call fit with warm_start=False"
             )
         changed = job.updater.replace(goes_on=self.job_.updater.goes_on, earlier_steps=self.job_.updater.earlier_steps)
-        if changed != self.job_.updater and self._updater is not None:
-            self._updater = with_updater(self._updater, job)
         return self.job_.replace(updater=changed)
 
     def _hidden_sizes(self) -> list[int]:
@@ -347,7 +345,7 @@ class NetEstimator(EstimatorRecords):
         block = type(self).__new__(type(self))
         if self.columns_ is not None:
             state |= {"columns_": None, "n_features_in_": self._record_shape[0]}
-        block.__setstate__(state | {"is_eager": True, "history_": History(), "_updater": None, "_threads": 1})
+        block.__setstate__(state | {"is_eager": True, "history_": History(), "_slots": {}, "_threads": 1})
         return block
 
     @property

@@ -50,7 +50,7 @@ from dsinga.estimators.tables import (
 from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.nn import LocalNet
-from dsinga.training.local_updater import LocalUpdater
+from dsinga.training.local_updater import Slots
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
@@ -156,7 +156,8 @@ class EstimatorRecords(BaseEstimator, ABC):
     _record_shape: tuple[int, ...]
     _order: ArrayOrder
     _scaling: Scaling | None
-    _updater: LocalUpdater | None
+    _slots: Slots  # the state of the updater after ``_steps`` steps, by param
+    _steps: int
     _local: LocalNet
 
     def __sklearn_tags__(self) -> Any:

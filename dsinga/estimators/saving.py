@@ -35,7 +35,7 @@ T = TypeVar("T")
 FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
 ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
-    "_order", "_label_order", "_target_names", "_is_small",
+    "_order", "_label_order", "_target_names", "_is_small", "_steps",
 )  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
@@ -50,8 +50,8 @@ def loadable(cls: type[T]) -> type[T]:
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator in a folder, from which :func:`dsinga.estimators.load` reads it.
 
-    Its net is ``job.conf`` there, its params are ``params.safetensors``, the rest is ``estimator.json``. The state of
-    the updater is left out. Raises UserError where the folder exists and is not empty, and where it cannot be written.
+    Its net is ``job.conf`` there, its params and the state of its updater are ``params.safetensors``, the rest is
+    ``estimator.json``. Raises UserError where the folder exists and is not empty, and where it cannot be written.
     """
     check_is_fitted(estimator, "params_")
     folder = local_folder(path)
@@ -79,6 +79,8 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
                 "values": array.tolist(),
             }
     arrays = {f"params/{name}": np.ascontiguousarray(value) for name, value in estimator.params_.items()}
+    for name, slots in estimator._slots.items():
+        arrays |= {f"slots/{name}/{slot}": np.ascontiguousarray(value) for slot, value in slots.items()}
     for name in SCALINGS:
         if getattr(estimator, name, None) is not None:
             offset, scale = getattr(estimator, name)
@@ -88,6 +90,16 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         mark = write_tensors(files / PARAMS, arrays).mark()
         write_file(files / JOB, f"# {mark}\n{job}")
         write_file(files / DESCRIBED, json.dumps({"mark": mark, **described}, indent=1, default=_plain))
+
+
+def slots_of(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Return the state of the updater by param and slot, from the arrays of a saved estimator."""
+    slots: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        if key.startswith("slots/"):
+            name, slot = key.removeprefix("slots/").rsplit("/", 1)
+            slots.setdefault(name, {})[slot] = array
+    return slots
 
 
 def _plain(value: Any) -> Any:
@@ -146,7 +158,8 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
+    state["_slots"], state["_steps"] = slots_of(arrays), state.get("_steps", 0)  # older folders have none
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
-    estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params, "_updater": None})
+    estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params})
     estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
     return estimator

@@ -18,14 +18,13 @@ from dsinga.estimators.records import TrainingSet
 from dsinga.estimators.tables import with_messages
 from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
-from dsinga.loop.initial_state import RunOptions, updater_state
+from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.learnt_statistics import with_learnt_statistics
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.reading.checked_job import check_job, resolve_epochs
-from dsinga.training import create_updater
-from dsinga.training.local_updater import LocalUpdater
+from dsinga.training.local_updater import Slots
 
 
 def train_net(
@@ -37,18 +36,19 @@ def train_net(
     stopping: Extension | None,
     on_cluster: bool,
     params: ParamArrays | None,
-    updater: LocalUpdater | None,
+    slots: Slots,
+    steps: int,
     validation: TrainingSet | None,
     goes_on: bool,
     workers: int | None,
 ) -> None:
     """Train a job from ``params``, or from initial values; ``rescued`` has the result, also after an interrupt.
 
-    ``stopping`` ends training early, None for training to the end of its epochs.
-    On a cluster it is that of the client, or for None one that is started in this process for the run. In this process
-    ``updater`` goes on from its last step. ``goes_on`` says that training will go on from the result. ``workers`` is
-    the number of workers on a cluster, by default that of the job, or of the cluster. Raises UserError for bad input,
-    Diverged where a loss is not finite.
+    ``stopping`` ends training early, None for training to the end of its epochs. A cluster is that of the client, or
+    for None one that is started in this process for the run. The updater goes on after ``steps`` steps from its
+    ``slots``. ``goes_on`` says that training will go on from the result. ``workers`` is the number of workers on a
+    cluster, by default that of the job, or of the cluster. Raises UserError for bad input, Diverged where a loss is not
+    finite.
     """
     job = with_messages(job, scaled=None)  # the records are scaled
     data: dict[str, Any] = {"train": _sources(job, records)}
@@ -60,37 +60,20 @@ def train_net(
         if records.weights is not None and validation.weights is None:
             validation = validation._replace(weights=np.ones(len(validation.x)))
         data["test"] = _sources(job, validation)
-    counts = {"earlier_steps": updater.steps if updater else 0, "goes_on": goes_on}
-    job = job.replace(updater=job.updater.replace(**counts))
+    job = job.replace(updater=job.updater.replace(earlier_steps=steps, goes_on=goes_on))
     if on_cluster:
-        state = updater.copy_state() if updater else None
         train(
-            job, client, data=data, params=params, updater_state=state, progress=False, extensions=extensions,
+            job, client, data=data, params=params, updater_state=slots, progress=False, extensions=extensions,
             workers=workers,
         )  # fmt: skip
         return
     job = job.replace(cluster=None)  # its worker groups would count as readers of the records
     checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
-    if updater is None:
+    if not steps:
         checked = with_learnt_statistics(checked, params, None, False)
     with RunMonitor(job.name, checked.job.train_steps, None, False, False) as monitor:
         options = RunOptions(roots=roots(job, None), params=params, extensions=extensions)
-        continue_locally(checked, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
-
-
-def trained_updater(job: Job, rescued: RescuedParams, earlier_steps: int) -> LocalUpdater:
-    """Return the updater with which training goes on from the end of a run, which began after ``earlier_steps``."""
-    assert rescued.net is not None
-    updater = LocalUpdater(create_updater(job.updater), rescued.net.params)
-    updater.resume_learnt(updater_state(rescued.slots), earlier_steps + rescued.step)
-    return updater
-
-
-def with_updater(updater: LocalUpdater, job: Job) -> LocalUpdater:
-    """Return an updater as a job describes it, which goes on from the steps and the state of another one."""
-    changed = LocalUpdater(create_updater(job.updater), updater.params)
-    changed.resume_learnt(updater.copy_state(), updater.steps)
-    return changed
+        continue_locally(checked, monitor, options, earlier=(slots, steps), shuffle=batchsize_of(job) < len(records.x))
 
 
 def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:

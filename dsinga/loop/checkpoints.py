@@ -13,13 +13,15 @@ from dsinga.base.advice import how_to_resume, job_field, short_path
 from dsinga.base.arrays import NamedParams
 from dsinga.base.epochs import offset_of
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_checkpoints, write_checkpoint
 from dsinga.data import RecordNames
 from dsinga.data.array_kinds import is_number
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
-from dsinga.job import Job, Phase, redact_job, to_text
-from dsinga.net import input_layers
+from dsinga.job import Job, Phase, loads, redact_job, to_text
+from dsinga.net import filter_layers, input_layers
+from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.reading.checked_job import names_of_training
 
 
@@ -103,6 +105,27 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
                     f"{path} is of a run whose records of layer {name!r} have other {what}, or these in another order; "
                     "resume with its records, or with its job, which puts tables and Datasets in order, or start anew"
                 )
+
+
+def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
+    """Raise UserError where a job has other losses, or weights of records, than the run that wrote a checkpoint."""
+    try:
+        written = loads(str(meta["job"]))
+    except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
+        return
+    for what, before, now in zip(("losses", "weights of records"), _objective(written), _objective(job), strict=True):
+        if before != now:
+            raise UserError(
+                f"{path} is of a run with other {what} ({listed(before)}) than the job ({listed(now)}); resume with "
+                "those, or name it as checkpoint_path to start anew from its params"
+            )
+
+
+def _objective(job: Job) -> tuple[list[str], list[str]]:
+    """Return the types of the losses of training, and the input layer of the weights of records where it has one."""
+    layers = filter_layers(job.neuralnet, Phase.kTrain)
+    losses = [layer.type_name for layer in layers if layer_class(layer).is_loss]
+    return losses, [layer.name for layer in layers if layer.name == SAMPLE_WEIGHT]
 
 
 NO_CHECKPOINT = "no checkpoint was written"

@@ -17,13 +17,20 @@ from dsinga.base.advice import job_field, option, short_path
 from dsinga.base.arrays import ParamArrays, first_not_finite
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
 from dsinga.job.checks import check_schedules
-from dsinga.loop.checkpoints import check_loop_state, check_records, describe_last_good_in, offset_to_resume
+from dsinga.loop.checkpoints import (
+    check_loop_state,
+    check_loss,
+    check_records,
+    describe_last_good_in,
+    offset_to_resume,
+)
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.checked_job import CheckedJob, rows_per_step
 from dsinga.training import check_start, create_updater, initial_values, schedule
@@ -197,6 +204,12 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
     seed = checkpoint.meta.get("seed")
     if seed != job.seed:
         raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
+    if unknown := [name for name in checkpoint.params if name not in net_params]:
+        raise UserError(
+            f"{path} does not fit the job: the net has no params {listed(unknown)}; resume with the job that wrote it, "
+            "or name it as checkpoint_path to start anew from its params"
+        )
+    check_loss(path, checkpoint.meta, job)
     for name, param in net_params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(
@@ -226,6 +239,8 @@ def describe_length(job: Job, steps: int) -> str:
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
     """Log a warning of each reason for which steps of a run of ``net``, from step ``begin`` on, cannot teach much."""
+    if net.params and not any(param.trainable and not param.static for param in net.params.values()):
+        _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
         _warn_of_schedule(job, begin)
     for node in net.nodes:

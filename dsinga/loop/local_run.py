@@ -23,8 +23,8 @@ from dsinga.ops import get_ops
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import training_device
 from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
-from dsinga.training import check_patterns
-from dsinga.training.local_updater import LocalUpdater
+from dsinga.training import check_patterns, create_updater
+from dsinga.training.local_updater import LocalUpdater, Slots
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")
@@ -94,16 +94,16 @@ def continue_locally(
     observer: Observer,
     options: RunOptions,
     *,
-    updater: LocalUpdater | None = None,
+    earlier: tuple[Slots, int] = ({}, 0),
     shuffle: bool = True,
     max_threads: int | None = None,
-) -> tuple[TrainedParams, LocalUpdater]:
-    """Train a job for which :func:`trains_locally` holds; return the outcome, and the updater to continue later.
+) -> TrainedParams:
+    """Train a job for which :func:`trains_locally` holds, and return the outcome.
 
     Training is in this thread. The bits are those of :func:`dsinga.cluster.train`.
 
-    ``updater`` is that of earlier training: its steps count for the order of records, random numbers and the learning
-    rate. Without ``shuffle`` records are taken in their order.
+    ``earlier`` has the updater's state after earlier training, and its steps, which count for the order of records, for
+    random numbers and for the learning rate. Without ``shuffle`` records are taken in their order.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
@@ -116,8 +116,12 @@ def continue_locally(
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
         device = training_device(job, opened.nets[Phase.kTrain])
+        updater = None
+        if earlier[1]:
+            conf = job.updater.replace(earlier_steps=0)  # the updater counts them itself
+            updater = LocalUpdater(create_updater(conf), opened.nets[Phase.kTrain].params)
+            updater.resume_learnt(*earlier)
         engine = LocalEngine(job, opened, begin, updater, max_threads, device)
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
-        outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
-        return outcome, engine.kept_updater()
+        return run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)

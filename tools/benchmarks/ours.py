@@ -137,7 +137,7 @@ def train_here(case_job: Job, steps: int, synthetic: bool, folder: Path) -> dict
     case_job = without_tests(case_job, WARM_UP + steps)
     if synthetic:
         case_job = with_synthetic_records(case_job, folder)
-    outcome, _ = continue_locally(case_job, SilentObserver(), RunOptions(roots=[str(folder)]))
+    outcome = continue_locally(case_job, SilentObserver(), RunOptions(roots=[str(folder)]))
     return figures_of_turn([1e3 * row["total"] for row in outcome.timings[-steps:]])
 
 

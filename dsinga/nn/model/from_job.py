@@ -19,6 +19,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
 from dsinga.job.message import set_fields
+from dsinga.loop.learnt_statistics import MANY
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.labels import labels_for_loss
@@ -53,6 +54,8 @@ class JobModel(Trainable):
         super().__init__(job.name)
         self.base, self._fits = job, job.seed or self._fits
         self.default_epochs = None if job.train_steps else 1
+        if job.checkpoint_path:
+            self._training_state = TrainingState(before=MANY)
         if job.params:
             self.params, self.base = job.params, job.with_params({})
         self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records

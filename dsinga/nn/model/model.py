@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class Model(Trainable):
         self.cluster: ClusterConf | None = None
         self.rewrite: Callable[[Sequence[LayerConf]], list[LayerConf]] | None = None  # an add-on's, of the job's layers
         self._owners: list[tuple[LayerBuilder, list[str]]] = []
+        self._is_handed_out = True  # whether the layers have the params that were set
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -128,10 +130,10 @@ class Model(Trainable):
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        if not self._owners:  # then it is not known which layer has which
-            for builder in layers_with_losses(self._outputs(), self.objective):
-                builder.values = None
-        self._own_params = params
+        if not self._owners:  # it is not known yet which layer has which
+            with contextlib.suppress(UserError):
+                self._written()
+        self._own_params, self._is_handed_out = params, bool(self._owners)
         hand_out(params or {}, self._owners)
 
     def _builders(self) -> list[LayerBuilder]:
@@ -312,6 +314,9 @@ class Model(Trainable):
         written.layers = written.layers if self.rewrite is None else self.rewrite(written.layers)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
+            if not self._is_handed_out:
+                self._is_handed_out = True
+                hand_out(self._own_params or {}, self._owners)
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         return written
 

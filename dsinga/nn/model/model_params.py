@@ -207,8 +207,8 @@ class ModelParams(HasVariables, ABC):
             self._params, self._complete = net.initial_params(known), True
         return self._params or {}
 
-    def _begin_params(self, seed: int) -> dict[str, np.ndarray] | None:
-        """Return the params with which a run with this seed begins: not those that another seed has drawn."""
+    def _begin_params(self, seed: int | None) -> dict[str, np.ndarray] | None:
+        """Return the params with which a run with a seed begins: not those that another one, or any, has drawn."""
         params, drawn = self._params, self._drawn
         if not params or drawn is None or drawn == seed:
             return params

@@ -95,6 +95,8 @@ class Trainable(Predictable):
             name: the name of the job, by default the model's.
             fields: further fields of the job, such as ``checkpoint_freq``.
 
+        The job begins with the model's params, where training or a user has set them; no text of the job has these.
+
         Raises:
             UserError: shapes, losses and data do not fit.
         """
@@ -105,10 +107,9 @@ class Trainable(Predictable):
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
         job = self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
-        params = self._begin_params(job.seed)
-        if params:
-            leave_to_user(params)
-        return job.with_params(params or {})
+        params = self._begin_params(None) or {}
+        leave_to_user(params)
+        return job.with_params(params)
 
     def _job_arguments(
         self,
@@ -120,6 +121,11 @@ class Trainable(Predictable):
     ) -> JobArguments:
         """Open ``data`` by phase, and return the arguments of a job that reads them."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
+        if fields.get("checkpoint_path") and self._begin_params(None):
+            raise UserError(
+                "the model has params, with which it begins, and not with those of checkpoint_path; leave "
+                "checkpoint_path out, or set model.params to the path"
+            )
         phases: dict[str, PhaseRecords] = {}
         for phase, (pairs, weights) in data.items():
             if pairs:
@@ -345,6 +351,11 @@ class Trainable(Predictable):
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
         """
         self.require_loss()
+        if self.optimizer_fields().get("ema_conf") is not None:
+            raise UserError(
+                "train_on_batch never ends, and use_ema gives the averages of params at the end of a fit; call fit "
+                "with train_steps=1, or leave use_ema out"
+            )
         if self._fit is not None:
             self._fit.check_open()
         data = self._weighed_pairs((*self._batch(x, y), sample_weight))

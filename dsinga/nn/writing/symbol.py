@@ -31,6 +31,12 @@ class NotAFeature(UserError):
     """The error that a layer was called on an object that is not a feature."""
 
 
+ATTRIBUTES = {
+    "_values", "calls", "encoder", "fit", "input_rows", "kind", "models", "name", "remake", "settings", "trainable",
+    "values", "wrapped", "write",
+}  # fmt: skip
+
+
 class LayerBuilder(HasVariables):
     """A layer of a model: its settings, and the function that writes the layer into a job.
 
@@ -104,6 +110,16 @@ class LayerBuilder(HasVariables):
             self.wrapped.trainable = trainable
 
     if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if type(self) is LayerBuilder and name not in ATTRIBUTES:
+                if name in self.settings:
+                    raise UserError(
+                        f"{name} of {self.name or self.kind} is set when the layer is made, as in "
+                        f"nn.{self.kind}(..., {name}={value!r}); make another layer"
+                    )
+                getattr(self, name)  # raises AttributeError for a name that layers lack
+            super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> Any:
             fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)

@@ -18,6 +18,7 @@ from dsinga.api.engines import THIS_PROCESS
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.base.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
+from dsinga.extensions.extension import RescuedParams
 from dsinga.job import (
     ChangeMethod,
     ClusterConf,
@@ -32,12 +33,9 @@ from dsinga.job import (
 )
 from dsinga.layers import Context, Layer, Output
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.local_run import continue_locally, open_local_job, trains_locally
+from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.monitor import Row
-from dsinga.reading.checked_job import CheckedJob
 from dsinga.testing import EngineContract
-from dsinga.training import create_updater
-from dsinga.training.local_updater import LocalUpdater
 from tests.support.small_job import linear
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -185,33 +183,35 @@ class Freezing(Extension):
             loop.set_rate_factor(12, 0.0)
 
 
+def trained(job: Job) -> RescuedParams:
+    continue_locally(job, Ignoring(), RunOptions(extensions=[rescued := RescuedParams("the test")]))
+    return rescued
+
+
 def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
     updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
-    updaters = [
-        LocalUpdater(create_updater(updater_conf), open_local_job(CheckedJob(job)).nets[Phase.kTrain].params)
-        for _ in range(2)
-    ]
     freezing, outcomes = Freezing(), []
-    for begun, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
-        first, updater = continue_locally(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)
+    for steps, extensions in zip((12, 20), ([], [freezing]), strict=True):
+        first = trained(job.replace(train_steps=20))
         options = RunOptions(params=first.params, extensions=extensions)
-        outcomes.append(continue_locally(job.replace(train_steps=steps), Ignoring(), options, updater=updater)[0])
+        earlier = first.slots, first.step
+        outcomes.append(continue_locally(job.replace(train_steps=steps), Ignoring(), options, earlier=earlier))
     for name, value in outcomes[0].params.items():
         assert np.array_equal(value, outcomes[1].params[name])
     assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})
 
 
-def test_a_run_that_fails_leaves_the_updater_with_which_it_went_on() -> None:
+def test_a_run_that_fails_leaves_the_state_with_which_it_went_on() -> None:
     updater_conf = UpdaterConf(
         type=UpdaterType.kSGD, momentum=0.9, learning_rate=LRGenConf(type=ChangeMethod.kFixed, base_lr=0.1)
     )
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
-    first, updater = continue_locally(job.replace(train_steps=5), Ignoring(), RunOptions())
-    histories = {name: slots["history"].copy() for name, slots in updater.state.items()}
+    first = trained(job.replace(train_steps=5))
+    histories = {name: slots["history"].copy() for name, slots in first.slots.items()}
+    options = RunOptions(params=first.params, extensions=[Failing()])
     with pytest.raises(ZeroDivisionError):
-        continue_locally(job, Ignoring(), RunOptions(params=first.params, extensions=[Failing()]), updater=updater)
-    assert updater.steps == 5
+        continue_locally(job, Ignoring(), options, earlier=(first.slots, 5))
     for name, history in histories.items():
-        np.testing.assert_array_equal(updater.state[name]["history"], history)
+        np.testing.assert_array_equal(first.slots[name]["history"], history)
