@@ -91,6 +91,8 @@ def begin_run(
     state = checkpoint.state
     if job.cluster is None or job.cluster.sync_method is not SyncMethod.kMean:
         state = updater_state(state)
+    else:
+        _warn_of_sites(state, job.cluster.nserver_groups)
     return all_extensions, Snapshot(checkpoint.step, checkpoint.params, state, checkpoint.loop)
 
 
@@ -143,6 +145,19 @@ def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Pa
         name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
     }
+
+
+def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
+    """Log a warning where the updater's state of a checkpoint is that of another number of sites."""
+    slots = {slot for of_param in state.values() for slot in of_param}
+    numbers = [int(slot[5 : slot.index(".")]) for slot in slots if re.match(r"group\d+\.", slot)]
+    if slots and (known := max(numbers, default=0) + 1) != sites:
+        _log.warning(
+            "the checkpoint is of a run of %d sites, and the job has %d: new ones begin with the averaged params and with "
+            "the optimizer of the first one",
+            known,
+            sites,
+        )
 
 
 def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
