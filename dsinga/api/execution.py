@@ -185,8 +185,9 @@ class Execution:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
         job = job_with_data(self.job, None, Phase.kTrain, self.options.data_root)
         if job.params:  # from here on they are an option; the job is sent to all workers
-            start, given = params_of(job.params), params_of({} if self.options.params is None else self.options.params)
-            params = NamedParams({**start, **given}, {**start.names, **given.names})
+            both = [params_of(each) for each in (job.params, self.options.params) if each is not None]
+            names = {name: names for each in both for name, names in getattr(each, "names", {}).items()}
+            params = NamedParams({name: array for each in both for name, array in each.items()}, names)
             self.options = replace(self.options, params=params)
             job = job.with_params({})
         named_start, options = self._named_start(), self.options

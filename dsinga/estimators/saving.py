@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.api.trained import JOB, OPTIMIZER, PARAMS, Trained
 from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
     explained_writing,
@@ -32,10 +33,11 @@ from dsinga.monitor import History
 
 T = TypeVar("T")
 
-FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
+DESCRIBED = "estimator.json"
+FILES = DESCRIBED, PARAMS, JOB, OPTIMIZER
 ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
-    "_order", "_label_order", "_target_names", "_is_small", "_steps",
+    "_order", "_label_order", "_target_names", "_is_small",
 )  # fmt: skip
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
@@ -50,8 +52,9 @@ def loadable(cls: type[T]) -> type[T]:
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator in a folder, from which :func:`dsinga.estimators.load` reads it.
 
-    Its net is ``job.conf`` there, its params and the state of its updater are ``params.safetensors``, the rest is
-    ``estimator.json``. Raises UserError where the folder exists and is not empty, and where it cannot be written.
+    Its net is ``job.conf`` there, its params are ``params.safetensors`` and the state of its updater
+    ``optimizer.safetensors``, as of models; the rest is ``estimator.json``. Raises UserError where the folder exists
+    and is not empty, and where it cannot be written.
     """
     check_is_fitted(estimator, "params_")
     folder = local_folder(path)
@@ -79,8 +82,6 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
                 "values": array.tolist(),
             }
     arrays = {f"params/{name}": np.ascontiguousarray(value) for name, value in estimator.params_.items()}
-    for name, slots in estimator._slots.items():
-        arrays |= {f"slots/{name}/{slot}": np.ascontiguousarray(value) for slot, value in slots.items()}
     for name in SCALINGS:
         if getattr(estimator, name, None) is not None:
             offset, scale = getattr(estimator, name)
@@ -89,17 +90,8 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder), replaced_files(folder, FILES) as files:
         mark = write_tensors(files / PARAMS, arrays).mark()
         write_file(files / JOB, f"# {mark}\n{job}")
+        Trained(steps=estimator._steps, slots=estimator._slots).write_state(files, mark)
         write_file(files / DESCRIBED, json.dumps({"mark": mark, **described}, indent=1, default=_plain))
-
-
-def slots_of(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Return the state of the updater by param and slot, from the arrays of a saved estimator."""
-    slots: dict[str, dict[str, np.ndarray]] = {}
-    for key, array in arrays.items():
-        if key.startswith("slots/"):
-            name, slot = key.removeprefix("slots/").rsplit("/", 1)
-            slots.setdefault(name, {})[slot] = array
-    return slots
 
 
 def _plain(value: Any) -> Any:
@@ -119,7 +111,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _read(folder: Path, place: Callable[[str], Path]) -> Any:
-    for name in FILES:
+    for name in (DESCRIBED, PARAMS, JOB):
         if not place(name).is_file():
             of_model = f"; if a model saved it, call dsinga.nn.load_model({str(folder)!r})" if name == DESCRIBED else ""
             raise UserError(f"{folder} is no saved estimator: it lacks {name}{of_model}")
@@ -128,14 +120,14 @@ def _read(folder: Path, place: Callable[[str], Path]) -> Any:
     refuse_nan({name: array for name, array in arrays.items() if name.startswith("params/")}, str(folder / PARAMS))
     try:
         described = read_json(place(DESCRIBED))
-        return _restored(described, arrays, job)
+        return _restored(described, arrays, job, Trained().with_state_of(place))
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"
         raise UserError(f"{folder} is a damaged estimator ({reason}); save it again, or fit it anew") from error
 
 
-def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any:
-    """Return the estimator of a description, its arrays and its job. What is raised for damaged ones is not uniform."""
+def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, trained: Trained) -> Any:
+    """Return the estimator of what is in its files. What is raised for damaged ones is not uniform."""
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job
@@ -158,7 +150,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
-    state["_slots"], state["_steps"] = slots_of(arrays), state.get("_steps", 0)  # older folders have none
+    state["_slots"], state["_steps"] = trained.slots, trained.steps
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
     estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params})
     estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions

@@ -153,8 +153,8 @@ def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
     numbers = [int(slot[5 : slot.index(".")]) for slot in slots if re.match(r"group\d+\.", slot)]
     if slots and (known := max(numbers, default=0) + 1) != sites:
         _log.warning(
-            "the checkpoint is of a run of %d sites, and the job has %d: new ones begin with the averaged params and with "
-            "the optimizer of the first one",
+            "the checkpoint is of a run of %d sites, the job has %d: new ones begin with the averaged params and the "
+            "optimizer of the first one",
             known,
             sites,
         )

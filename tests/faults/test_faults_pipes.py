@@ -16,6 +16,7 @@ from dsinga.addons.planner.rate_store import RateStore
 from dsinga.addons.search.result import read_outcome
 from dsinga.addons.search.space import read_space
 from dsinga.addons.text.vocabulary import read_vocabulary
+from dsinga.api.trained import read_names
 from dsinga.base.errors import UserError
 from dsinga.base.registry import import_file
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
@@ -26,7 +27,6 @@ from dsinga.data import import_records, open_store, read_mean, write_store
 from dsinga.loop.timings_file import read_timings
 from dsinga.monitor import read_metrics
 from dsinga.monitor.workspace_lock import locked_workspace, parse_holder
-from dsinga.nn.model.training_state import read_names
 from tests.support.data_sources import cifar_rows, idx, records
 
 WEIGHT = np.ones((2, 3), np.float32)

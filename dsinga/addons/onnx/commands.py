@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +101,8 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
     layers = {name: net.layer(name) for name in model.input_names()}
     model.record_shapes = {name: tuple(getattr(layer, "stored", layer.shape[1:])) for name, layer in layers.items()}
     known = model.record_names()
-    model._loaded_names = {
-        name: known.get(name, RecordNames()).or_else(RecordNames.of(stores.get(name))) for name in layers
-    }
+    names = {name: known.get(name, RecordNames()).or_else(RecordNames.of(stores.get(name))) for name in layers}
+    model.trained = replace(model.trained, names=names)
 
 
 def first_records(paths: tuple[str, ...], model: JobModel) -> Any:

@@ -6,11 +6,13 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dsinga.api.trained import FILES, JOB, PARAMS
 from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import current_file, local_folder, read_saved
 from dsinga.base.errors import UserError
@@ -23,10 +25,8 @@ from dsinga.loop.learnt_statistics import MANY
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.labels import labels_for_loss
-from dsinga.nn.model.model_params import FILES, JOB, NAMES, OPTIMIZER, PARAMS
 from dsinga.nn.model.records import PhaseRecords, weighted_phases
 from dsinga.nn.model.trainable import Trainable
-from dsinga.nn.model.training_state import TrainingState, read_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
 from dsinga.nn.words.metrics import metrics_by_output
@@ -52,10 +52,12 @@ class JobModel(Trainable):
 
     def __init__(self, job: Job):
         super().__init__(job.name)
-        self.base, self._fits = job, job.seed or self._fits
+        self.base = job
+        if job.seed:
+            self.trained = replace(self.trained, seed=job.seed)
         self.default_epochs = None if job.train_steps else 1
         if job.checkpoint_path:
-            self._training_state = TrainingState(before=MANY)
+            self.trained = replace(self.trained, before=MANY)
         if job.params:
             self.params, self.base = job.params, job.with_params({})
         self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records
@@ -132,7 +134,7 @@ class JobModel(Trainable):
         self._check_objective(loss, metrics)
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
-            self._training_state = self._training_state.begun_anew()
+            self.trained = self.trained.with_optimizer()
         if cluster is not None:
             self.base = self.base.replace(cluster=cluster)
 
@@ -284,8 +286,7 @@ def _read_model(path: Path, place: Callable[[str], Path]) -> JobModel:
     model = from_job(place(JOB))
     model.params = place(PARAMS)
     check_marks(place, PARAMS, FILES)
-    model._training_state = TrainingState.read(place(OPTIMIZER))
-    model._loaded_names = read_names(place(NAMES))
-    model._complete, model.default_epochs = True, 1  # the steps of its job are those of the last fit
+    model.trained = replace(model.trained.with_state_of(place), is_complete=True)
+    model.default_epochs = 1  # the steps of its job are those of the last fit
     model._has_label_inputs = True
     return model

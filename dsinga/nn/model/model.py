@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,7 @@ class Model(Trainable):
         self.metrics = flatten([objective.metrics])
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
-        self._complete = False  # a loss may have params
-        self._training_state = self._training_state.begun_anew()
+        self.trained = self.trained.with_optimizer()
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
 
@@ -126,14 +126,14 @@ class Model(Trainable):
         """The params by name; for layers shared with other models, their newest values."""
         if self._fit is not None:
             self._fit.refresh()
-        return newest_values(self._own_params, self._owners)
+        return newest_values(self.trained.params, self._owners)
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
         if not self._owners:  # it is not known yet which layer has which
             with contextlib.suppress(UserError):
                 self._written()
-        self._own_params, self._is_handed_out = params, bool(self._owners)
+        self.trained, self._is_handed_out = replace(self.trained, params=params), bool(self._owners)
         hand_out(params or {}, self._owners)
 
     def _builders(self) -> list[LayerBuilder]:
@@ -316,7 +316,7 @@ class Model(Trainable):
             self._owners = written.owners
             if not self._is_handed_out:
                 self._is_handed_out = True
-                hand_out(self._own_params or {}, self._owners)
+                hand_out(self.trained.params or {}, self._owners)
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         return written
 

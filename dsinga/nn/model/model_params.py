@@ -8,12 +8,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import dsinga.api as api
+from dsinga.api.trained import FILES, JOB, PARAMS, Trained
 from dsinga.base.arguments import fail_for_name
 from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
@@ -25,7 +27,6 @@ from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
-from dsinga.loop.learnt_statistics import MANY
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import Pair, as_param
@@ -35,20 +36,16 @@ from dsinga.nn.model.training_state import (
     FIRST_SEED,
     FitBegin,
     RunningFit,
-    TrainingState,
     leave_to_user,
     model_folder,
     saved_params,
-    write_names,
 )
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
-from dsinga.training import check_params, check_start, initial_values
+from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
-# The files of a saved model, in its folder.
-FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
 
 
 class ModelParams(HasVariables, ABC):
@@ -63,7 +60,6 @@ class ModelParams(HasVariables, ABC):
     """
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
-    _drawn: int | None = None  # the seed by which params were drawn, until training or a user sets them
 
     def __init__(self, name: str):
         self.name = name
@@ -71,37 +67,33 @@ class ModelParams(HasVariables, ABC):
         self.record_shapes: dict[str, tuple[int, ...]] = {}
         self.label_shapes: dict[str, tuple[int, ...]] = {}
         self._kept = KeptNets()
-        self._own_params: dict[str, np.ndarray] | None = None
-        self._complete = False  # whether the net has no other params
+        self.trained = Trained(seed=FIRST_SEED[0])
         self.stop_training = False
-        self._fits = FIRST_SEED[0]
-        self._state = TrainingState()
         self._fit: RunningFit | None = None  # that trains the model now
         self._begins: dict[str, FitBegin] = {}  # of fits, by workspace
         self._arguments: JobArguments | None = None  # of the last fit
-        self._loaded_names: Mapping[str, RecordNames] = {}
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name, or None before they are initialised."""
         if self._fit is not None:
             self._fit.refresh()
-        return self._own_params
+        return self.trained.params
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        self._own_params = params
+        self.trained = replace(self.trained, params=params)
 
-    @property
-    def _training_state(self) -> TrainingState:
-        """The state of the optimizer."""
+    def _with_state(self) -> Trained:
+        """Return what is trained, in an event of a running fit with the state of its optimizer."""
         if self._fit is not None:
             self._fit.refresh_state()
-        return self._state
+        return self.trained
 
-    @_training_state.setter
-    def _training_state(self, state: TrainingState) -> None:
-        self._state = state
+    def _set_trained(self, trained: Trained) -> None:
+        """Set what is trained, also for other models that share layers."""
+        self.trained = trained
+        self._params = trained.params
 
     @contextmanager
     def _training(self, steps: int) -> Iterator[RunningFit]:
@@ -158,8 +150,7 @@ class ModelParams(HasVariables, ABC):
 
     def record_names(self) -> Mapping[str, RecordNames]:
         """Return the names of classes and columns in the training records, by input."""
-        trained = self._arguments.phases.get("train") if self._arguments else None
-        return self._loaded_names if trained is None else trained.names
+        return self.trained.names
 
     def _local(
         self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None, phase: str = "test"
@@ -178,13 +169,13 @@ class ModelParams(HasVariables, ABC):
             phases = {"train": described}
             if weights is not None:
                 described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-            job, examples = self.make_job(phases, None, {"seed": self._fits}), self.label_examples()
+            job, examples = self.make_job(phases, None, {"seed": self.trained.seed}), self.label_examples()
             if phase == "train":  # the steps of the optimizer are those of the net
-                job = self._training_state.with_statistics(job, 0)
+                job = self.trained.with_statistics(job, 0)
             missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
             return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
 
-        kind = labelled, phase, self._state.before, self._fits
+        kind = labelled, phase, self.trained.before, self.trained.seed
         return self._kept.get(self, kind, create, records, labels or {}), records, labels
 
     def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -196,24 +187,20 @@ class ModelParams(HasVariables, ABC):
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""
-        if not self._complete:
+        if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
             check_start(names, given)
             if unknown := [name for name in given if name not in names]:
                 _log.warning("the net has no params %s: they are left out", listed(unknown))
             known = {name: array for name, array in given.items() if name in names}
-            if len(known) < len(names):
-                self._drawn = net.job.seed
-            self._params, self._complete = net.initial_params(known), True
+            drawn = net.job.seed if len(known) < len(names) else self.trained.drawn
+            params = net.initial_params(known)
+            self._set_trained(replace(self.trained, params=params, is_complete=True, drawn=drawn))
         return self._params or {}
 
-    def _begin_params(self, seed: int | None) -> dict[str, np.ndarray] | None:
-        """Return the params with which a run with a seed begins: not those that another one, or any, has drawn."""
-        params, drawn = self._params, self._drawn
-        if not params or drawn is None or drawn == seed:
-            return params
-        initial = initial_values(self._shaped().net.params, drawn)
-        return {name: array for name, array in params.items() if not np.array_equal(array, initial.get(name))}
+    def _begin_params(self, seed: int | None) -> dict[str, np.ndarray]:
+        """Return the params with which a run with a seed begins; see :meth:`Trained.start`."""
+        return replace(self.trained, params=self._params).start(seed, lambda: self._shaped().net)
 
     def _require_params(self) -> dict[str, np.ndarray]:
         if self._params is None:
@@ -231,7 +218,7 @@ class ModelParams(HasVariables, ABC):
         starts from them, and from initial values for params that are not among them. In an event of a callback the
         ``fit`` that goes on takes them, and those that are not among them stay as they are.
         """
-        if self._own_params is None:
+        if self.trained.params is None:
             self._known_params(self._shaped())
         params = self._params
         assert params is not None
@@ -252,15 +239,14 @@ class ModelParams(HasVariables, ABC):
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
         if self._arguments is None:
-            self._loaded_names = RecordNames.of_params(arrays) or self._loaded_names
+            self.trained = replace(self.trained, names=RecordNames.of_params(arrays) or self.trained.names)
         arrays = {name: as_param(name, array) for name, array in arrays.items()}
-        self._drawn = None
         if self._fit is not None:
             self._fit.check_open()
             self._params = {**(self._params or {}), **arrays}
             return
         refuse_nan(arrays)
-        self._params, self._training_state, self._complete = arrays, TrainingState(before=MANY), False
+        self._set_trained(self.trained.with_params(arrays))
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""
@@ -403,12 +389,11 @@ class ModelParams(HasVariables, ABC):
         where the folder cannot be written.
         """
         path, params = model_folder(folder), self._ordered_params()
-        job = to_text(redact_job(self._written_job().replace(seed=self._fits)))  # that of the next fit
+        job = to_text(redact_job(self._written_job().replace(seed=self.trained.seed)))  # that of the next fit
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
         with explained_writing(path), replaced_files(path, FILES) as files:
             mark = write_tensors(files / PARAMS, params).mark()
             write_file(files / JOB, f"# {mark}\n{job}")
-            self._training_state.write(files / OPTIMIZER, mark)
-            write_names(self.record_names(), files / NAMES, mark)
+            self._with_state().write_state(files, mark)

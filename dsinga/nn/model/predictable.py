@@ -90,8 +90,7 @@ class Predictable(ModelParams):
 
     def trained_definitions(self) -> dict[str, dict[str, Any]]:
         """Return, by input, the definition of the records of training: windows of a Dataset, or a table."""
-        phases = self._arguments.phases if self._arguments else {}
-        return phases["train"].definitions if "train" in phases else {}
+        return {**self.trained.definitions}
 
     def _weighed_pairs(self, data: Data) -> WeighedPairs:
         """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""

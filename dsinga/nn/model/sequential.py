@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dsinga.base.arguments import value_text
@@ -53,7 +54,8 @@ class Sequential(Model):
             )
         self._added.append((layer, self._chain))
         self._with_model(layers_of([chain]))
-        self._chain, self._complete, self._owners = chain, False, []
+        self._chain, self._owners = chain, []
+        self.trained = replace(self.trained, is_complete=False)
         self.outputs = [chain]
 
     def pop(self) -> LayerBuilder | Model:
@@ -62,7 +64,7 @@ class Sequential(Model):
         if not self._added:
             raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
         layer, self._chain = self._added.pop()
-        self._complete, self._owners = False, []
+        self._owners, self.trained = [], replace(self.trained, is_complete=False)
         self.outputs = [] if self._chain is None else [self._chain]
         return layer
 

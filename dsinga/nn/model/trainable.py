@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -20,7 +21,6 @@ from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.job.message import field_names
-from dsinga.loop.learnt_statistics import earlier_steps
 from dsinga.monitor import History
 from dsinga.nn.model.given_data import (
     Data,
@@ -37,7 +37,7 @@ from dsinga.nn.model.given_data import (
 from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened, with_tables_open
-from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState, key_of_workspace, leave_to_user, resumed
+from dsinga.nn.model.training_state import BatchSteps, FitBegin, key_of_workspace, leave_to_user, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 
@@ -282,14 +282,14 @@ class Trainable(Predictable):
             workspace, resume = backup.backup_dir, "auto"
             if backup.save_freq != "epoch":
                 fields["checkpoint_freq"] = backup.save_freq
-        return resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume), self._begins)
+        return resumed(FitBegin(self.trained.seed, self.trained.steps, workspace, resume), self._begins)
 
     def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
         """Return the job that a fit trains, which continues the step count of the optimizer."""
         job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
             job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
-        job = self._training_state.with_statistics(job, begin.steps)
+        job = self.trained.with_statistics(job, begin.steps)
         return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
 
     def _run(
@@ -306,7 +306,7 @@ class Trainable(Predictable):
         runner: Any = find_runner(client, waits=True)
         rescued = RescuedParams("the model")
         events = {"epochs": job.epochs or 1, "steps": _steps_of_epoch(arguments), "verbose": int(progress)}
-        params, slots = self._begin_params(job.seed), self._training_state.slots
+        params, slots = self._begin_params(job.seed), self.trained.slots
         self.stop_training = False
         try:
             with self._training(begin.steps) as running:
@@ -328,9 +328,9 @@ class Trainable(Predictable):
         assert rescued.params is not None
         assert rescued.net is not None
         self._arguments = arguments.described()
-        before = max(earlier_steps(rescued.net) - begin.steps, 0)
-        self._training_state = TrainingState(begin.steps + rescued.step, rescued.slots, before)
-        self._params, self._complete, self._drawn, self._fits = rescued.params, True, None, job.seed + 1
+        records = self._arguments.phases.get("train", PhaseRecords(names={**self.trained.names}))
+        trained = replace(self.trained, names=records.names, definitions=records.definitions)
+        self._set_trained(trained.after(rescued, job, begin.steps))
         if begin.workspace is not None:
             self._begins[key_of_workspace(begin.workspace)] = begin
         self.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)
@@ -365,9 +365,9 @@ class Trainable(Predictable):
         with self._explained(pairs):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
-            self._params, metrics = self._batch_steps[1].step(self._known_params(net), records, labels)
-            self._drawn = None
-        self._training_state = self._batch_steps[1].state
+            params = self._known_params(net)
+            trained, metrics = self._batch_steps[1].step(self._with_state(), params, records, labels)
+            self._set_trained(trained)
         return self._figures(metrics, return_dict)
 
     def trained_layers(self) -> list[bool]:
@@ -382,15 +382,16 @@ class Trainable(Predictable):
         if any("table" in fields for fields in self.trained_definitions().values()) or isinstance(x, RecordSource):
             raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
         inputs, label_inputs = self.input_names(), self._label_inputs_for(x)
-        x, y, self._loaded_names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
+        x, y, names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
+        self.trained = replace(self.trained, names=names)
         return x, y
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
         """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
-        kept = self._batch_steps
-        if kept is None or kept[0] != key or kept[1].state is not self._training_state:
+        kept, trained = self._batch_steps, self._with_state()
+        if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
             net, records, labels = self._local(pairs, True, weights, "train")
-            self._batch_steps = key, BatchSteps(net, self._training_state)
+            self._batch_steps = key, BatchSteps(net, trained)
             return net, records, labels
         return kept[1].net, *self._arrays(pairs, weights)
 

@@ -1,33 +1,29 @@
-"""The training state of a model: the optimizer's state, the names of classes, and the fit that is running."""
+"""How a model trains: where its fits begin, steps on single batches, and the fit that is running."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from dsinga.api.trained import Trained
 from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.arrays import ParamArrays, refuse_nan
-from dsinga.base.durable_files import current_file, local_folder, read_saved_file, write_file
+from dsinga.base.durable_files import current_file, local_folder, read_saved_file
 from dsinga.base.errors import UserError
 from dsinga.base.locations import is_url
-from dsinga.base.regular_files import read_json
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import read_params
-from dsinga.data import RecordNames
-from dsinga.data.sources.open_records import as_tuples
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
-from dsinga.job import Job
-from dsinga.loop.learnt_statistics import MANY, normalised, with_steps
+from dsinga.training.local_updater import Slots
 
 _log = logging.getLogger(__name__)
 FILES_OF_OTHERS = (".h5", ".hdf5", ".pt", ".pth", ".pb", ".tflite")  # what a folder is not meant to be
@@ -53,55 +49,6 @@ def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
     arrays = read_saved_file(file, read_safetensors)
     refuse_nan(arrays, str(file))
     return arrays
-
-
-@dataclass
-class TrainingState:
-    """The state of a model's optimizer, from which the next ``fit`` continues.
-
-    Attributes:
-        steps: how many steps it has done.
-        slots: its arrays by param and slot, such as the momentum.
-        before: how many batches the running statistics of batch normalisation had seen before its first step.
-    """
-
-    steps: int = 0
-    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    before: int = 0
-
-    def begun_anew(self) -> TrainingState:
-        """Return the state of a new optimizer for the same params."""
-        return TrainingState(before=self.before + self.steps)
-
-    def with_statistics(self, job: Job, steps: int) -> Job:
-        """Return a job whose running statistics go on, with step ``steps`` of the optimizer as its first one."""
-        return with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
-
-    def write(self, path: Path, mark: str) -> None:
-        """Write the state, if there is any, to a safetensors file, with a ``mark`` that identifies the params.
-
-        Its arrays are called "param/slot"; "steps" is the number of steps. Raises OSError.
-        """
-        if self.steps:
-            arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-            numbers = {"steps": np.array([self.steps]), "before": np.array([self.before])}
-            write_tensors(path, {**numbers, **arrays}, {"mark": mark})
-
-    @classmethod
-    def read(cls, path: Path) -> TrainingState:
-        """Return the state read from a file, or a new state without a file; raise UserError for a damaged file."""
-        if not path.is_file():
-            return cls(before=MANY)
-        arrays = read_safetensors(path)
-        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say it
-        steps = arrays.pop("steps", np.zeros(0, np.int64))
-        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
-            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
-        slots: dict[str, dict[str, np.ndarray]] = {}
-        for name, array in arrays.items():
-            param, _, slot = name.rpartition("/")
-            slots.setdefault(param, {})[slot] = array
-        return cls(int(steps[0]), slots, before)
 
 
 class FitBegin(NamedTuple):
@@ -139,37 +86,6 @@ def key_of_workspace(workspace: str | os.PathLike[str]) -> str:
     return text if is_url(text) else str(Path(text).absolute())
 
 
-MARK = "$mark"  # a key: no input is called so
-
-
-def write_names(names: Mapping[str, RecordNames], path: Path, mark: str) -> None:
-    """Write the names of classes and columns by input as JSON, with a ``mark`` that identifies the params.
-
-    Raises OSError.
-    """
-    if named := {name: of_input._asdict() for name, of_input in names.items() if any(of_input)}:
-        write_file(path, json.dumps({MARK: mark, **named}, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_names(path: Path) -> dict[str, RecordNames]:
-    """Return the names that :func:`write_names` wrote, or none without a file; raise UserError for a damaged file."""
-    if not path.is_file():
-        return {}
-    try:
-        described = read_json(path)
-        described.pop(MARK, None)
-        for of_input in described.values():
-            if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
-                of_input["order"] = [["row"], ["column", *columns]]
-        names = {
-            name: RecordNames(**{key: as_tuples(of_input[key]) for key in of_input})
-            for name, of_input in described.items()
-        }
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
-    return names
-
-
 # Arrays that users may keep, by their ids. They may be the params of several models, which share layers.
 _of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
@@ -184,10 +100,10 @@ class BatchSteps:
 
     Attributes:
         net: the nets, for records of one shape.
-        state: the state of the training with which the next step goes on.
+        slots: the state of the updater with which the next step goes on.
     """
 
-    def __init__(self, net: LocalNet, begin: TrainingState):
+    def __init__(self, net: LocalNet, begin: Trained):
         self.net = net
         self._updater, self._params = net.updater(), dict[str, np.ndarray]()
         self._updater.steps = begin.steps
@@ -197,10 +113,12 @@ class BatchSteps:
             for name, slots in begin.slots.items()
             if name in shapes
         }
-        self.state = begin
+        self.slots = begin.slots
 
-    def step(self, params: Mapping[str, np.ndarray], records: Any, labels: Any) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the params after a step on a batch, and the metrics before the step.
+    def step(
+        self, trained: Trained, params: Mapping[str, np.ndarray], records: Any, labels: Any
+    ) -> tuple[Trained, Any]:
+        """Return what is trained after a step on a batch, and the metrics before the step.
 
         Arrays that an earlier step has returned are changed in place, unless :func:`leave_to_user` was told of them.
         """
@@ -215,8 +133,8 @@ class BatchSteps:
             name: {slot: array.reshape(shapes[name].shape) for slot, array in arrays.items()}
             for name, arrays in self._updater.state.items()
         }
-        self.state = TrainingState(self._updater.steps, slots, self.state.before)
-        return self._params, metrics
+        self.slots = slots
+        return replace(trained, params=self._params, drawn=None, steps=self._updater.steps, slots=slots), metrics
 
 
 REMEDY = "do it before or after fit"
@@ -241,10 +159,10 @@ class RunningFit:
         self._model, self._steps = model, steps
         self._loop: LoopView | None = None  # within an event at which training stands
         self._params: dict[str, np.ndarray] = {}
-        self._state = TrainingState()
+        self._slots: Slots = {}
         self._step: int | None = None  # the step of these params
         self._state_step: int | None = None  # the step of this state
-        self._before = model._params, model._complete, model._training_state
+        self._before = model.trained
         self._optimizer = self._first_optimizer = model.optimizer_fields()
 
     @contextmanager
@@ -271,16 +189,16 @@ class RunningFit:
         self._params = self._loop.params()
         for array in self._params.values():
             array.flags.writeable = False
-        self._model._params, self._model._complete = self._params, True
+        self._model.trained = replace(self._model.trained, is_complete=True)
+        self._model._params = self._params
 
     def refresh_state(self) -> None:
         """Copy the run's optimizer state to the model, unless it has the state of this step already."""
         if self._loop is None or self._state_step == self._loop.step:
             return
         self._state_step = self._loop.step
-        before = self._before[2].before
-        self._state = TrainingState(self._steps + self._loop.step, self._loop.updater_state(), before)
-        self._model._training_state = self._state
+        self._slots, steps = self._loop.updater_state(), self._steps + self._loop.step
+        self._model.trained = replace(self._model.trained, steps=steps, slots=self._slots)
 
     def check_open(self) -> None:
         """Raise UserError unless params may be set now."""
@@ -298,9 +216,9 @@ class RunningFit:
             return
         params = self._model._params or {}
         changed = {name: array for name, array in params.items() if array is not self._params.get(name)}
-        state = self._model._training_state if self._state_step is not None else self._state
-        if changed or state is not self._state:
-            self._loop.set_params(changed, None if state is self._state else state.slots)
+        slots = self._model.trained.slots if self._state_step is not None else self._slots
+        if changed or slots is not self._slots:
+            self._loop.set_params(changed, None if slots is self._slots else slots)
             self._step = self._state_step = None
 
     def _return_rate(self) -> None:
@@ -321,4 +239,5 @@ class RunningFit:
     def close(self) -> None:
         """Restore the model's params and state from before the fit; the fit stores its results separately."""
         if self._params:
-            self._model._params, self._model._complete, self._model._training_state = self._before
+            self._model.trained = self._before
+            self._model._params = self._before.params

@@ -64,7 +64,7 @@ def test_a_run_is_that_of_fits_with_layers_frozen_by_hand(optimizer: Any) -> Non
         by_hand.fit(X, Y, epochs=2, **options)
         assert (name == "first") == (by_hand.params["first_weight"] != begin["first_weight"]).any()
     assert_equal(model.params, by_hand.params)
-    state, expected = model._training_state, by_hand._training_state
+    state, expected = model.trained, by_hand.trained
     assert state.steps == expected.steps
     for name, slots in expected.slots.items():
         assert_equal(state.slots[name], slots)

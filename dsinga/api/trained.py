@@ -1,0 +1,135 @@
+"""Trained, what a net has learnt as a value: params, the state of its optimizer, names and definitions of records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.durable_files import write_file
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_json
+from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.data import RecordNames
+from dsinga.data.sources.open_records import as_tuples
+from dsinga.extensions.extension import RescuedParams
+from dsinga.job import Job
+from dsinga.loop.learnt_statistics import MANY, earlier_steps, normalised, with_steps
+from dsinga.net import NeuralNet
+from dsinga.training import initial_values
+from dsinga.training.local_updater import Slots
+
+# The files of a saved net, in its folder; what there is not to be said has none.
+FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
+MARK = "$mark"  # a key: no input is called so
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a net has learnt, from which training goes on and predictions are made.
+
+    Attributes:
+        params: float32 arrays by name, None before there are any.
+        is_complete: whether the net has no other params.
+        drawn: the seed by which params were drawn, until training or a user sets them; then None.
+        seed: determines the random numbers of the next training.
+        steps: how many steps the optimizer has done.
+        slots: the arrays of the optimizer by param and slot, such as the momentum.
+        before: how many batches the running statistics of batch normalisation had seen before its first step.
+        names: the names of classes and columns of the records of training, by input.
+        definitions: how these records were made of data, as windows of a Dataset or a table, by input.
+    """
+
+    params: dict[str, np.ndarray] | None = None
+    is_complete: bool = False
+    drawn: int | None = None
+    seed: int = 0
+    steps: int = 0
+    slots: Slots = field(default_factory=dict)
+    before: int = 0
+    names: Mapping[str, RecordNames] = field(default_factory=dict)
+    definitions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def with_optimizer(self) -> Trained:
+        """Return the value with a new optimizer, and perhaps a new loss, which may have params."""
+        return replace(self, is_complete=False, steps=0, slots={}, before=self.before + self.steps)
+
+    def with_params(self, params: dict[str, np.ndarray]) -> Trained:
+        """Return the value with params that a user has set, and a new optimizer."""
+        return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)
+
+    def after(self, rescued: RescuedParams, job: Job, steps: int) -> Trained:
+        """Return the value after a run of a job, which began ``steps`` steps after the optimizer's first one."""
+        assert rescued.net is not None
+        before = max(earlier_steps(rescued.net) - steps, 0)
+        return replace(
+            self, params=rescued.params, is_complete=True, drawn=None, seed=job.seed + 1, steps=steps + rescued.step,
+            slots=rescued.slots, before=before,
+        )  # fmt: skip
+
+    def start(self, seed: int | None, make_net: Callable[[], NeuralNet]) -> dict[str, np.ndarray]:
+        """Return the params with which a run with a seed begins: not those that another one, or any, has drawn."""
+        params = self.params or {}
+        if not params or self.drawn is None or self.drawn == seed:
+            return params
+        initial = initial_values(make_net().params, self.drawn)
+        return {name: a for name, a in params.items() if name not in initial or not np.array_equal(a, initial[name])}
+
+    def with_statistics(self, job: Job, steps: int) -> Job:
+        """Return a job whose running statistics go on, with step ``steps`` of the optimizer as its first one."""
+        return with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
+
+    def write_state(self, folder: Path, mark: str) -> None:
+        """Write the optimizer's state and the names, if there are any, with a ``mark`` that identifies the params.
+
+        The arrays of the state are called "param/slot"; "steps" and "before" are numbers. Raises OSError.
+        """
+        if self.steps:
+            arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
+            numbers = {"steps": np.array([self.steps]), "before": np.array([self.before])}
+            write_tensors(folder / OPTIMIZER, {**numbers, **arrays}, {"mark": mark})
+        if named := {name: of_input._asdict() for name, of_input in self.names.items() if any(of_input)}:
+            text = json.dumps({MARK: mark, **named}, indent=1, ensure_ascii=False)
+            write_file(folder / NAMES, f"{text}\n")
+
+    def with_state_of(self, place: Callable[[str], Path]) -> Trained:
+        """Return the value with the state and the names that :meth:`write_state` wrote, where there are such files.
+
+        Raises UserError for a damaged file.
+        """
+        names = read_names(place(NAMES)) or self.names
+        if not (path := place(OPTIMIZER)).is_file():
+            return replace(self, names=names, before=MANY)
+        arrays = read_safetensors(path)
+        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say it
+        steps = arrays.pop("steps", np.zeros(0, np.int64))
+        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
+            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
+        slots: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in arrays.items():
+            param, _, slot = name.rpartition("/")
+            slots.setdefault(param, {})[slot] = array
+        return replace(self, names=names, steps=int(steps[0]), slots=slots, before=before)
+
+
+def read_names(path: Path) -> dict[str, RecordNames]:
+    """Return the names that a file has, or none without a file; raise UserError for a damaged file."""
+    if not path.is_file():
+        return {}
+    try:
+        described = read_json(path)
+        described.pop(MARK, None)
+        for of_input in described.values():
+            if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
+                of_input["order"] = [["row"], ["column", *columns]]
+        names = {
+            name: RecordNames(**{key: as_tuples(of_input[key]) for key in of_input})
+            for name, of_input in described.items()
+        }
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
+    return names
