@@ -16,6 +16,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.data.sources import dask_arrays
 from dsinga.estimators import Classifier, Regressor
+from tests.support.stale_stores import make_stale
 
 X = np.random.default_rng(0).normal(3, 1, (40, 3)).astype(np.float32)
 Y = np.arange(40) % 2
@@ -73,17 +74,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
 def test_metadata_older_than_arrays_are_refused(what: str, act: str, tmp_path: Path) -> None:
     path = str(tmp_path / "d.zarr")
     xr.Dataset({"x": (("row", "k"), X)}).to_zarr(path, zarr_format=2, encoding={"x": {"chunks": (8, 3)}})
-    group = zarr.open_group(path, mode="a", use_consolidated=False)
-    if what == "gone":
-        del group["x"]
-    elif what == "scale_factor":
-        group["x"].attrs[what] = 2.0
-    else:
-        facts: dict[str, Any] = {
-            "dtype": "f8" if what == "dtype" else "f4",
-            "chunks": (5 if what == "chunks" else 8, 3),
-        }
-        group.create_array("x", shape=X.shape, overwrite=True, attributes=dict(group["x"].attrs), **facts)
+    make_stale(path, "x", what)
     for given in GIVEN.values():
         with pytest.raises(UserError, match="consolidate them again: zarr.consolidate_metadata"):
             ACTS[act](given(path))
