@@ -58,10 +58,7 @@ def order_of(value: Any) -> ArrayOrder:
     Of a dimension of many points only labels that are texts count. Raises UserError where two columns have one name.
     """
     if is_table(value):
-        names = list(map(str, frame_columns(value)))
-        if (name := repeated(names)) is not None:
-            raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
-        return (("row",), ("column", *names))
+        return (("row",), ("column", *distinct_names(frame_columns(value))))
     if not is_data_array(value):
         return ()
     labelled = [
@@ -111,6 +108,14 @@ def is_table(value: Any) -> bool:
 def frame_columns(frame: Any) -> list[Any]:
     """Return the names of the columns of a data frame."""
     return list(frame.schema.names if is_a(frame, "pyarrow", "Table", "RecordBatch") else frame.columns)
+
+
+def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> list[str]:
+    """Return the names of columns as texts. Raises UserError where two are equal."""
+    names = list(map(str, columns))
+    if (name := repeated(names)) is not None:
+        raise UserError(f"{where} has several columns named {name!r}; give each its own name")
+    return names
 
 
 def is_arrow_table(value: Any) -> bool:
