@@ -93,8 +93,10 @@ def test_a_save_of_ones_own_is_finished(tmp_path: Path, face: str, complete: boo
     assert not left or (not complete and f"{SAVED}/notes.txt" in left)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
-@pytest.mark.parametrize("whose", ["another user's", "all may write", "a link", "a link for a draft"])
+OTHER_USER = pytest.param("another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="makes files of a user"))
+
+
+@pytest.mark.parametrize("whose", [OTHER_USER, "all may write", "a link", "a link for a draft"])
 @pytest.mark.parametrize("face", FACES)
 def test_a_save_of_somebody_else_is_not_finished(tmp_path: Path, face: str, whose: str) -> None:
     killed_save(folder := tmp_path / "folder", face)

@@ -18,6 +18,7 @@ from dsinga.base.errors import SchedulerLost, WorkerLost, WorkspaceHeld
 from dsinga.extensions import EarlyStopping, Extension, KeepBest, LoopView
 from dsinga.extensions.triggers import EverySteps
 from dsinga.job import Job
+from tests.support.small_job import assert_same
 
 RATE = "updater.learning_rate.base_lr"
 LIMIT = 60
@@ -92,6 +93,22 @@ class Losing(Extension):
             raise self._error
 
 
+def test_programs_share_a_search(search: dict[str, Any], tmp_path: Path) -> None:
+    """What has failed is trained again by its number alone, and what the cluster has failed is without that."""
+    own = ValueError("a fault of mine")
+    for number, error in ((2, own), (1, own), (0, RunError("the cluster is lost"))):
+        with pytest.raises(RunError, match=str(error)):
+            dsinga.search(**search, only=[number], extensions=[Losing(error, 9, seed=3 + number)])
+    (row,) = dsinga.search(**search, only=[2], resume=True)
+    assert (row["number"], row["seed"], row["state"]) == (2, 5, "finished")
+    assert not (tmp_path / "search.csv").exists()
+    result = dsinga.search(**search, resume=True)
+    assert [(row["seed"], row["state"]) for row in result] == [(3, "finished"), (4, "failed"), (5, "finished")]
+    assert (tmp_path / "search.csv").exists()
+    alone = dsinga.train(search["job"].replace(seed=result.best["seed"]), search["client"], progress=False)  # type: ignore[index]
+    assert_same(result.best_result.params, alone.params)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("with_folder", [True, False])
 def test_a_setting_whose_worker_is_lost_starts_again(search: dict[str, Any], with_folder: bool) -> None:
     search["workspace"] = search["workspace"] if with_folder else None
@@ -139,7 +156,8 @@ def test_a_run_that_was_killed_is_not_gone_on_with_by_another_setting(search: di
         dsinga.search(**search, resume=True)
 
 
-KEEPING = {
+KEEPING: dict[str, Any] = {
+    "last": lambda: lambda step, metrics: None,
     "best": lambda: KeepBest("test/loss"),
     "other": lambda: KeepBest("test/accuracy"),
     "delta": lambda: KeepBest("test/loss", min_delta=0.3),
