@@ -19,6 +19,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import describe_dataset, field_statistics, open_records, open_stores, verify_store, write_ome_zarr
+from tests.addons.fields.records.test_references import references_to
 from tests.support.stale_stores import STALE, make_stale
 
 DIMS = ("t", "y", "x")
@@ -49,12 +50,7 @@ def written(path: Path, dtype: str, zarr_format: Any, fill: Any, shards: Any = N
 
 def references(path: Path) -> str:
     """Write references to the files of a group, beside it."""
-    refs: dict[str, Any] = {}
-    for file in (each for each in path.rglob("*") if each.is_file()):
-        key = file.relative_to(path).as_posix()
-        is_json = file.name[0] == "." or file.name == "zarr.json"
-        refs[key] = file.read_text() if is_json else [f"{path.name}/{key}", 0, file.stat().st_size]
-    (path.parent / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    (path.parent / "refs.json").write_text(json.dumps({"version": 1, "refs": references_to(path)}))
     return str(path.parent / "refs.json")
 
 
