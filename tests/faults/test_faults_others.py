@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint.porting import read_params
 from dsinga.convert import load_weights, save_weights
 from dsinga.estimators import Regressor, load
+from tests.support.programs import python
 
 NOBODY = 65534
 X, Y = np.eye(4, dtype=np.float32), np.arange(4, dtype=np.float32)[:, None]
@@ -149,8 +148,7 @@ def test_who_may_only_read_gets_what_a_killed_save_had_committed(tmp_path: Path)
         for name in os.listdir(tmp_path / face / SAVED)[:1]:  # it was moved before the process was killed
             os.replace(tmp_path / face / SAVED / name, tmp_path / face / name)
     before = tree(tmp_path)
-    command = [sys.executable, "-c", READER, str(tmp_path), str(tmp_path / "ready")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = python("-c", READER, tmp_path, tmp_path / "ready")
     assert done.stdout.strip() == str([2.0] * len(FACES)), done.stderr
     kept = {path: content for path, content in before.items() if not path.startswith("ready")}
     assert {path: content for path, content in tree(tmp_path).items() if not path.startswith("ready")} == kept
@@ -231,7 +229,7 @@ for folder, _, files in os.walk("."):
 
 @pytest.mark.ci
 def test_what_is_written_has_the_mode_of_the_umask(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], capture_output=True, text=True, timeout=100)
+    done = python("-c", WRITER, tmp_path)
     listed = [line for line in done.stdout.splitlines() if line.startswith(("0o", "folder"))]
-    assert (done.returncode, listed) == (0, []), done.stderr
+    assert listed == [], done.stderr
     assert stat.S_IMODE(os.stat(tmp_path / "digits" / "job.conf").st_mode) == 0o640

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.monitor import Row
 from dsinga.testing import EngineContract
+from tests.support.programs import python
 from tests.support.small_job import linear
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -68,10 +67,7 @@ def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trai
         "dsinga.train(job, data={'train': data, 'test': data}, progress=False); "
         "print('distributed' in sys.modules)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "digits")],
-        capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
+    answer = python("-c", code, tmp_path / "digits")  # fmt: skip
     assert answer.stdout.splitlines()[-1] == "False"
 
 

@@ -74,7 +74,7 @@ ROADS: dict[str, Callable[[Any, Path], Any]] = {
 
 @pytest.mark.parametrize("road", ROADS)
 def test_params_with_nan_are_refused(tmp_path: Path, road: str):
-    with pytest.raises(dsinga.UserError, match=r"the param 'dense_weight' has NaN at index \(0, 0\): .*; take the params"):
+    with pytest.raises(dsinga.UserError, match=r"the param 'dense_weight' has NaN at index \(0, 0\): .*; take the par"):
         ROADS[road](make_model(), tmp_path)
 
 
