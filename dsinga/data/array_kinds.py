@@ -209,16 +209,18 @@ def is_number(text: str) -> bool:
         return False
 
 
+def origins(array: Any) -> dict[str, Any]:
+    """Return the arrays that a dask array reads, by the name of the layer of its graph that has one; none of others."""
+    layers = getattr(getattr(array, "dask", None), "layers", {})
+    nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
+    return {key: getattr(node, "value", node) for key, node in nodes.items()}
+
+
 def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
     """Return a dask array that reads ``replaced(array)`` in place of each array in its graph, if that is not None."""
-    layers = getattr(array.__dask_graph__(), "layers", {})
-    changed = {}
-    for key, layer in layers.items():
-        if key.startswith("original-") and len(layer) == 1:
-            (node,) = layer.values()
-            if (other := replaced(getattr(node, "value", node))) is not None:
-                changed[key] = {key: other}
+    others = {key: replaced(value) for key, value in origins(array).items()}
+    changed = {key: {key: other} for key, other in others.items() if other is not None}
     if not changed:
         return array
-    graph = type(array.dask)({**layers, **changed}, array.dask.dependencies)
+    graph = type(array.dask)({**array.dask.layers, **changed}, array.dask.dependencies)
     return type(array)(graph, array.name, array.chunks, meta=array._meta)

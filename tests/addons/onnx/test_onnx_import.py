@@ -42,10 +42,8 @@ def test_a_weight_and_its_transpose_are_one_param(tmp_path):
         node("MatMul", "h turned", "product"),
         node("Add", "product bias", "y"),
     ]
-    model, x = (
-        loaded(graph_of(nodes, {"x": ["N", 5]}, {"y": ["N", 5]}, arrays), tmp_path),
-        random.normal(size=(7, 5)).astype(np.float32),
-    )
+    model = loaded(graph_of(nodes, {"x": ["N", 5]}, arrays=arrays), tmp_path)
+    x = random.normal(size=(7, 5)).astype(np.float32)
     assert sorted(value.shape for value in model.params.values()) == [(3, 5), (5,)]
     expected = x @ arrays["code.weight"] @ arrays["code.weight"].T + 1
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-5)
