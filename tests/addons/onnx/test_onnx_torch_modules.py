@@ -11,16 +11,11 @@ import pytest
 
 from dsinga import nn
 from dsinga.convert import from_torch
-from tests.support.later_import import torch
+from tests.support.later_import import keys_of, torch
 
 pytest.importorskip("onnx")
 
-MODULES = [
-    "MLP", "LeNet", "ResNet-18", "U-Net", "MobileNet", "VGG", "dense block", "Inception block", "fire module",
-    "ShuffleNet unit", "decoder", "net of signals", "ViT", "BERT", "GPT", "language model by hand",
-    "transformer layer", "LSTM tagger", "GRU classifier", "bidirectional LSTM", "recommender", "ConvNeXt block",
-    "squeeze and excite",
-]  # fmt: skip
+MODULES = keys_of("onnx_modules", "MODULES")
 QUICK = {"MLP", "fire module", "recommender", "squeeze and excite"}
 STEPS, ROWS = 20, 8
 
