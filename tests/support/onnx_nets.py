@@ -55,3 +55,13 @@ def loaded(net: Any, folder: Path, *shapes: Any) -> nn.Model:
     """Return the model of a net for records of these shapes, through a file "net.onnx"."""
     onnx.save(net, folder / "net.onnx")
     return nn.load_onnx(folder / "net.onnx", *shapes)
+
+
+def session_of(net: Any) -> Any:
+    """Return a session of ONNX Runtime for a net, or for a file that ONNX's checker accepts; it logs errors only."""
+    runtime = pytest.importorskip("onnxruntime")
+    onnx.checker.check_model(net, full_check=True)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    net = net if isinstance(net, Path) else net.SerializeToString()
+    return runtime.InferenceSession(net, options, ["CPUExecutionProvider"])
