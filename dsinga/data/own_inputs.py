@@ -46,13 +46,11 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 def place_of(value: Any) -> str | None:
     """Return the path without links, or the URL in its usual form, of what can be read or written; None if unknown."""
-    if isinstance(value, (zarr.Array, zarr.Group)):
-        return join(place_of(value.store) or "", value.path)
     if isinstance(value, Store):
         return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec
         return place_of(getattr(value.fs, "sync_fs", value.fs).unstrip_protocol(value.root))
-    if hasattr(value, "store") and hasattr(value, "path"):  # a store of zarr with a path in it
+    if hasattr(value, "store") and hasattr(value, "path"):  # an array or a group of zarr, or a store with a path in it
         return join(place_of(value.store) or "", value.path)
     if not is_path(value):
         return None

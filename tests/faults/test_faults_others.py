@@ -39,24 +39,17 @@ def fitted(value: float) -> Regressor:
     return estimator
 
 
-def loaded_weights(path: Path) -> Any:
-    model = net(0)
-    load_weights(model, path)
-    return model.params
-
-
-def weights_of_model(path: Path) -> Any:
-    model = net(0)
-    model.load_weights(path)
+def params_after(load: Callable[[Any], object]) -> Any:
+    load(model := net(0))
     return model.params
 
 
 # What writes a folder with a number in all params, and what reads the params back.
 FACES: dict[str, tuple[Callable[[Path, float], object], Callable[[Path], Any]]] = {
     "load_model": (lambda path, v: net(v).save(path), lambda path: nn.load_model(path).params),
-    "load_weights": (lambda path, v: net(v).save(path), weights_of_model),
+    "load_weights": (lambda path, v: net(v).save(path), lambda path: params_after(lambda m: m.load_weights(path))),
     "read_params": (lambda path, v: net(v).save(path), lambda path: read_params(path / "params.safetensors")),
-    "convert": (lambda path, v: save_weights(net(v), path), loaded_weights),
+    "convert": (lambda path, v: save_weights(net(v), path), lambda path: params_after(lambda m: load_weights(m, path))),
     "load_onnx": (lambda path, v: net(v).export(path / "a.onnx"), lambda path: nn.load_onnx(path / "a.onnx").params),
     "estimators": (lambda path, v: fitted(v).save(path), lambda path: load(path).params_),
 }
