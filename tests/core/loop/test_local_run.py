@@ -67,7 +67,7 @@ def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trai
         "dsinga.train(job, data={'train': data, 'test': data}, progress=False); "
         "print('distributed' in sys.modules)"
     )
-    answer = python("-c", code, tmp_path / "digits")  # fmt: skip
+    answer = python("-c", code, tmp_path / "digits")
     assert answer.stdout.splitlines()[-1] == "False"
 
 
