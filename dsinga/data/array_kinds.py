@@ -58,10 +58,7 @@ def order_of(value: Any) -> ArrayOrder:
     Of a dimension of many points only labels that are texts count. Raises UserError where two columns have one name.
     """
     if is_table(value):
-        names = list(map(str, frame_columns(value)))
-        if (name := repeated(names)) is not None:
-            raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
-        return (("row",), ("column", *names))
+        return (("row",), ("column", *distinct_names(frame_columns(value))))
     if not is_data_array(value):
         return ()
     labelled = [
@@ -111,6 +108,14 @@ def is_table(value: Any) -> bool:
 def frame_columns(frame: Any) -> list[Any]:
     """Return the names of the columns of a data frame."""
     return list(frame.schema.names if is_a(frame, "pyarrow", "Table", "RecordBatch") else frame.columns)
+
+
+def distinct_names(columns: Iterable[Any], where: str = "the data frame") -> list[str]:
+    """Return the names of columns as texts. Raises UserError where two are equal."""
+    names = list(map(str, columns))
+    if (name := repeated(names)) is not None:
+        raise UserError(f"{where} has several columns named {name!r}; give each its own name")
+    return names
 
 
 def is_arrow_table(value: Any) -> bool:
@@ -204,16 +209,18 @@ def is_number(text: str) -> bool:
         return False
 
 
+def origins(array: Any) -> dict[str, Any]:
+    """Return the arrays that a dask array reads, by the name of the layer of its graph that has one; none of others."""
+    layers = getattr(getattr(array, "dask", None), "layers", {})
+    nodes = {key: node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()}
+    return {key: getattr(node, "value", node) for key, node in nodes.items()}
+
+
 def with_origins(array: Any, replaced: Callable[[Any], Any]) -> Any:
     """Return a dask array that reads ``replaced(array)`` in place of each array in its graph, if that is not None."""
-    layers = getattr(array.__dask_graph__(), "layers", {})
-    changed = {}
-    for key, layer in layers.items():
-        if key.startswith("original-") and len(layer) == 1:
-            (node,) = layer.values()
-            if (other := replaced(getattr(node, "value", node))) is not None:
-                changed[key] = {key: other}
+    others = {key: replaced(value) for key, value in origins(array).items()}
+    changed = {key: {key: other} for key, other in others.items() if other is not None}
     if not changed:
         return array
-    graph = type(array.dask)({**layers, **changed}, array.dask.dependencies)
+    graph = type(array.dask)({**array.dask.layers, **changed}, array.dask.dependencies)
     return type(array)(graph, array.name, array.chunks, meta=array._meta)

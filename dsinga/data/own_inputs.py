@@ -12,9 +12,9 @@ from zarr.abc.store import Store
 from dsinga.base.errors import UserError
 from dsinga.base.locations import absolute, file_system, is_url, join
 from dsinga.base.redaction import redact
-from dsinga.data.array_kinds import is_path
+from dsinga.data.array_kinds import is_path, origins
 from dsinga.data.filesystem import exists, is_references, zarr_store
-from dsinga.data.stores.chunk_files import location_of_store
+from dsinga.data.stores.chunk_files import location_of
 
 
 def check_apart(target: Any, inputs: Iterable[str], component: str = "") -> None:
@@ -46,13 +46,11 @@ def overwritten(target: Any, inputs: Iterable[str], component: str = "") -> str:
 
 def place_of(value: Any) -> str | None:
     """Return the path without links, or the URL in its usual form, of what can be read or written; None if unknown."""
-    if isinstance(value, (zarr.Array, zarr.Group)):
-        return join(place_of(value.store) or "", value.path)
     if isinstance(value, Store):
-        return place_of(location_of_store(value))
+        return place_of(location_of(value))
     if hasattr(value, "fs") and hasattr(value, "root"):  # a mapping of fsspec
         return place_of(getattr(value.fs, "sync_fs", value.fs).unstrip_protocol(value.root))
-    if hasattr(value, "store") and hasattr(value, "path"):  # a store of zarr with a path in it
+    if hasattr(value, "store") and hasattr(value, "path"):  # an array or a group of zarr, or a store with a path in it
         return join(place_of(value.store) or "", value.path)
     if not is_path(value):
         return None
@@ -68,14 +66,11 @@ def place_of(value: Any) -> str | None:
 
 def inputs_of(array: Any) -> tuple[str, ...]:
     """Return the paths or URLs of the arrays of zarr that a lazy array of xarray, or one of Dask, reads."""
-    layers = getattr(getattr(array, "dask", None), "layers", {})
-    nodes = [node for key, layer in layers.items() if key.startswith("original-") for node in layer.values()]
-    return tuple(dict.fromkeys(filter(None, map(_origin, nodes or [array]))))
+    return tuple(dict.fromkeys(filter(None, map(_origin, [*origins(array).values()] or [array]))))
 
 
-def _origin(node: Any) -> str | None:
-    """Return the place of the array of zarr within a node of a graph, and within the arrays around it."""
-    value = getattr(node, "value", node)
+def _origin(value: Any) -> str | None:
+    """Return the place of the array of zarr within the arrays around it."""
     while value is not None and not isinstance(value, zarr.Array):
         value = getattr(value, "_array", getattr(value, "array", None))
-    return None if value is None else join(location_of_store(value.store), value.path)
+    return None if value is None else join(location_of(value), value.path)

@@ -23,6 +23,8 @@ from dsinga.base.registry import listed
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import (
     ArrayOrder,
+    distinct_names,
+    frame_columns,
     in_order,
     is_dask_collection,
     is_data_array,
@@ -41,7 +43,6 @@ from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_d
 from dsinga.estimators.tables import (
     check_no_gaps,
     check_numbers,
-    column_names,
     encode,
     learn_columns,
     needs_columns,
@@ -205,7 +206,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         """
         self.columns_ = None
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        names = column_names(X) if is_table(X) else []
+        names = distinct_names(frame_columns(X), "X") if is_table(X) else []
         if names and (self._is_strong or needs_columns(X, client)):
             self.columns_, frame = learn_columns(X, names, client, self._has_number_codes)
             self.feature_names_in_, self.n_features_in_ = np.array(names, object), len(names)

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import frame_columns, is_a, is_arrow_table, is_dask_collection, is_dask_frame, is_frame
+from dsinga.data.array_kinds import (
+    distinct_names,
+    frame_columns,
+    is_a,
+    is_arrow_table,
+    is_dask_collection,
+    is_dask_frame,
+    is_frame,
+)
 from dsinga.estimators.lazy import compute, computing_on
 from dsinga.job import Job
 from dsinga.net.layer_classes import layer_class
@@ -39,20 +46,12 @@ def _arrays(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
     A column of which numpy makes no array (n,), as of structs or lists, is an empty one of objects.
     """
-    for name in column_names(X):
+    for name in distinct_names(frame_columns(X), "X"):
         try:
             array = np.asarray(X[name])
         except Exception:  # each library has classes of its own
             array = np.empty((0, 0))
         yield name, array if array.ndim == 1 else np.empty(0, object)
-
-
-def column_names(X: Any) -> list[str]:
-    """Return the names of the columns of a data frame as texts. Raises UserError where two are equal."""
-    names = list(map(str, frame_columns(X)))
-    if (twice := repeated(names)) is not None:
-        raise UserError(f"X has several columns named {twice!r}; give each its own name")
-    return names
 
 
 def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool) -> tuple[TableDefinition, Frame]:

@@ -54,11 +54,8 @@ class Checkpoints:
         """
         if self._check is not None:
             self._check()
-        params, state, loop = (
-            NamedParams(snapshot.params, self._names),
-            dict(snapshot.state or {}),
-            dict(snapshot.loop or {}),
-        )
+        params = NamedParams(snapshot.params, self._names)
+        state, loop = dict(snapshot.state or {}), dict(snapshot.loop or {})
         write_checkpoint(self._folder, snapshot.step, params, state, self._meta, loop)
         remove_old_checkpoints(self._folder, self._job.checkpoint_keep)
         if self._saved is not None:

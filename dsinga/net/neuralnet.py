@@ -152,7 +152,9 @@ def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
     for net in nets:
         sizes = {name: FLOAT_BYTES * param.size for name, param in net.params.items()}
         dense = [name for name, param in net.params.items() if param.trainable and not param.spec.sparse]
-        features = {node.layer.name: FLOAT_BYTES * _numbers(node.layer.shape) for node in net.nodes}
+        features = {
+            node.layer.name: FLOAT_BYTES * math.prod(int(size) for size in node.layer.shape) for node in net.nodes
+        }
         gradients = sum(sizes[name] for name in dense)
         needed = sum(sizes.values()) + (gradients + max(features.values())) // workers
         if needed > memory:
@@ -165,7 +167,3 @@ def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
                 f"the net of phase {net.phase.name} needs at least {in_gib(needed)} of memory, but there are "
                 f"{in_gib(memory)}; most is for the {kind} {largest!r}, {in_gib(size)}: make it smaller, or the batch"
             )
-
-
-def _numbers(shape: tuple[int, ...]) -> int:
-    return math.prod(int(size) for size in shape)

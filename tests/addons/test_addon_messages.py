@@ -1,12 +1,10 @@
 """The messages of jobs that add-ons bring: found by name, imported when a job has them."""
 
-import subprocess
-import sys
-
 import pytest
 
 from dsinga.job import ClusterConf, Job, JobError, StoreConf, loads
 from dsinga.job.message import added_fields, added_message
+from tests.support.programs import python
 
 ADDED = [added_message(cls, name) for cls in (ClusterConf, Job, StoreConf) for name in added_fields(cls)]
 JOB = """train_steps: 1
@@ -23,7 +21,7 @@ from dsinga.job import load, to_text
 to_text(load({str(tmp_path / "job.conf")!r}))
 print(*{{{", ".join(repr(cls.__module__) for cls in ADDED)}}} & sys.modules.keys())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = python("-c", program)
     assert done.stdout.strip() == ""
 
 
@@ -68,7 +66,7 @@ def test_a_message_of_a_hidden_addon_is_told_with_its_place_and_what_installs_it
         JOB.replace("batchsize", "\nwindows { } batchsize"): "job.conf:4: layer 'data': message 'StoreConf.windows' ",
         JOB.replace("batchsize", "\ntext { } batchsize"): "job.conf:4: layer 'data': message 'StoreConf.text' ",
     }
-    done = subprocess.run([sys.executable, "-c", HIDDEN, *texts], capture_output=True, text=True, check=True)
+    done = python("-c", HIDDEN, *texts)
     lines = done.stdout.splitlines()
     assert len(lines) == len(texts)
     for line, expected in zip(lines, texts.values(), strict=True):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import csv
-import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.programs import python
 from tools.without_addons import ROOT, addons, copy_checkout, path_of
 
 pytestmark = pytest.mark.ci
@@ -93,10 +91,7 @@ def test_an_addon_can_be_taken_out(addon, checkout, tmp_path):
     path = path_of(checkout, addon)
     path.rename(tmp_path / "hidden")
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", head + PROGRAM], capture_output=True, text=True, timeout=100,
-            cwd=checkout / "datasets" / "digits", env={**os.environ, "PYTHONPATH": str(checkout)},
-        )  # fmt: skip
+        environment = {"PYTHONPATH": str(checkout)}
+        python("-c", head + PROGRAM, environment=environment, cwd=checkout / "datasets" / "digits")
     finally:
         (tmp_path / "hidden").rename(path)
-    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.convert import from_torch, load_weights, save_weights, to_torch
-from tests.support.later_import import functional, torch
+from tests.support.later_import import functional, keys_of, torch
 
 TABLE = [
     "equal branches", "dropout of 0", "frozen norm", "frozen under no_grad", "padded (4, 8), reflect",
@@ -23,11 +23,7 @@ TABLE = [
     "states and cells", "states in the wrong order", "step by step", "one number a record", "learnt state",
     "functions", "norm of channels", "tied", "one weight in several calls",
 ]  # fmt: skip
-REFUSED = [
-    "branch", "probabilities", "second result", "always dropped", "mean of batches", "no statistics", "numbers",
-    "many records", "mean by hand", "counter", "buffer", "noise", "layer drop", "no_grad", "data", "cut off",
-    "mask in float", "filled", "weight_norm", "parametrized", "pruned",
-]  # fmt: skip
+REFUSED = keys_of("torch_table", "REFUSED")
 
 
 def table() -> Any:
@@ -103,7 +99,7 @@ def test_what_cannot_be_the_same_is_refused_with_the_remedy(name: str) -> None:
 
 
 def test_the_tables_are_tested_whole() -> None:
-    assert (TABLE, REFUSED) == ([*table().TABLE], [*table().REFUSED])
+    assert [*table().TABLE] == TABLE
 
 
 def test_dropout_of_a_phase_is_there_in_training_only() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from dsinga import UserError, nn
 from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import Classifier, Regressor, Transformer, load
 from dsinga.job import ExtensionConf, ExtensionType
+from tests.support.programs import python
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -262,7 +261,7 @@ def test_no_dask_is_imported() -> None:
         "x = numpy.eye(9); Classifier().fit(x, x[:, 0]).predict(x); "
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    answer = python("-c", code)
     assert answer.stdout.strip() == "[]"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,9 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.data.sources import dask_arrays
 from dsinga.estimators import Classifier, Regressor
-
-X = np.random.default_rng(0).normal(3, 1, (40, 3)).astype(np.float32)
-Y = np.arange(40) % 2
-
-
-def written(path: Path, missing: bool = False, fill: Any = 7.0) -> str:
-    """A zarr array of X; its chunk of the rows 16 to 23 is missing."""
-    array = zarr.create_array(path, shape=X.shape, chunks=(8, 3), dtype="f4", fill_value=fill, zarr_format=2)
-    array[:] = X
-    if missing:
-        (path / "2.0").unlink()
-    return str(path)
+from tests.core.data.test_zarr_objects import GIVEN as ARRAYS
+from tests.core.data.test_zarr_objects import X, Y, check_missing_chunks, written
+from tests.support.stale_stores import make_stale
 
 
 @pytest.mark.parametrize("face", ["fit", "predict"])
@@ -35,20 +25,11 @@ def written(path: Path, missing: bool = False, fill: Any = 7.0) -> str:
 def test_chunks_that_are_not_stored_are_said_or_refused(
     given: str, face: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "dsinga")
-
     def act(path: str) -> None:
-        x = da.from_zarr(path) if given == "da.from_zarr" else zarr.open_array(path, mode="r")
-        model = Classifier(epochs=1).fit(x if face == "fit" else X, Y)
-        np.asarray(model.predict(x))
+        x = ARRAYS[given](path)
+        np.asarray(Classifier(epochs=1).fit(x if face == "fit" else X, Y).predict(x))
 
-    act(written(tmp_path / "x.zarr"))
-    assert not caplog.records
-    act(written(tmp_path / "filled.zarr", missing=True))
-    path = tmp_path / "filled.zarr"
-    assert f"{path}: chunk 2.0 of 'filled.zarr' is not stored, so its numbers are the fill value 7.0" in caplog.text
-    with pytest.raises(UserError, match=r"^[^ ]*none.zarr: chunk 2.0 of 'none.zarr' is missing; write the array again"):
-        act(written(tmp_path / "none.zarr", missing=True, fill=None))
+    check_missing_chunks(act, tmp_path, caplog)
 
 
 GIVEN: dict[str, Callable[[str], Any]] = {
@@ -73,17 +54,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
 def test_metadata_older_than_arrays_are_refused(what: str, act: str, tmp_path: Path) -> None:
     path = str(tmp_path / "d.zarr")
     xr.Dataset({"x": (("row", "k"), X)}).to_zarr(path, zarr_format=2, encoding={"x": {"chunks": (8, 3)}})
-    group = zarr.open_group(path, mode="a", use_consolidated=False)
-    if what == "gone":
-        del group["x"]
-    elif what == "scale_factor":
-        group["x"].attrs[what] = 2.0
-    else:
-        facts: dict[str, Any] = {
-            "dtype": "f8" if what == "dtype" else "f4",
-            "chunks": (5 if what == "chunks" else 8, 3),
-        }
-        group.create_array("x", shape=X.shape, overwrite=True, attributes=dict(group["x"].attrs), **facts)
+    make_stale(path, "x", what)
     for given in GIVEN.values():
         with pytest.raises(UserError, match="consolidate them again: zarr.consolidate_metadata"):
             ACTS[act](given(path))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from dsinga.base.termination import NAMES
+from tests.support.programs import ROOT, python
 from tools.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -29,11 +26,7 @@ PAIRS = [
 
 def check(cases: list[tuple[str, str, bool, str]]) -> None:
     words = [str(word) for case in cases for word in case]
-    ended = subprocess.run(
-        [sys.executable, "-m", "tools.faults.cuts", *words], cwd=Path(__file__).parents[2], capture_output=True,
-        text=True, timeout=SECONDS,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = python("-m", "tools.faults.cuts", *words, cwd=ROOT, timeout=SECONDS)
     assert ended.stdout.count(": right\n") == len(cases), ended.stdout
 
 

@@ -3,22 +3,16 @@
 CI runs these; by hand the runners of this folder take thousands of cases.
 """
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.executed_pages import ROOT
+from tests.support.programs import ROOT, python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(*arguments: str) -> str:
     """Run a runner of this folder, which must find no fault; return what it prints."""
-    command = [sys.executable, "-m", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1700, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    return python("-m", *arguments, cwd=ROOT, timeout=1700).stdout
 
 
 @pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports", "fields", "onnx"])

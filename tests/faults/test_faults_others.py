@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint.porting import read_params
 from dsinga.convert import load_weights, save_weights
 from dsinga.estimators import Regressor, load
+from tests.support.programs import python
 
 NOBODY = 65534
 X, Y = np.eye(4, dtype=np.float32), np.arange(4, dtype=np.float32)[:, None]
@@ -40,24 +39,17 @@ def fitted(value: float) -> Regressor:
     return estimator
 
 
-def loaded_weights(path: Path) -> Any:
-    model = net(0)
-    load_weights(model, path)
-    return model.params
-
-
-def weights_of_model(path: Path) -> Any:
-    model = net(0)
-    model.load_weights(path)
+def params_after(load: Callable[[Any], object]) -> Any:
+    load(model := net(0))
     return model.params
 
 
 # What writes a folder with a number in all params, and what reads the params back.
 FACES: dict[str, tuple[Callable[[Path, float], object], Callable[[Path], Any]]] = {
     "load_model": (lambda path, v: net(v).save(path), lambda path: nn.load_model(path).params),
-    "load_weights": (lambda path, v: net(v).save(path), weights_of_model),
+    "load_weights": (lambda path, v: net(v).save(path), lambda path: params_after(lambda m: m.load_weights(path))),
     "read_params": (lambda path, v: net(v).save(path), lambda path: read_params(path / "params.safetensors")),
-    "convert": (lambda path, v: save_weights(net(v), path), loaded_weights),
+    "convert": (lambda path, v: save_weights(net(v), path), lambda path: params_after(lambda m: load_weights(m, path))),
     "load_onnx": (lambda path, v: net(v).export(path / "a.onnx"), lambda path: nn.load_onnx(path / "a.onnx").params),
     "estimators": (lambda path, v: fitted(v).save(path), lambda path: load(path).params_),
 }
@@ -93,8 +85,10 @@ def test_a_save_of_ones_own_is_finished(tmp_path: Path, face: str, complete: boo
     assert not left or (not complete and f"{SAVED}/notes.txt" in left)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
-@pytest.mark.parametrize("whose", ["another user's", "all may write", "a link", "a link for a draft"])
+OTHER_USER = pytest.param("another user's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="makes files of a user"))
+
+
+@pytest.mark.parametrize("whose", [OTHER_USER, "all may write", "a link", "a link for a draft"])
 @pytest.mark.parametrize("face", FACES)
 def test_a_save_of_somebody_else_is_not_finished(tmp_path: Path, face: str, whose: str) -> None:
     killed_save(folder := tmp_path / "folder", face)
@@ -147,8 +141,7 @@ def test_who_may_only_read_gets_what_a_killed_save_had_committed(tmp_path: Path)
         for name in os.listdir(tmp_path / face / SAVED)[:1]:  # it was moved before the process was killed
             os.replace(tmp_path / face / SAVED / name, tmp_path / face / name)
     before = tree(tmp_path)
-    command = [sys.executable, "-c", READER, str(tmp_path), str(tmp_path / "ready")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = python("-c", READER, tmp_path, tmp_path / "ready")
     assert done.stdout.strip() == str([2.0] * len(FACES)), done.stderr
     kept = {path: content for path, content in before.items() if not path.startswith("ready")}
     assert {path: content for path, content in tree(tmp_path).items() if not path.startswith("ready")} == kept
@@ -229,7 +222,7 @@ for folder, _, files in os.walk("."):
 
 @pytest.mark.ci
 def test_what_is_written_has_the_mode_of_the_umask(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], capture_output=True, text=True, timeout=100)
+    done = python("-c", WRITER, tmp_path)
     listed = [line for line in done.stdout.splitlines() if line.startswith(("0o", "folder"))]
-    assert (done.returncode, listed) == (0, []), done.stderr
+    assert listed == [], done.stderr
     assert stat.S_IMODE(os.stat(tmp_path / "digits" / "job.conf").st_mode) == 0o640

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT, python
 
 SAVED = ["model", "weights", "callback", "callback's weights", "weights for Hugging Face", "estimator", "checkpoint"]
 STORED = ["store", "import", "predictions"]
@@ -26,7 +22,5 @@ def test_killed_before_every_operation_on_files_and_at_random_moments(
     arguments: list[str], in_memory: dict[str, str]
 ) -> None:
     """tools/faults/saves.py compares what is read afterwards, and what the next save leaves in the folder."""
-    command = [sys.executable, "-m", "tools.faults.saves", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, env=in_memory, capture_output=True, text=True, timeout=290)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = python("-m", "tools.faults.saves", *arguments, environment=in_memory, cwd=ROOT, timeout=290)
     assert ended.stdout.endswith("\n0 wrong\n")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.support.programs import ROOT, python
 
 
 @pytest.mark.ci
@@ -26,8 +24,4 @@ def test_shared_and_early_killed_searches_lose_no_setting(in_memory: dict[str, s
 
 def searches(environment: dict[str, str], *options: str) -> str:
     """Return what the tool prints."""
-    command = [sys.executable, "-m", "tools.faults.searches", *options]
-    folder = Path(__file__).parents[2]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=290)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    return python("-m", "tools.faults.searches", *options, environment=environment, cwd=ROOT, timeout=290).stdout

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
-from dsinga.job import LayerConf
+from tests.core.layers.test_layers_refused import check_refused
 
 STEPS, POLICY = (6, 7, 3), (6, 5)
 STEP, VALUES = (6, 4), (6, 5, 1)  # of kVTraceLoss
@@ -41,12 +39,6 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "conf", "shapes", "parts"), REFUSED)
-def test_a_fault_is_refused_where_the_layer_is_made(
-    kind: str, conf: dict[str, Any], shapes: list[tuple[int, ...]], parts: list[str]
-):
-    layer = LayerConf(name="it", type=kind, srclayers=["data", "more", "a", "b", "c", "d"][: len(shapes)], **conf)
-    with pytest.raises(UserError) as raised:
-        lookup("layer", kind)(layer, shapes)
-    for part in ("layer 'it': ", *parts):
-        assert part in str(raised.value)
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_fault_is_refused_where_the_layer_is_made(fault: tuple[Any, ...]):
+    check_refused(*fault)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,6 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.ops.interface import NumpyOps
 from dsinga.testing import KernelContract
 from dsinga.testing.kernel_backend import KernelBackend
+from tests.support.programs import python
 
 
 class RowMajorOps(NumpyOps):
@@ -96,6 +95,6 @@ def test_a_backend_that_cannot_load_is_skipped():
 
 def test_a_missing_library_is_one_clear_sentence():
     code = "import sys; sys.modules['hypothesis'] = None; from dsinga.testing import KernelContract"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=False)
+    done = python("-c", code, fails=True)
     sentence = "dsinga.testing.KernelContract needs hypothesis; install it by 'pip install hypothesis'"
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {sentence}"

@@ -52,14 +52,8 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
     _check(windows, axis)
     layout, predicted = windows.layout, {target.name for target in windows.targets}
     needed = leads - 1
-    starts, others = (
-        axis.starts,
-        [
-            part.name
-            for part in layout.inputs
-            if type(part.reader) is VariableReader and axis.name in part.reader.dims and part.name not in predicted
-        ],
-    )
+    along = [part for part in layout.inputs if type(part.reader) is VariableReader and axis.name in part.reader.dims]
+    starts, others = axis.starts, [part.name for part in along if part.name not in predicted]
     if others:
         starts = starts[starts + needed * axis.lead + axis.size <= axis.length]
         if not len(starts):

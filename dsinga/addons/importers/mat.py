@@ -40,7 +40,7 @@ def mat(source: str) -> dict[str, StoreContents]:
     shapes: dict[str, Shape] = {
         name: shape for name, shape, kind in variables if kind in NUMERIC_CLASSES and np.prod(shape)
     }
-    matrices = {name: shape for name, shape in shapes.items() if not _is_vector(shape)}
+    matrices = {name: shape for name, shape in shapes.items() if not (len(shape) == 2 and 1 in shape)}
     if not matrices:
         listing = listed(f"{name} {shape} {kind}" for name, shape, kind in variables)
         raise UserError(f"{path} has no dense matrix of numbers, with a row per record; it has {listing}")
@@ -71,10 +71,6 @@ def _file(folder: str) -> str:
 def _ending(name: str) -> str:
     """Return the end of a matrix's name after its last underscore, ``tr`` of ``I_tr``, which its labels share."""
     return name.rpartition("_")[2] if "_" in name else ""
-
-
-def _is_vector(shape: Shape) -> bool:
-    return len(shape) == 2 and 1 in shape
 
 
 def _load(path: str, name: str) -> np.ndarray:

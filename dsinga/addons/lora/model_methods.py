@@ -287,15 +287,12 @@ def _freeze_job(
     trained = {found for pattern in trainable for found in fitting(pattern, [*built], _fault)}
     trained |= {f"{name}{suffix}" for name in low_rank for suffix in (A, SCALED, B)}
     frozen = [
-        _frozen(layer, built[layer.name]) if layer.name in built and layer.name not in trained else layer
+        with_kept_statistics(with_params(layer, built[layer.name], lambda name, conf: conf.replace(static=True)))
+        if layer.name in built and layer.name not in trained
+        else layer
         for layer in layers
     ]
     model.base = with_layers(model.base, frozen)
-
-
-def _frozen(layer: LayerConf, built: Layer) -> LayerConf:
-    """Return a layer of a job that keeps its params and, of a batch normalisation, its statistics."""
-    return with_kept_statistics(with_params(layer, built, lambda name, conf: conf.replace(static=True)))
 
 
 def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArrays) -> None:

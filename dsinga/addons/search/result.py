@@ -251,10 +251,8 @@ def read_outcome(
         kept_setting, kept_identity = content["setting"], content.get("identity")
         if not isinstance(kept_setting, dict) or not isinstance(kept_identity, (dict, type(None))):
             raise ValueError("its setting has no names")
-        kept_monitor, kept_rungs = (
-            str(content.get("monitor", monitor)),
-            [Rung(*rung) for rung in content.get("rungs", ())],
-        )
+        kept_monitor = str(content.get("monitor", monitor))
+        kept_rungs = [Rung(*rung) for rung in content.get("rungs", ())]
         rows = [*content.get("earlier", ()), *([] if content["row"] is None else [content["row"]])]
         for rung, row in enumerate(rows, start=1):
             _check_row(row, rung if kept_rungs else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import csv
 import io
 import itertools
@@ -59,23 +60,18 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     if count > MOST_SETTINGS:
         remedy = f"draw some of them with {option('samples', '100')}" if samples is None else "draw fewer"
         raise UserError(f"a search has at most {MOST_SETTINGS:,} settings, not {count:,}; {remedy}")
-    offsets = _offsets(spaces)
-    if samples is None:
-        pairs = zip(spaces, offsets, strict=True)
-        return [_combination(part, offset, number) for part, offset in pairs for number in range(_count(part))]
-    random = np.random.default_rng(seed)
-    ends = list(itertools.accumulate(map(_count, spaces)))
-    has_distributions = any(is_distribution(values) for part in spaces for values in part.values())
-    if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # among so many combinations none is drawn twice
-        drawn = (int(random.integers(len(spaces))) for _ in range(samples))
-        return [_draw(spaces[part], offsets[part], random) for part in drawn]
-    numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
-    parts = [next(part for part, end in enumerate(ends) if number < end) for number in numbers]
-    starts = [0, *ends]
-    return [
-        _combination(spaces[part], offsets[part], int(number) - starts[part])
-        for part, number in zip(parts, numbers, strict=True)
-    ]
+    offsets, ends = _offsets(spaces), list(itertools.accumulate(map(_count, spaces)))
+    numbers: Sequence[int] = range(ends[-1])
+    if samples is not None:
+        random = np.random.default_rng(seed)
+        has_distributions = any(is_distribution(values) for part in spaces for values in part.values())
+        if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # among so many combinations none is drawn twice
+            drawn = (int(random.integers(len(spaces))) for _ in range(samples))
+            return [_draw(spaces[part], offsets[part], random) for part in drawn]
+        numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False).tolist()
+    starts, parts = [0, *ends], [bisect.bisect_right(ends, number) for number in numbers]
+    pairs = zip(parts, numbers, strict=True)
+    return [_combination(spaces[part], offsets[part], number - starts[part]) for part, number in pairs]
 
 
 def check_space(space: Any, samples: int | None) -> None:

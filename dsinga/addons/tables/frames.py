@@ -10,10 +10,9 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from dsinga.addons.tables.values import kind_of, zone_of
-from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import check_columns, is_a, is_arrow_table, is_dask_frame, is_path
+from dsinga.data.array_kinds import check_columns, distinct_names, is_a, is_arrow_table, is_dask_frame, is_path
 from dsinga.data.filesystem import resolve
 from dsinga.data.sources.dask_arrays import DaskGraph, compute, naming_failures, with_fixed_partitions
 
@@ -265,11 +264,8 @@ def column_names(columns: Any) -> list[str]:
             f"the data frame has columns of {columns.nlevels} levels; give each one name, as by "
             "frame.columns = ['_'.join(map(str, name)) for name in frame.columns]"
         )
-    names = [str(name) for name in columns]
-    if not names:
+    if not (names := distinct_names(columns)):
         raise UserError("the data frame has no columns")
-    if (name := repeated(names)) is not None:
-        raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
     return names
 
 

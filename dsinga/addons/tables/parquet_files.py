@@ -17,7 +17,7 @@ from dsinga.base.locations import file_system, is_url
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.base.regular_files import open_regular
-from dsinga.data.array_kinds import check_columns
+from dsinga.data.array_kinds import check_columns, distinct_names
 from dsinga.data.stores.checked_files import retry
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -200,7 +200,7 @@ def _with_numbers(files: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
 
 def _kinds(path: str, schema: Any, values: Values) -> Kinds:
     """Return the kinds of values of the columns of a file, without those of an index."""
-    names = schema.names
+    names = distinct_names(schema.names, redact(path))
     for key, value in values.items():
         if key in names:
             folder = f"{key}={MISSING if value is None else value}"
@@ -208,8 +208,6 @@ def _kinds(path: str, schema: Any, values: Values) -> Kinds:
                 f"{redact(path)} has the column {key!r}, which the name of its folder {folder!r} gives, too; rename "
                 "the folder, or write the files without the column"
             )
-    if (name := repeated(names)) is not None:
-        raise UserError(f"{redact(path)} has several columns named {name!r}; give each its own name")
     index = index_columns(schema, redact(path))
     kinds = {name: _kind(type_) for name, type_ in zip(names, schema.types, strict=True) if name not in index}
     of_values = {type(None): "", int: "number", str: "category"}

@@ -79,7 +79,9 @@ def check_workers_ready(
                 raise unsendable(name, why, instead="")
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
-    stores = _stores(readers)
+    stores = {
+        store.location: store for reader in readers for store in reader.shared_stores.values() if store.from_files
+    }
     facts = {location: (dumps(store), worker_report.describe(store)) for location, store in stores.items()}
     reports = _ask(client, sorted(workers.values()), pickled, facts)
     for location, store in stores.items():
@@ -168,8 +170,3 @@ def _pickled(name: str, value: Any) -> bytes:
             return dumps(value)
     except Exception as error:
         raise unsendable(name, f"{type(error).__name__}: {error}", instead="") from error
-
-
-def _stores(readers: Iterable[BatchReader]) -> dict[str, Any]:
-    """Return, by location, the records that processes read from files or URLs."""
-    return {store.location: store for reader in readers for store in reader.shared_stores.values() if store.from_files}

@@ -126,7 +126,7 @@ class GroupWorker:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
-            share = row_share(node.layer, node.rows or self._rows(Phase.kTrain))
+            share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
             shares.update((name, share) for name in node.params if name in shares)
         return shares
 
@@ -294,9 +294,6 @@ class GroupWorker:
     def net(self, phase: Phase) -> NeuralNet:
         """Return the partition of the net of a phase that this worker computes."""
         return self._config.nets[phase].locals[self._key.worker]
-
-    def _rows(self, phase: Phase) -> Rows:
-        return self._config.readers[phase].parts[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
         """Return a function that reads this worker's records of a step. It holds no reference to this worker."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import repeated
 from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed, register
-from dsinga.data.array_kinds import is_dask_frame, order_of
+from dsinga.data.array_kinds import distinct_names, is_dask_frame, order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
@@ -52,9 +51,7 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
 
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
     """Return the names of the feature columns, by default all columns except the labels."""
-    known = [str(name) for name in frame.columns]
-    if (name := repeated(known)) is not None:
-        raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
+    known = distinct_names(frame.columns)
     for name in [*(columns or ()), *([label] if label is not None else [])]:
         if name not in frame.columns:
             hint = nearest_or_listed(str(name), known, "its columns are")

@@ -216,13 +216,9 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
     return data
 
 
-def location_of(array: zarr.Array) -> str:
-    """Return the path or URL of the store of an array."""
-    return location_of_store(array.store)
-
-
-def location_of_store(store: Any) -> str:
-    """Return the path or URL of a store of zarr."""
+def location_of(value: Any) -> str:
+    """Return the path or URL of a store of zarr, or of the store of an array."""
+    store = getattr(value, "store", value)
     if isinstance(store, ReadingStore):
         return store.location
     if isinstance(store, FsspecStore):

@@ -105,12 +105,9 @@ class Primitive:
             Handle("memory", "memory_create", self.layout(operand), engine, ctypes.c_void_p(address(array)))
             for operand, array in zip(self._used, memory, strict=True)
         ]
-        count, table = (
-            len(handles),
-            (_Argument * len(handles))(
-                *(_Argument(index, handle._as_parameter_) for index, handle in zip(self._used, handles, strict=True))
-            ),
-        )
+        count = len(handles)
+        arguments = (_Argument(index, each._as_parameter_) for index, each in zip(self._used, handles, strict=True))
+        table = (_Argument * count)(*arguments)
         call = partial(self._execute, *self._execution[:2], ctypes.c_int(count), ctypes.cast(table, ctypes.c_void_p))
         note(recorder, call, self._threads, self, self._stream, table, *handles, *memory)
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
-import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,6 +20,7 @@ from dsinga.base.errors import Diverged
 from dsinga.base.functions import MOST_LOCAL, find_function, name_of
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.killed_run import train_with_a_killed_process
+from tests.support.programs import python
 from tests.support.registries import restored_registry
 
 torch = pytest.importorskip("torch")
@@ -368,14 +366,7 @@ made = [lambda x: x * 2, lambda x: x * 3, lambda x: abs(x), lambda x, y=1: x, la
 
 def test_names_of_lambdas_are_those_of_their_code_in_each_process():
     code = f"{LAMBDAS}\nfrom dsinga.base.functions import name_of\nprint(*map(name_of, made))"
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        timeout=100,
-        check=True,
-    )
+    ran = python("-c", code, environment={"PYTHONHASHSEED": "7"})
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(2)]
     with restored_registry():
         for space in spaces:
@@ -479,5 +470,5 @@ def test_a_gradient_that_is_cut_off_is_said(caplog: Any):
 
 def test_dsinga_nn_and_convert_load_none_of_the_three_libraries():
     code = "import sys, dsinga.convert; print([name for name in ('torch', 'jax', 'autograd') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    done = python("-c", code)
     assert done.stdout == "[]\n"

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +35,7 @@ from tests.rl.test_loop_agents import VALUE, agent_job
 from tests.support import emulated_cupy
 from tests.support.device_array import StubOps, load_backends
 from tests.support.device_worker import cudnn, device_worker
+from tests.support.programs import python
 from tests.support.small_job import assert_same
 
 STEPS = 5
@@ -192,9 +191,7 @@ print(counts)
 @pytest.mark.ci
 def test_a_device_is_used_without_dask() -> None:
     job = agent_job("algorithm: kA2C", "policy", VALUE).replace(gpu=[0], train_steps=32)
-    answer = subprocess.run(
-        [sys.executable, "-c", NO_DASK, to_text(job)], capture_output=True, text=True, timeout=100, check=True
-    )
+    answer = python("-c", NO_DASK, to_text(job))
     counts = json.loads(answer.stdout.splitlines()[-1])
     assert counts[0] > 0
     assert all(before < after for before, after in pairwise(counts)), counts

@@ -9,6 +9,7 @@ import pytest
 import dsinga as package
 from dsinga import nn
 from tests.support.command_line import JOB, Dsinga
+from tests.support.onnx_nets import session_of
 
 onnx = pytest.importorskip("onnx")
 
@@ -23,8 +24,7 @@ def trained(dsinga: Dsinga) -> Dsinga:
 
 def outputs_of(file: Path, rows: np.ndarray) -> np.ndarray:
     """Return what ONNX Runtime computes of raw records."""
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    session = session_of(file)
     return session.run(None, {session.get_inputs()[0].name: rows})[0]
 
 

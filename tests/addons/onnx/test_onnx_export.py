@@ -12,6 +12,7 @@ import pytest
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
+from tests.support.onnx_nets import session_of
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -25,14 +26,6 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(ROWS, *shape)).astype(np.float32)
 
 
-def session(path: Path) -> Any:
-    """Return a session of ONNX Runtime for a file that ONNX's checker accepts."""
-    onnx.checker.check_model(path, full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-
-
 def check(model: Any, x: Any, path: Path) -> Any:
     """Check that the file of a model computes its predictions for 1, 3 and 17 records; return its session.
 
@@ -40,7 +33,7 @@ def check(model: Any, x: Any, path: Path) -> Any:
     """
     model.predict(x)  # of which it gets to know the shapes of records
     model.export(path)
-    runner = session(path)
+    runner = session_of(path)
     records = x if isinstance(x, dict) else {model.input_names()[0]: x}
     batches = [{name: array[:rows] for name, array in records.items()} for rows in (1, 3, ROWS)]
     if any_length := [each.name for each in runner.get_inputs() if str(each.shape[1:2])[2:3] == "T"]:
@@ -184,7 +177,7 @@ def test_a_model_of_texts_is_exported_before_and_after_it_is_saved(tmp_path):
     vectors, lengths = nn.Embedding(9, 4)(words), nn.SequenceLength()(words)
     model = nn.Model(words, nn.Dense(2)(nn.LSTM(3)(vectors, lengths)))
     model.export(tmp_path / "net.onnx")
-    assert session(tmp_path / "net.onnx").get_inputs()[0].shape == ["N", "T"]
+    assert session_of(tmp_path / "net.onnx").get_inputs()[0].shape == ["N", "T"]
     x = np.random.default_rng(0).integers(0, 9, (ROWS, 6))
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(x, np.arange(ROWS) % 2, epochs=1, verbose=0)
@@ -192,7 +185,7 @@ def test_a_model_of_texts_is_exported_before_and_after_it_is_saved(tmp_path):
     loaded = nn.load_model(tmp_path / "saved")
     loaded.export(tmp_path / "loaded.onnx")
     assert not loaded.record_shapes
-    compare(session(tmp_path / "loaded.onnx"), {"data": x}, [model.predict(x)])
+    compare(session_of(tmp_path / "loaded.onnx"), {"data": x}, [model.predict(x)])
     check(model, x, tmp_path / "net.onnx")
 
 

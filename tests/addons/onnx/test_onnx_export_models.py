@@ -11,7 +11,8 @@ import pytest
 
 from dsinga import models, nn
 from dsinga.job import Job, loads, to_text
-from tests.addons.onnx.test_onnx_export import ROWS, check, compare, numbers, session
+from tests.addons.onnx.test_onnx_export import ROWS, check, compare, numbers
+from tests.support.onnx_nets import session_of
 
 onnx = pytest.importorskip("onnx")
 
@@ -146,7 +147,7 @@ def test_the_scores_of_tags_take_lengths_from_the_words(tmp_path):
     model.export(tmp_path / "net.onnx")
     net, labels = model._shaped(), {"words": np.minimum(x["words"], 0)}
     expected = net.forward(model.params, x, labels, layers=["scores"], phase="test").outputs["scores"]
-    compare(session(tmp_path / "net.onnx"), x, [expected])
+    compare(session_of(tmp_path / "net.onnx"), x, [expected])
 
 
 def test_steps_of_images_come_back_as_layers_of_each_step(tmp_path):
@@ -165,4 +166,4 @@ def test_the_hidden_units_of_a_machine_are_its_output(number, tmp_path):
     model, x = nn.from_job(models.rbm(number, (16, 8, 4))), np.abs(numbers(16))
     expected = model.features(x, "RBMHid")
     model.export(tmp_path / "net.onnx")
-    compare(session(tmp_path / "net.onnx"), {"data": x}, [expected])
+    compare(session_of(tmp_path / "net.onnx"), {"data": x}, [expected])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dsinga.addons.onnx.files import checked_net, read_onnx, tensor_array
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, node
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -20,20 +21,12 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def make_net(nodes=None, tensors=None, inputs=None, outputs=None, opset=21, ir=10, **more):
+def make_net(nodes=None, tensors=None, inputs=None, outputs=None, **more):
     """Return a net of ONNX: y = relu(x @ w), or what is given."""
     if nodes is None:
-        nodes = [
-            helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
-            helper.make_node("Relu", ["h"], ["y"], "relu"),
-        ]
+        nodes = [node("MatMul", "x w", "h", "product"), node("Relu", "h", "y", "relu")]
     tensors = [numpy_helper.from_array(WEIGHTS, "w")] if tensors is None else tensors
-    inputs = inputs or [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
-    outputs = outputs or [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "M"])]
-    graph = helper.make_graph(nodes, "net", inputs, outputs, tensors)
-    domains = more.pop("domains", {})
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*each) for each in domains.items())]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir, **more)
+    return graph_of(nodes, inputs, outputs or {"y": ["N", "M"]}, tensors, **more)
 
 
 def external(name="w", location="w.bin", shape=(3, 4), **entries):
@@ -64,7 +57,7 @@ def refused(net, folder, words):
 
 def test_a_net_and_its_numbers_are_read(tmp_path):
     net = read_onnx(saved(make_net(), tmp_path))
-    assert [node.op_type for node in net.graph.node] == ["MatMul", "Relu"]
+    assert [each.op_type for each in net.graph.node] == ["MatMul", "Relu"]
     assert (tensor_array(net.graph.initializer[0], tmp_path) == WEIGHTS).all()
 
 
@@ -112,23 +105,23 @@ def test_versions_that_are_not_known(tmp_path, versions, words):
 
 def test_operators_of_other_domains_are_named_all_at_once(tmp_path):
     nodes = [
-        helper.make_node("FusedMatMul", ["x", "w"], ["h"], "first", domain="com.microsoft"),
-        helper.make_node("Mine", ["h"], ["y"], "second", domain="my.own"),
+        node("FusedMatMul", "x w", "h", "first", domain="com.microsoft"),
+        node("Mine", "h", "y", "second", domain="my.own"),
     ]
     words = r"'first' \(com.microsoft.FusedMatMul\), the node 'second' \(my.own.Mine\)"
-    refused(make_net(nodes, domains={"com.microsoft": 1, "my.own": 1}), tmp_path, words)
+    refused(make_net(nodes, domains=["com.microsoft", "my.own"]), tmp_path, words)
 
 
 def branch(name):
     """Return a graph that gives a constant."""
-    value = helper.make_node("Constant", [], [name], value_float=1.0)
+    value = node("Constant", "", name, value_float=1.0)
     return helper.make_graph([value], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, [])])
 
 
 def test_control_flow_is_named(tmp_path):
     nodes = [
-        helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch("a"), else_branch=branch("b")),
-        helper.make_node("Loop", ["", "c"], ["z"], "rounds", body=branch("d")),
+        node("If", "c", "y", "choice", then_branch=branch("a"), else_branch=branch("b")),
+        node("Loop", " c", "z", "rounds", body=branch("d")),
     ]
     refused(make_net(nodes), tmp_path, r"control flow .*'choice' \(If\), the node 'rounds' \(Loop\)")
 
@@ -143,19 +136,19 @@ def test_a_file_that_no_message_can_have_is_not_read(tmp_path):
 def function(name, *called):
     """Return a function of a file, of which each of its nodes calls another function, or is a Relu without any."""
     values = ["a", *(f"v{number}" for number in range(len(called))), "b"]
-    steps = [helper.make_node(each, [values[i]], [values[i + 1]], domain="own") for i, each in enumerate(called)]
-    steps.append(helper.make_node("Relu", [values[-2]], ["b"]))
+    steps = [node(each, values[i], values[i + 1], domain="own") for i, each in enumerate(called)]
+    steps.append(node("Relu", values[-2], "b"))
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     return helper.make_function("own", name, ["a"], ["b"], steps, opsets)
 
 
 def net_of_functions(called, functions):
-    return make_net([helper.make_node(called, ["x"], ["y"], domain="own")], functions=functions, domains={"own": 1})
+    return make_net([node(called, domain="own")], functions=functions, domains=["own"])
 
 
 def test_functions_of_the_file_are_written_out(tmp_path):
     net = read_onnx(saved(net_of_functions("f", [function("f", "g", "g"), function("g")]), tmp_path))
-    assert [node.op_type for node in net.graph.node] == ["Relu"] * 3
+    assert [each.op_type for each in net.graph.node] == ["Relu"] * 3
 
 
 @pytest.mark.parametrize(
@@ -256,9 +249,9 @@ def test_many_tensors_of_the_same_bytes(tmp_path):
 
 def test_external_numbers_of_a_node_are_in_the_net_then(tmp_path):
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
-    nodes = [helper.make_node("Constant", [], ["w"], value=external("")), helper.make_node("MatMul", ["x", "w"], ["y"])]
-    node = read_onnx(saved(make_net(nodes, []), tmp_path)).graph.node[0]
-    assert (numpy_helper.to_array(node.attribute[0].t) == WEIGHTS).all()
+    nodes = [node("Constant", "", "w", value=external("")), node("MatMul", "x w", "y")]
+    constant = read_onnx(saved(make_net(nodes, []), tmp_path)).graph.node[0]
+    assert (numpy_helper.to_array(constant.attribute[0].t) == WEIGHTS).all()
 
 
 def changed(**fields):
@@ -292,8 +285,8 @@ def changed(**fields):
 )
 def test_tensors_whose_numbers_are_not_those_of_their_shape(tmp_path, tensor, words):
     refused(make_net(tensors=[tensor]), tmp_path, f"the tensor 'w' .*{words}")
-    constant = helper.make_node("Constant", [], ["w"], "weights", value=tensor)
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    constant = node("Constant", "", "w", "weights", value=tensor)
+    product = node("MatMul", "x w", "y")
     refused(make_net([constant, product], []), tmp_path, rf"the tensor of the node 'weights' \(Constant\) .*{words}")
 
 
@@ -306,40 +299,37 @@ def test_sparse_tensors(tmp_path):
     net = make_net()
     net.graph.sparse_initializer.append(sparse)
     refused(net, tmp_path, "sparse tensor")
-    nodes = [helper.make_node("Constant", [], ["y"], "few", sparse_value=sparse)]
+    nodes = [node("Constant", "", "y", "few", sparse_value=sparse)]
     refused(make_net(nodes), tmp_path, "'few' .* sparse tensor")
 
 
 INFO = helper.make_tensor_value_info
-RELU = helper.make_node("Relu", ["x"], ["y"], "relu")
+RELU = node("Relu", "x", "y", "relu")
 
 
 @pytest.mark.parametrize(
     ("net", "words"),
     [
         (
-            make_net([helper.make_node("Relu", ["h"], ["y"], "b"), helper.make_node("Relu", ["x"], ["h"])]),
+            make_net([node("Relu", "h", "y", "b"), node("Relu", "x", "h")]),
             "sorted, however input 'h' of node: name: b OpType: Relu is not",
         ),
-        (make_net([helper.make_node("Relu", ["y"], ["y"], "b")]), "input 'y' of node: name: b OpType"),
-        (make_net([helper.make_node("Relu", ["none"], ["y"])]), "input 'none' of node"),
+        (make_net([node("Relu", "y", "y", "b")]), "input 'y' of node: name: b OpType"),
+        (make_net([node("Relu", "none", "y")]), "input 'none' of node"),
         (make_net([RELU, RELU]), "'y' has been used as output names multiple"),
-        (make_net([helper.make_node("Relu", ["x"], ["w"], "b")]), "'w' has been used as output"),
+        (make_net([node("Relu", "x", "w", "b")]), "'w' has been used as output"),
         (make_net(tensors=[numpy_helper.from_array(WEIGHTS, "w")] * 2), "'w' has been used as graph input"),
         (make_net(inputs=[INFO("x", 1, ["N"])] * 2), "'x' has been used as graph input"),
-        (make_net([helper.make_node("Relu", ["x"], ["z"])]), "output 'y' is not an output of any node"),
+        (make_net([node("Relu", "x", "z")]), "output 'y' is not an output of any node"),
         (make_net(inputs=[INFO("x", TensorProto.DOUBLE, ["N"])]), "'x' has numbers of DOUBLE"),
         (make_net(outputs=[INFO("y", TensorProto.FLOAT16, ["N"])]), "'y' has numbers of FLOAT16"),
         (make_net(inputs=[INFO("x", 1, ["N", 10**9, 10**9])]), "'x' has the shape .* no record has"),
         (make_net(inputs=[INFO("x", 1, ["N", -3])]), "'x' has the shape .* no record has"),
         (make_net(inputs=[helper.make_tensor_sequence_value_info("x", 1, None)]), "'x' is a sequence_type"),
-        (make_net([helper.make_node("Nope", ["x"], ["y"], "b")]), "No Op registered for Nope .*Name: b OpType: Nope"),
-        (make_net([helper.make_node("Relu", ["x", "w"], ["y"], "b")]), r"Node\(b\) .*input size 2"),
-        (
-            make_net([helper.make_node("Relu", ["x"], ["y"], "b", speed=3)]),
-            "attribute: speed for operator Relu .*Name: b",
-        ),
-        (make_net([helper.make_node("Upsample", ["x", "w"], ["y"], "b")]), "Upsample is deprecated .*Name: b"),
+        (make_net([node("Nope", "x", "y", "b")]), "No Op registered for Nope .*Name: b OpType: Nope"),
+        (make_net([node("Relu", "x w", "y", "b")]), r"Node\(b\) .*input size 2"),
+        (make_net([node("Relu", "x", "y", "b", speed=3)]), "attribute: speed for operator Relu .*Name: b"),
+        (make_net([node("Upsample", "x w", "y", "b")]), "Upsample is deprecated .*Name: b"),
     ],
 )
 def test_nets_that_are_not_as_onnx_says(tmp_path, net, words):
@@ -348,27 +338,23 @@ def test_nets_that_are_not_as_onnx_says(tmp_path, net, words):
 
 def test_long_nets_and_long_names_are_taken(tmp_path):
     values = ["x", *(f"v{i}" for i in range(2000)), "y"]
-    net = make_net([helper.make_node("Relu", [a], [b], "n" * 500) for a, b in zip(values, values[1:], strict=False)])
+    net = make_net([node("Relu", a, b, "n" * 500) for a, b in zip(values, values[1:], strict=False)])
     assert len(read_onnx(saved(net, tmp_path)).graph.node) == 2001
 
 
 def test_the_domain_ai_onnx_is_the_default_one(tmp_path):
-    net = make_net([helper.make_node("Relu", ["x"], ["y"], domain="ai.onnx")], opset=21)
+    net = make_net([node("Relu", "x", "y", domain="ai.onnx")], opset=21)
     net.opset_import[0].domain = "ai.onnx"
     assert read_onnx(saved(net, tmp_path)).graph.node[0].domain == ""
 
 
 def whole_net():
     """Return a net with a function, a tensor of each form, and attributes of several kinds."""
-    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(WEIGHTS))
-    nodes = [
-        constant,
-        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "dense", alpha=0.5, transB=0),
-        helper.make_node("f", ["h"], ["y"], domain="own"),
-    ]
+    constant = node("Constant", "", "w", value=numpy_helper.from_array(WEIGHTS))
+    nodes = [constant, node("Gemm", "x w b", "h", "dense", alpha=0.5, transB=0), node("f", "h", "y", domain="own")]
     tensors = [helper.make_tensor("b", TensorProto.FLOAT, [4], [1.0] * 4), external()]
     tensors[1].name = "apart"
-    return make_net(nodes, tensors, functions=[function("f")], domains={"own": 1})
+    return make_net(nodes, tensors, functions=[function("f")], domains=["own"])
 
 
 def read_damaged(folder, content):

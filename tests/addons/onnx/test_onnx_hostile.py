@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dsinga import nn
 from dsinga.addons.onnx.export_net import model_to_onnx
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -54,123 +55,84 @@ def test_damaged_nets_are_refused_or_are_others(tmp_path, make, data):
 
 
 def test_a_node_whose_attributes_do_not_fit_is_named(tmp_path):
-    nodes = [helper.make_node("Transpose", ["x"], ["y"], "turned", perm=[0, 7])]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy"]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "n.onnx")
-    with pytest.raises(UserError, match=r"n has what no layer computes: turned \(Transpose\) whose attributes"):
-        nn.load_onnx(tmp_path / "n.onnx")
-
-
-def constant(name, *numbers):
-    return numpy_helper.from_array(np.array(numbers), name)
+    with pytest.raises(UserError, match=r"net has what no layer computes: turned \(Transpose\) whose attributes"):
+        loaded(graph_of([node("Transpose", "x", "y", "turned", perm=[0, 7])]), tmp_path)
 
 
 def doubled(first, axis):
     """Return nodes that double a value 60 times."""
     names = [first, *(f"d{number}" for number in range(60))]
-    return [helper.make_node("Concat", [a, a], [b], axis=axis) for a, b in zip(names, names[1:], strict=False)]
+    return [node("Concat", f"{a} {a}", b, axis=axis) for a, b in zip(names, names[1:], strict=False)]
 
 
-def save(nodes, tensors, path):
-    """Write a net from x to y."""
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy"]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
-
-
-LAST = helper.make_node("Add", ["x", "d59"], ["y"])
+LAST = node("Add", "x d59", "y")
 HUGE, WIDTH = 10**15, 1 << 14
-FILLED = helper.make_node("ConstantOfShape", ["s"], ["f"], value=helper.make_tensor("", TensorProto.FLOAT, [1], [1]))
-SUMS = [helper.make_node("ReduceSum", ["f"], [f"r{number}"]) for number in range(99)]
-SUMS.append(helper.make_node("Sum", [f"r{number}" for number in range(99)], ["d59"]))
-ROW = numpy_helper.from_array(np.zeros((1, WIDTH), bool), "t")
-TEXT = helper.make_node("Constant", [], ["t"], value_strings=[b"a" * 60])
-SEEN = helper.make_node("Where", ["b", "x", "x"], ["y"])
-RANGE = [numpy_helper.from_array(np.array(number), name) for name, number in (("a", 0), ("b", HUGE), ("c", 1))]
+FILLED = node("ConstantOfShape", "s", "f", value=helper.make_tensor("", TensorProto.FLOAT, [1], [1]))
+SUMS = [node("ReduceSum", "f", f"r{number}") for number in range(99)]
+SUMS.append(node("Sum", " ".join(f"r{number}" for number in range(99)), "d59"))
+ROW = np.zeros((1, WIDTH), bool)
+TEXT = node("Constant", "", "t", value_strings=[b"a" * 60])
+SEEN = node("Where", "b x x", "y")
+RANGE = {"a": 0, "b": HUGE, "c": 1}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "tensors", "words"),
+    ("nodes", "arrays", "words"),
     [
-        ([helper.make_node("ConstantOfShape", ["s"], ["d59"]), LAST], [constant("s", HUGE, 2)], "ConstantOfShape that"),
-        ([helper.make_node("Range", ["a", "b", "c"], ["d59"]), LAST], RANGE, "Range that makes more"),
-        ([helper.make_node("Expand", ["x", "s"], ["y"])], [constant("s", 1, HUGE)], "Expand"),
-        ([helper.make_node("Tile", ["x", "s"], ["y"])], [constant("s", 1, HUGE)], "Tile"),
-        ([helper.make_node("Pad", ["x", "s"], ["y"])], [constant("s", 0, HUGE, 0, HUGE)], "Pad"),
-        ([helper.make_node("Gather", ["x", "s"], ["y"], axis=1)], [constant("s", HUGE)], "indices beyond its 3 parts"),
-        ([*doubled("s", 0), LAST], [numpy_helper.from_array(np.ones(10**5, np.float32), "s")], "grow without bounds"),
-        ([FILLED, *SUMS, LAST], [constant("s", 1 << 25)], "grow without bounds"),
-        ([FILLED, helper.make_node("MatMul", ["x", "f"], ["y"])], [constant("s", 3, 1 << 25)], "grow without bounds"),
-        (
-            [FILLED, helper.make_node("Where", ["t", "f", "x"], ["y"])],
-            [constant("s", WIDTH, 1), ROW],
-            "Where that makes",
-        ),
-        ([helper.make_node("Add", ["s", "t"], ["d59"]), LAST], [constant("s", *[[0]] * WIDTH), ROW], "Add that makes"),
-        (
-            [helper.make_node("Gather", ["s", "t"], ["d59"]), LAST],
-            [constant("s", *[[0] * 9999]), ROW],
-            "Gather that makes",
-        ),
-        (
-            [TEXT, helper.make_node("RegexFullMatch", ["t"], ["b"], pattern="(a*)*b"), SEEN],
-            [],
-            "RegexFullMatch of const",
-        ),
-        ([TEXT, helper.make_node("StringSplit", ["t"], ["b", "n"], delimiter="a"), SEEN], [], "StringSplit of const"),
-        ([helper.make_node("ImageDecoder", ["s"], ["b"]), SEEN], [constant("s", 1)], "ImageDecoder of"),
+        ([node("ConstantOfShape", "s", "d59"), LAST], {"s": [HUGE, 2]}, "ConstantOfShape that"),
+        ([node("Range", "a b c", "d59"), LAST], RANGE, "Range that makes more"),
+        ([node("Expand", "x s", "y")], {"s": [1, HUGE]}, "Expand"),
+        ([node("Tile", "x s", "y")], {"s": [1, HUGE]}, "Tile"),
+        ([node("Pad", "x s", "y")], {"s": [0, HUGE, 0, HUGE]}, "Pad"),
+        ([node("Gather", "x s", "y", axis=1)], {"s": [HUGE]}, "indices beyond its 3 parts"),
+        ([*doubled("s", 0), LAST], {"s": np.ones(10**5, np.float32)}, "grow without bounds"),
+        ([FILLED, *SUMS, LAST], {"s": [1 << 25]}, "grow without bounds"),
+        ([FILLED, node("MatMul", "x f", "y")], {"s": [3, 1 << 25]}, "grow without bounds"),
+        ([FILLED, node("Where", "t f x", "y")], {"s": [WIDTH, 1], "t": ROW}, "Where that makes"),
+        ([node("Add", "s t", "d59"), LAST], {"s": [[0]] * WIDTH, "t": ROW}, "Add that makes"),
+        ([node("Gather", "s t", "d59"), LAST], {"s": [[0] * 9999], "t": ROW}, "Gather that makes"),
+        ([TEXT, node("RegexFullMatch", "t", "b", pattern="(a*)*b"), SEEN], {}, "RegexFullMatch of const"),
+        ([TEXT, node("StringSplit", "t", "b n", delimiter="a"), SEEN], {}, "StringSplit of const"),
+        ([node("ImageDecoder", "s", "b"), SEEN], {"s": [1]}, "ImageDecoder of"),
     ],
 )
-def test_small_files_that_ask_for_much_memory(tmp_path, nodes, tensors, words):
-    if tensors == "abc":
-        tensors = [
-            numpy_helper.from_array(np.array(number), name) for name, number in zip("abc", (0, HUGE, 1), strict=True)
-        ]
-    save(nodes, tensors, tmp_path / "n.onnx")
+def test_small_files_that_ask_for_much_memory(tmp_path, nodes, arrays, words):
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=words):
-        nn.load_onnx(tmp_path / "n.onnx")
+        loaded(graph_of(nodes, arrays=arrays), tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + (300 << 10)
 
 
 def test_long_files_become_models_in_linear_time_or_are_refused(tmp_path):
     letters = "n" * 10**5
-    weight, names = numpy_helper.from_array(np.ones((3, 3), np.float32), f"{letters}w"), ["x", *map(str, range(19_999))]
-    steps = [helper.make_node("Relu", [a], [b]) for a, b in zip(names, [*names[1:], "y"], strict=True)]
-    named = [
-        helper.make_node("MatMul", ["x", f"{letters}w"], ["h"], letters),
-        helper.make_node("Relu", ["h"], ["y"], letters),
-    ]
+    weight, names = {f"{letters}w": np.ones((3, 3), np.float32)}, ["x", *map(str, range(19_999))]
+    steps = [node("Relu", a, b) for a, b in zip(names, [*names[1:], "y"], strict=True)]
+    named = [node("MatMul", f"x {letters}w", "h", letters), node("Relu", "h", "y", letters)]
     for nodes, words in (
-        ([helper.make_node("Sum", ["x"] * 4000, ["y"])], ""),
+        ([node("Sum", " ".join("x" * 4000))], ""),
         (named, ""),
         (steps, "20,000 nodes, but a net may have 4,000 layers"),
-        ([helper.make_node("Max", ["x"] * 9000, ["y"])], "Max of 9,000 tensors"),
-        ([helper.make_node(letters, ["x"], ["y"], letters)], "No Op registered for"),
+        ([node("Max", " ".join("x" * 9000))], "Max of 9,000 tensors"),
+        ([node(letters, "x", "y", letters)], "No Op registered for"),
     ):
-        save(nodes, [weight], tmp_path / "n.onnx")
+        net = graph_of(nodes, arrays=weight)
         if not words:
-            model = nn.load_onnx(tmp_path / "n.onnx")
+            model = loaded(net, tmp_path)
             assert np.abs(model.predict(np.ones((2, 3), np.float32)) - (4000 if model.params == {} else 3)).max() == 0
             continue
         with pytest.raises(UserError, match=words) as caught:
-            nn.load_onnx(tmp_path / "n.onnx")
+            loaded(net, tmp_path)
         assert len(str(caught.value)) < 1000
 
 
 def test_functions_that_write_out_many_bytes(tmp_path):
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
-    body = [helper.make_node("Relu", ["a"], ["n" * 10**5]), helper.make_node("Relu", ["n" * 10**5], ["b"])]
+    body = [node("Relu", "a", "n" * 10**5), node("Relu", "n" * 10**5, "b")]
     function = helper.make_function("own", "f", ["a"], ["b"], body, opsets)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy"]
     names = ["x", *map(str, range(999)), "y"]
-    nodes = [helper.make_node("f", [a], [b], domain="own") for a, b in zip(names, names[1:], strict=False)]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=[function])
-    onnx.save(model, tmp_path / "n.onnx")
+    nodes = [node("f", a, b, domain="own") for a, b in zip(names, names[1:], strict=False)]
     with pytest.raises(UserError, match="nodes of more than 67,108,864 bytes"):
-        nn.load_onnx(tmp_path / "n.onnx")
+        loaded(graph_of(nodes, domains=["own"], functions=[function]), tmp_path)
 
 
 def message(number, content):

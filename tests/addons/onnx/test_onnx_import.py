@@ -8,19 +8,9 @@ import pytest
 from dsinga import nn
 from dsinga.addons.onnx.naming import layer_name
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
-
-
-def graph_of(nodes, inputs, outputs, arrays):
-    """Return a model in ONNX of nodes, with shapes of inputs and outputs by name and initializers."""
-    infos = [
-        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in given.items()]
-        for given in (inputs, outputs)
-    ]
-    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    graph = onnx.helper.make_graph(nodes, "net", *infos, tensors)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
 
 
 def test_dense_layers_have_the_names_and_params_of_the_file(tmp_path):
@@ -30,12 +20,11 @@ def test_dense_layers_have_the_names_and_params_of_the_file(tmp_path):
         for name, shape in {"fc1.weight": (5, 3), "fc1.bias": (5,), "fc2.weight": (2, 5)}.items()
     }
     nodes = [
-        onnx.helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], transB=1),
-        onnx.helper.make_node("Relu", ["h"], ["r"]),
-        onnx.helper.make_node("Gemm", ["r", "fc2.weight"], ["y"], transB=1),
+        node("Gemm", "x fc1.weight fc1.bias", "h", transB=1),
+        node("Relu", "h", "r"),
+        node("Gemm", "r fc2.weight", "y", transB=1),
     ]
-    onnx.save(graph_of(nodes, {"x": ["N", 3]}, {"y": ["N", 2]}, arrays), tmp_path / "net.onnx")
-    model = nn.load_onnx(tmp_path / "net.onnx")
+    model = loaded(graph_of(nodes, arrays=arrays), tmp_path)
     assert {name: value.tolist() for name, value in model.params.items()} == {
         name.replace(".", "_"): array.tolist() for name, array in arrays.items()
     }
@@ -48,40 +37,38 @@ def test_a_weight_and_its_transpose_are_one_param(tmp_path):
     random = np.random.default_rng(0)
     arrays = {"code.weight": random.normal(size=(5, 3)).astype(np.float32), "bias": np.ones(5, np.float32)}
     nodes = [
-        onnx.helper.make_node("MatMul", ["x", "code.weight"], ["h"]),
-        onnx.helper.make_node("Transpose", ["code.weight"], ["turned"], perm=[1, 0]),
-        onnx.helper.make_node("MatMul", ["h", "turned"], ["product"]),
-        onnx.helper.make_node("Add", ["product", "bias"], ["y"]),
+        node("MatMul", "x code.weight", "h"),
+        node("Transpose", "code.weight", "turned", perm=[1, 0]),
+        node("MatMul", "h turned", "product"),
+        node("Add", "product bias", "y"),
     ]
-    onnx.save(graph_of(nodes, {"x": ["N", 5]}, {"y": ["N", 5]}, arrays), tmp_path / "net.onnx")
-    model, x = nn.load_onnx(tmp_path / "net.onnx"), random.normal(size=(7, 5)).astype(np.float32)
+    model = loaded(graph_of(nodes, {"x": ["N", 5]}, arrays=arrays), tmp_path)
+    x = random.normal(size=(7, 5)).astype(np.float32)
     assert sorted(value.shape for value in model.params.values()) == [(3, 5), (5,)]
     expected = x @ arrays["code.weight"] @ arrays["code.weight"].T + 1
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_node_called_by_a_slash_and_an_input_without_a_shape(tmp_path):
-    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"], name="/")]
-    onnx.save(graph_of(nodes, {"x": None}, {"y": None}, {}), tmp_path / "net.onnx")
+    nodes = [node("Relu", "x", "y", name="/")]
     with pytest.raises(UserError, match="the file does not say the shape of the input x"):
-        nn.load_onnx(tmp_path / "net.onnx")
+        loaded(graph_of(nodes, {"x": None}), tmp_path)
     assert nn.load_onnx(tmp_path / "net.onnx", 2).predict(np.float32([[1, -1]])).tolist() == [[1, 0]]
 
 
 def test_layers_have_the_names_of_tensorflow_s_modules(tmp_path):
     names = ["net/top/MatMul/ReadVariableOp:0", "net/top/BiasAdd/ReadVariableOp:0"]
     nodes = [
-        onnx.helper.make_node("MatMul", ["x", names[0]], ["h"], name="net/top/MatMul"),
-        onnx.helper.make_node("Add", ["h", names[1]], ["z"], name="net/top/BiasAdd"),
-        onnx.helper.make_node("Relu", ["z"], ["y"], name="net/top/Relu"),
+        node("MatMul", f"x {names[0]}", "h", "net/top/MatMul"),
+        node("Add", f"h {names[1]}", "z", "net/top/BiasAdd"),
+        node("Relu", "z", "y", name="net/top/Relu"),
     ]
     arrays = {names[0]: np.ones((3, 2), np.float32), names[1]: np.ones(2, np.float32)}
-    onnx.save(graph_of(nodes, {"x": ["N", 3]}, {"y": ["N", 2]}, arrays), tmp_path / "net.onnx")
-    assert nn.load_onnx(tmp_path / "net.onnx").params.keys() == {"net.top_weight", "net.top_bias"}
+    assert loaded(graph_of(nodes, arrays=arrays), tmp_path).params.keys() == {"net.top_weight", "net.top_bias"}
 
 
 @pytest.mark.parametrize(
-    ("node", "params", "name"),
+    ("module", "params", "name"),
     [
         ("/layer1/layer1.0/conv1/Conv", ["layer1.0.conv1.weight"], "layer1.0.conv1"),
         ("/layer1/layer1.0/conv1/Conv", ["onnx::Conv_193"], "layer1.0.conv1"),
@@ -91,5 +78,5 @@ def test_layers_have_the_names_of_tensorflow_s_modules(tmp_path):
         ("block1", ["dense/kernel"], "dense"),
     ],
 )
-def test_layers_are_called_as_their_modules(node, params, name):
-    assert layer_name(onnx.helper.make_node("Conv", ["x", *params], ["y"], node), params) == name
+def test_layers_are_called_as_their_modules(module, params, name):
+    assert layer_name(node("Conv", " ".join(["x", *params]), "y", module), params) == name

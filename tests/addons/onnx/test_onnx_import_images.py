@@ -10,6 +10,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -26,24 +27,13 @@ def numbers(name, *shape):
 def net(op_type, rows, inputs=(), version=21, **attributes):
     """Return a net of one operator of records with these rows; ``inputs`` are names with arrays, None for left out."""
     names = [name if array is not None else "" for name, array in inputs]
-    return net_of([onnx.helper.make_node(op_type, ["x", *names], ["y"], **attributes)], rows, inputs, version)
+    return net_of([node(op_type, " ".join(["x", *names]), **attributes)], rows, inputs, version)
 
 
 def net_of(nodes, rows, inputs=(), version=21):
     """Return a net from x, records with these rows, to y."""
-    infos = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", ["N", *rows]), ("y", None))
-    ]
-    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in inputs if array is not None]
-    graph = onnx.helper.make_graph(nodes, "net", infos[:1], infos[1:], tensors)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
-
-
-def imported(tmp_path, model):
-    """Return the model of a net, through a file."""
-    onnx.save(model, tmp_path / "net.onnx")
-    return nn.load_onnx(tmp_path / "net.onnx")
+    arrays = {name: array for name, array in inputs if array is not None}
+    return graph_of(nodes, {"x": ["N", *rows]}, arrays=arrays, opset=version)
 
 
 def weights(*shape):
@@ -126,11 +116,11 @@ def test_operators_compute_what_onnxruntime_does(case, tmp_path):
     model = net(op_type, rows, inputs, version, **attributes)
     x = numbers("x", 3, *rows)
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(imported(tmp_path, model).predict(x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(loaded(model, tmp_path).predict(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_params_have_the_names_of_the_file_and_train(tmp_path):
-    model = imported(tmp_path, net("BatchNormalization", IMAGES, (*SCALE, *STATISTICS), momentum=0.8))
+    model = loaded(net("BatchNormalization", IMAGES, (*SCALE, *STATISTICS), momentum=0.8), tmp_path)
     assert sorted(model.params) == ["n_bias", "n_mean", "n_scale", "n_variance"]
     np.testing.assert_array_equal(model.params["n_mean"], numbers("mean", 2))
     x = numbers("x", 8, *IMAGES)
@@ -143,7 +133,7 @@ def test_params_have_the_names_of_the_file_and_train(tmp_path):
 
 def test_ones_and_zeros_that_an_exporter_made_up_do_not_train(tmp_path):
     inputs = ("onnx::Instance_1", np.ones(2, np.float32)), ("onnx::Instance_2", np.zeros(2, np.float32))
-    model = imported(tmp_path, net("InstanceNormalization", IMAGES, inputs))
+    model = loaded(net("InstanceNormalization", IMAGES, inputs), tmp_path)
     assert not [layer for layer in model.layers if layer.trainable_weights]
 
 
@@ -158,34 +148,34 @@ def test_a_group_normalisation_that_pytorch_spells_out_is_one_layer(tmp_path):
     ]
     rows += ["Mul y0 gn.weight", "Add Mul gn.bias"]
     outputs = "Reshape", "InstanceNormalization", "Shape", "y0", "Mul", "y"
-    nodes = [onnx.helper.make_node(row.split()[0], row.split()[1:], [y]) for row, y in zip(rows, outputs, strict=True)]
+    nodes = [node(*row.split(" ", 1), y) for row, y in zip(rows, outputs, strict=True)]
     graph, x = net_of(nodes, (4, 3, 5), inputs.items()), numbers("x", 3, 4, 3, 5)
     (expected,) = onnxruntime.InferenceSession(graph.SerializeToString()).run(None, {"x": x})
-    model = imported(tmp_path, graph)
+    model = loaded(graph, tmp_path)
     assert sorted(model.params) == ["gn_bias", "gn_scale"]
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_layers_without_params_leave_names_to_those_with_params(tmp_path):
-    pad = onnx.helper.make_node("Pad", ["x", "pads"], ["h"], "/conv/Pad", mode="reflect")
-    convolution = onnx.helper.make_node("Conv", ["h", "conv.weight"], ["y"], "/conv/Conv")
+    pad = node("Pad", "x pads", "h", "/conv/Pad", mode="reflect")
+    convolution = node("Conv", "h conv.weight", "y", "/conv/Conv")
     inputs = {"pads": [0, 0, 1, 1, 0, 0, 1, 1], "conv.weight": numbers("w", 3, 2, 3, 3)}
-    model = imported(tmp_path, net_of([pad, convolution], IMAGES, inputs.items()))
+    model = loaded(net_of([pad, convolution], IMAGES, inputs.items()), tmp_path)
     assert [layer.name for layer in model.layers] == ["conv.pad", "conv"]
 
 
 def test_dropout_of_a_net_exported_in_training_mode_drops(tmp_path):
     inputs = ("ratio", np.float32(0.25)), ("mode", np.bool_(True))
-    layers = imported(tmp_path, net("Dropout", IMAGES, inputs)).layers
+    layers = loaded(net("Dropout", IMAGES, inputs), tmp_path).layers
     assert [layer.settings for layer in layers][-1]["rate"] == 0.25
 
 
 def test_a_frozen_batch_normalisation_keeps_its_statistics(tmp_path):
-    normalised = onnx.helper.make_node("BatchNormalization", ["x", *(n for n, _ in (*SCALE, *STATISTICS))], ["z"])
-    nodes = [normalised, onnx.helper.make_node("Flatten", ["z"], ["f"])]
-    nodes.append(onnx.helper.make_node("LayerNormalization", ["f", "ln.weight"], ["y"]))
+    normalised = node("BatchNormalization", " ".join(["x", *(n for n, _ in (*SCALE, *STATISTICS))]), "z")
+    nodes = [normalised, node("Flatten", "z", "f")]
+    nodes.append(node("LayerNormalization", "f ln.weight", "y"))
     arrays = (*SCALE, *STATISTICS, ("ln.weight", numbers("ln", 72)))
-    model = imported(tmp_path, net_of(nodes, IMAGES, arrays))
+    model = loaded(net_of(nodes, IMAGES, arrays), tmp_path)
     model.get_layer("n").trainable = False
     before = dict(model.params)
     assert before["ln_scale"].shape == IMAGES  # of features that are flattened where they are used
@@ -197,7 +187,7 @@ def test_a_frozen_batch_normalisation_keeps_its_statistics(tmp_path):
 
 def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        imported(tmp_path, net("Conv", IMAGES, (("onnx::Conv_12", numbers("weight", 3, 2, 1, 1)),)))
+        loaded(net("Conv", IMAGES, (("onnx::Conv_12", numbers("weight", 3, 2, 1, 1)),)), tmp_path)
     assert [record.getMessage() for record in caplog.records] == [
         "net: the exporter has folded a batch normalisation into 1 layer, so that its statistics no longer move"
     ]
@@ -222,4 +212,4 @@ def test_the_log_says_that_batch_normalisations_are_folded(tmp_path, caplog):
 def test_what_no_layer_computes_is_refused_by_name(op_type, inputs, attributes, text, tmp_path):
     model = net(op_type, IMAGES, inputs, **attributes)
     with pytest.raises(UserError, match=text):
-        imported(tmp_path, model)
+        loaded(model, tmp_path)

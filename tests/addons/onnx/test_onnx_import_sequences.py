@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga import nn
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
@@ -17,40 +17,31 @@ SIZE, INPUTS = 3, 4
 def weights(name, gates, directions=1):
     """Return the params of a recurrent operator, by their names."""
     shapes = {"W": (gates * SIZE, INPUTS), "R": (gates * SIZE, SIZE), "B": (2 * gates * SIZE,)}
-    return {f"{name}_{part}": RANDOM.normal(size=(directions, *shape)) for part, shape in shapes.items()}
+    return {
+        f"{name}_{part}": RANDOM.normal(size=(directions, *shape)).astype(np.float32) for part, shape in shapes.items()
+    }
 
 
-def imported(path, nodes, shapes, arrays):
-    """Return the file and the model of nodes (operator, name, inputs, outputs, attributes), of inputs' shapes."""
-    made = [
-        onnx.helper.make_node(op_type, inputs.split(" "), outputs.split(" "), name, **attributes)
-        for op_type, name, inputs, outputs, attributes in nodes
-    ]
-    infos = [onnx.helper.make_tensor_value_info(name, 1, ["N", *shape]) for name, shape in shapes.items()]
-    tensors = [
-        onnx.numpy_helper.from_array(x.astype(np.float32) if x.dtype.kind == "f" else x, name)
-        for name, x in arrays.items()
-    ]
-    graph = onnx.helper.make_graph(made, "net", infos, [onnx.helper.make_tensor_value_info("y", 1, None)], tensors)
-    file = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
-    onnx.save(file, path)
-    return file, nn.load_onnx(path)
+def imported(folder, nodes, shapes, arrays):
+    """Return the file and the model of nodes of inputs with these shapes."""
+    file = graph_of(nodes, {name: ["N", *shape] for name, shape in shapes.items()}, arrays=arrays)
+    return file, loaded(file, folder)
 
 
 TURNED = {"perm": [1, 0, 2]}
-STATES = [("Squeeze", "", "all direction", "steps", {}), ("Transpose", "", "steps", "y", TURNED)]
+STATES = [node("Squeeze", "all direction", "steps", ""), node("Transpose", "steps", "y", "", **TURNED)]
 
 
 def test_a_decoder_begins_with_the_state_of_an_encoder(tmp_path):
     nodes = [
-        ("Transpose", "", "a", "a_steps", TURNED),
-        ("Transpose", "", "b", "b_steps", TURNED),
-        ("LSTM", "/enc/LSTM", "a_steps enc_W enc_R enc_B", " h c", {"hidden_size": SIZE}),
-        ("LSTM", "/dec/LSTM", "b_steps dec_W dec_R dec_B  h c", "all", {"hidden_size": SIZE}),
+        node("Transpose", "a", "a_steps", "", **TURNED),
+        node("Transpose", "b", "b_steps", "", **TURNED),
+        node("LSTM", "a_steps enc_W enc_R enc_B", " h c", "/enc/LSTM", **{"hidden_size": SIZE}),
+        node("LSTM", "b_steps dec_W dec_R dec_B  h c", "all", "/dec/LSTM", **{"hidden_size": SIZE}),
         *STATES,
     ]
     arrays = {**weights("enc", 4), **weights("dec", 4), "direction": np.array([1])}
-    file, model = imported(tmp_path / "net.onnx", nodes, {"a": (5, INPUTS), "b": (2, INPUTS)}, arrays)
+    file, model = imported(tmp_path, nodes, {"a": (5, INPUTS), "b": (2, INPUTS)}, arrays)
     a, b = (RANDOM.normal(size=(6, steps, INPUTS)).astype(np.float32) for steps in (5, 2))
     (expected,) = reference.ReferenceEvaluator(file).run(None, {"a": a, "b": b})
     np.testing.assert_allclose(model.predict([a, b]), expected, rtol=1e-5, atol=1e-6)
@@ -61,17 +52,17 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(tmp_path):
 
 def test_a_second_recurrent_layer_of_a_module_is_stacked(tmp_path):
     nodes = [
-        ("Transpose", "", "x", "t0", TURNED),
-        ("GRU", "/rnn/GRU", "t0 one_W one_R one_B", "all0", {"hidden_size": SIZE, "linear_before_reset": 1}),
-        ("Squeeze", "", "all0 direction", "t1", {}),
-        ("GRU", "/rnn/GRU_1", "t1 two_W two_R two_B", "all", {"hidden_size": SIZE, "linear_before_reset": 1}),
+        node("Transpose", "x", "t0", "", **TURNED),
+        node("GRU", "t0 one_W one_R one_B", "all0", "/rnn/GRU", **{"hidden_size": SIZE, "linear_before_reset": 1}),
+        node("Squeeze", "all0 direction", "t1", ""),
+        node("GRU", "t1 two_W two_R two_B", "all", "/rnn/GRU_1", **{"hidden_size": SIZE, "linear_before_reset": 1}),
         *STATES,
     ]
     second = weights("two", 3)
     second["two_W"] = second["two_W"][..., :SIZE]
     second["two_B"][:, 3 * SIZE :] = 0
     arrays = {**weights("one", 3), **second, "direction": np.array([1])}
-    file, model = imported(tmp_path / "net.onnx", nodes, {"x": (5, INPUTS)}, arrays)
+    file, model = imported(tmp_path, nodes, {"x": (5, INPUTS)}, arrays)
     x = RANDOM.normal(size=(6, 5, INPUTS)).astype(np.float32)
     np.testing.assert_allclose(
         model.predict(x), reference.ReferenceEvaluator(file).run(None, {"x": x})[0], rtol=1e-5, atol=1e-6
@@ -91,9 +82,9 @@ def test_a_second_recurrent_layer_of_a_module_is_stacked(tmp_path):
 def test_what_recurrent_layers_lack_is_refused(op_type, attributes, reason, tmp_path):
     arrays = {**weights("rnn", {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]), "direction": np.array([1])}
     nodes = [
-        ("Transpose", "", "x", "t", TURNED),
-        (op_type, "", "t rnn_W rnn_R rnn_B", "all", {"hidden_size": SIZE, **attributes}),
+        node("Transpose", "x", "t", "", **TURNED),
+        node(op_type, "t rnn_W rnn_R rnn_B", "all", "", **{"hidden_size": SIZE, **attributes}),
         *STATES,
     ]
     with pytest.raises(UserError, match=reason):
-        imported(tmp_path / "net.onnx", nodes, {"x": (5, INPUTS)}, arrays)
+        imported(tmp_path, nodes, {"x": (5, INPUTS)}, arrays)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga import nn
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
@@ -16,7 +16,7 @@ MATRIX = RANDOM.normal(size=(5, 2)).astype(np.float32)
 ROW, ONES = MATRIX[:, 0].copy(), np.ones((3, 5), np.float32)
 
 
-def imported(path, nodes, inputs, arrays, version=21):
+def imported(folder, nodes, inputs, arrays, version=21):
     """Return the model of nodes, of inputs (arrays by name) and initializers, and the outputs that onnx computes.
 
     A node is its operator, its inputs and attributes; its output is "n" and its number, that of the last one "y".
@@ -24,19 +24,9 @@ def imported(path, nodes, inputs, arrays, version=21):
     made = []
     for number, (op_type, names, attributes) in enumerate(nodes):
         output = "y" if number == len(nodes) - 1 else f"n{number}"
-        made.append(onnx.helper.make_node(op_type, names.split(), [output], **attributes))
-    infos = [
-        onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ["N", *array.shape[1:]]
-        )
-        for name, array in inputs.items()
-    ]
-    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
-    graph = onnx.helper.make_graph(made, "net", infos, [output], tensors)
-    file = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
-    onnx.save(file, path)
-    return nn.load_onnx(path), reference.ReferenceEvaluator(file).run(None, inputs)[0]
+        made.append(node(op_type, names, output, **attributes))
+    net = graph_of(made, inputs, arrays=arrays, opset=version)
+    return loaded(net, folder), reference.ReferenceEvaluator(net).run(None, inputs)[0]
 
 
 CASES = {
@@ -87,7 +77,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_operators_compute_what_onnx_computes(case, tmp_path):
-    model, expected = imported(tmp_path / "net.onnx", CASES[case], {"x": X}, ARRAYS)
+    model, expected = imported(tmp_path, CASES[case], {"x": X}, ARRAYS)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -100,7 +90,7 @@ def test_named_arrays_are_params_and_numbers_are_not(tmp_path):
     ]
     table = RANDOM.normal(size=(3, 5)).astype(np.float32)
     arrays = {**ARRAYS, "scale": ROW, "onnx::Add_3": ROW + 1, "table": table}
-    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, arrays)
+    model, expected = imported(tmp_path, nodes, {"x": X}, arrays)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
     trained = {variable.name for variable in model.trainable_variables}
     assert trained == {"scale_vector", "table_vector"}
@@ -111,7 +101,7 @@ def test_a_table_of_codes_is_an_embedding(tmp_path):
     codes = np.array([[0, 3, 1], [2, 2, 0]])
     table = RANDOM.normal(size=(4, 6)).astype(np.float32)
     nodes = [("Gather", "words.weight codes", {})]
-    model, expected = imported(tmp_path / "net.onnx", nodes, {"codes": codes}, {"words.weight": table})
+    model, expected = imported(tmp_path, nodes, {"codes": codes}, {"words.weight": table})
     np.testing.assert_array_equal(model.predict(codes), expected)
     assert list(model.params) == ["words_weight"]
 
@@ -120,7 +110,7 @@ def test_positions_taken_from_a_param_are_part_of_it(tmp_path):
     table = RANDOM.normal(size=(7, 5)).astype(np.float32)
     nodes = [("Gather", "positions.weight codes", {}), ("Add", "x n0", {})]
     arrays = {"positions.weight": table, "codes": np.arange(3)[None]}
-    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, arrays)
+    model, expected = imported(tmp_path, nodes, {"x": X}, arrays)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-6)
     assert {variable.name: variable.shape for variable in model.trainable_variables} == {
         "positions.weight_vector": (7, 5)
@@ -149,7 +139,7 @@ SPELLED_OUT = {
 def test_layers_that_a_file_spells_out_are_one(kind, tmp_path):
     weights = {"fc.weight": MATRIX, "fc.bias": np.array([1, 2], np.float32), "ends": np.array([-1])}
     arrays = {**ARRAYS, **HALF, **NORMS, **weights, "heads": np.array([0, 0, 1, 5])}
-    model, expected = imported(tmp_path / "net.onnx", SPELLED_OUT[kind], {"x": X}, arrays)
+    model, expected = imported(tmp_path, SPELLED_OUT[kind], {"x": X}, arrays)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
     kinds = [type(node.layer).__name__ for node in model.predicting_net().nodes]
     assert kind in kinds or kind == "InnerProduct" and "TimeDistributed" in kinds
@@ -158,7 +148,7 @@ def test_layers_that_a_file_spells_out_are_one(kind, tmp_path):
 
 def test_results_that_other_nodes_take_stay(tmp_path):
     nodes = [("Sigmoid", "x", {}), ("Mul", "x n0", {}), ("Add", "n1 n0", {})]
-    model, expected = imported(tmp_path / "net.onnx", nodes, {"x": X}, ARRAYS)
+    model, expected = imported(tmp_path, nodes, {"x": X}, ARRAYS)
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -175,4 +165,4 @@ def test_results_that_other_nodes_take_stay(tmp_path):
 )
 def test_what_mixes_records_is_refused(nodes, reason, tmp_path):
     with pytest.raises(UserError, match=reason):
-        imported(tmp_path / "net.onnx", nodes, {"x": X}, ARRAYS)
+        imported(tmp_path, nodes, {"x": X}, ARRAYS)

@@ -1,10 +1,10 @@
 """A net of 3 GB goes out to ONNX and in again within 1.5 times its bytes of memory."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.programs import python
 
 pytest.importorskip("onnx")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -37,9 +37,7 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (la
 def test_its_memory(tmp_path):
     path = tmp_path / "net.onnx"
     for what in ("out", "in"):
-        command = [sys.executable, "-c", PROGRAM, what, str(SIZE), str(LAYERS), str(path)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert ended.returncode == 0, ended.stderr[-2000:]
+        ended = python("-c", PROGRAM, what, SIZE, LAYERS, path, timeout=300)
         assert float(ended.stdout) < 1.5, what
     assert os.path.getsize(data := tmp_path / "net.onnx.data") >= 3 * 10**9
     assert os.path.getsize(path) < 10**5

@@ -10,14 +10,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from tests.addons.onnx.test_onnx_import import graph_of
-
-onnx = pytest.importorskip("onnx")
-
-
-def node(operator: str, inputs: str, output: str, name: str = "", **attributes: Any) -> Any:
-    """Return a node of tensors that are given as names in a row."""
-    return onnx.helper.make_node(operator, inputs.split(), [output], name, **attributes)
+from tests.support.onnx_nets import graph_of, loaded, node
 
 
 def integers(*numbers: int) -> np.ndarray:
@@ -83,7 +76,7 @@ NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
     "an axis below 0": ([node("Transpose", "x", "y", "t", perm=[0, -1])], ["N", 3], {}, UNFIT + "t.* perm"),
     "one new axis twice": ([node("Unsqueeze", "x a", "y", "u")], ["N", 3], {"a": integers(1, 1)}, UNFIT + "u.* once"),
     "parts of less than nothing": (
-        [onnx.helper.make_node("Split", ["x", "s"], ["y", "z"], "s", axis=1)], ["N", 3], {"s": integers(-1, 4)},
+        [node("Split", "x s", "y z", "s", axis=1)], ["N", 3], {"s": integers(-1, 4)},
         r"s \(Split\) into 2 parts that are not the 3",
     ),
     "parts without end": (
@@ -101,17 +94,14 @@ NETS: dict[str, tuple[list[Any], list[Any], dict[str, np.ndarray], str]] = {
 @pytest.mark.parametrize("name", NETS)
 def test_what_is_no_model_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     nodes, shape, arrays, words = NETS[name]
-    path = tmp_path / "net.onnx"
-    onnx.save(graph_of(nodes, {"x": shape}, {"y": None}, arrays), path)
     with pytest.raises(UserError, match=words) as caught:
-        nn.load_onnx(path)
+        loaded(graph_of(nodes, {"x": shape}, arrays=arrays), tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_shapes_that_the_net_does_not_take_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "net.onnx"
-    onnx.save(graph_of([node("Relu", "x", "y")], {"x": ["N", "length", 4]}, {"y": None}, {}), path)
-    assert nn.load_onnx(path, (5, 4)).predict(np.ones((2, 5, 4), np.float32)).shape == (2, 5, 4)
+    net, path = graph_of([node("Relu")], {"x": ["N", "length", 4]}), tmp_path / "net.onnx"
+    assert loaded(net, tmp_path, (5, 4)).predict(np.ones((2, 5, 4), np.float32)).shape == (2, 5, 4)
     for shapes, words in {
         ((5, 3),): r"takes records \(None, 4\), not \(5, 3\)",
         ((5, 4), (2,)): "takes 1 inputs, but 2 shapes",

@@ -12,6 +12,7 @@ from dsinga import nn
 from dsinga.addons.onnx.serving import greatest_difference, write_mlflow, write_triton
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, node
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
@@ -23,9 +24,9 @@ ROWS = np.random.default_rng(0).normal(size=(17, 3)).astype(np.float32)
 def make_net():
     """Return a net of ONNX without its params: y = x @ w + b, and the sums of codes of any number of steps."""
     nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["y"], "dense"),
-        helper.make_node("ReduceSum", ["codes"], ["all"], keepdims=0),
-        helper.make_node("Mul", ["one", "all"], ["sums"]),
+        node("Gemm", "x w b", "y", "dense"),
+        node("ReduceSum", "codes", "all", keepdims=0),
+        node("Mul", "one all", "sums"),
     ]
     values = {"x": ("FLOAT", ["N", 3]), "codes": ("INT64", ["N", "T"]), "one": ("INT64", ["N"])}
     results = {"y": ("FLOAT", ["N", 4]), "sums": ("INT64", ["N"])}
@@ -132,11 +133,7 @@ def test_mlflow_reads_and_runs_its_model(tmp_path):
 
 def dense_net():
     """Return the net of ONNX of a dense layer."""
-    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "dense")]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])]
-    graph = helper.make_graph(nodes, "net", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return graph_of([node("Gemm", "x w b", "y", "dense")], outputs={"y": ["N", 4]})
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from dsinga.addons.onnx.export_tables import add_inputs, calendar, writer_of
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Regressor, Transformer, load
+from tests.support.onnx_nets import session_of
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 ROWS = 240
 NUMBER, TEXT, TRUTH, DATE = "tensor(double)", "tensor(string)", "tensor(bool)", "tensor(int64)"
@@ -72,13 +72,6 @@ FRAMES: dict[str, tuple[Any, dict[str, str]]] = {  # a form of the made frame, a
 }
 
 
-def runtime(path: Path) -> Any:
-    """Return a session of ONNX Runtime."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
 def fed(session: Any, frame: Any) -> dict[str, np.ndarray]:
     """Return what a server is given of a frame of pandas, by the types of the inputs."""
     feeds = {}
@@ -110,7 +103,7 @@ def test_a_frame_is_predicted_in_onnxruntime(form, tmp_path):
         frame, to_dask(pd.Series(target)) if form == "Dask" else target
     )
     assert classifier.export(tmp_path / "net.onnx", check=frame) < 1e-5
-    session, later = runtime(tmp_path / "net.onnx"), make(made(1, new=True))
+    session, later = session_of(tmp_path / "net.onnx"), make(made(1, new=True))
     inputs = {each.name: each.type for each in session.get_inputs()}
     assert inputs.items() >= types.items()
     label, probabilities = session.run(["label", "probabilities"], fed(session, as_pandas(later)))
@@ -149,7 +142,7 @@ def test_an_estimator_is_exported_as_it_predicts_also_from_its_folder(what, tmp_
     estimator.save(tmp_path / "saved")
     for each in (estimator, load(tmp_path / "saved")):
         assert each.export(tmp_path / "net.onnx", check=x) < (1e-5 if is_classifier(each) else 1e-6 * Y.max())
-    session = runtime(tmp_path / "net.onnx")
+    session = session_of(tmp_path / "net.onnx")
     names = [each.name for each in session.get_outputs()]
     assert names == (["label", "probabilities"] if isinstance(estimator, Classifier) else ["variable"])
     if x is X:
@@ -169,7 +162,7 @@ def test_a_net_for_tables_takes_the_columns_of_a_frame(make, scaling, tmp_path):
     model.fit(table, epochs=1, progress=False)
     later = gaps(made(1, new=True))
     assert model.export(tmp_path / "net.onnx", check=later) < 1e-5
-    session = runtime(tmp_path / "net.onnx")
+    session = session_of(tmp_path / "net.onnx")
     np.testing.assert_allclose(session.run(None, fed(session, later))[0], model.predict(later), atol=1e-5)
 
 
@@ -183,7 +176,7 @@ def test_parts_of_dates_of_ten_thousand_years(tmp_path):
     del parts["missing"]
     graph.types |= dict.fromkeys(parts.values(), onnx.TensorProto.DOUBLE)
     write_onnx(*finished(graph, inputs, [(value, (1,)) for value in parts.values()]), tmp_path / "net.onnx")
-    results = runtime(tmp_path / "net.onnx").run(None, {"dates": dates[:, None]})
+    results = session_of(tmp_path / "net.onnx").run(None, {"dates": dates[:, None]})
     given = pa.array(dates, pa.timestamp("us"))
     names = {"monthday": "day", "yearday": "day_of_year", "weekday": "day_of_week"}
     for part, result in zip(parts, results, strict=True):
@@ -199,4 +192,4 @@ def test_what_onnx_does_not_have_is_refused(tmp_path):
     with pytest.raises(UserError, match="column 'fc1_weight' is called as a param"):
         Classifier(epochs=1).fit(frame, Y > 5100).export(tmp_path / "net.onnx")
     Classifier(epochs=1).fit(frame[["label", "departs"]], Y > 5100).export(tmp_path / "net.onnx")
-    assert [each.name for each in runtime(tmp_path / "net.onnx").get_outputs()] == ["label_2", "probabilities"]
+    assert [each.name for each in session_of(tmp_path / "net.onnx").get_outputs()] == ["label_2", "probabilities"]

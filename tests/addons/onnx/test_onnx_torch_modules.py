@@ -11,16 +11,12 @@ import pytest
 
 from dsinga import nn
 from dsinga.convert import from_torch
-from tests.support.later_import import torch
+from tests.support.later_import import keys_of, torch
+from tests.support.onnx_nets import session_of
 
 pytest.importorskip("onnx")
 
-MODULES = [
-    "MLP", "LeNet", "ResNet-18", "U-Net", "MobileNet", "VGG", "dense block", "Inception block", "fire module",
-    "ShuffleNet unit", "decoder", "net of signals", "ViT", "BERT", "GPT", "language model by hand",
-    "transformer layer", "LSTM tagger", "GRU classifier", "bidirectional LSTM", "recommender", "ConvNeXt block",
-    "squeeze and excite",
-]  # fmt: skip
+MODULES = keys_of("onnx_modules", "MODULES")
 QUICK = {"MLP", "fire module", "recommender", "squeeze and excite"}
 STEPS, ROWS = 20, 8
 
@@ -136,11 +132,11 @@ def test_an_optimised_file_of_a_module_gives_its_outputs_and_its_params_train(na
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_model_of_a_module_gives_its_outputs_in_onnx_runtime(name: str, tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     module = modules().made(name)
     model = from_torch(module, *(shape for shape, _ in modules().MODULES[name][0]))
     model.export(tmp_path / "net.onnx")
-    session = runtime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "net.onnx")
     for count in (1, 3, 17):
         tensors = modules().records(name, count)
         with torch.no_grad():

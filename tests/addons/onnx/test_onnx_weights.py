@@ -11,20 +11,12 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from tests.addons.onnx.test_onnx_import import graph_of
-from tests.support.later_import import torch
+from tests.support.later_import import keys_of, torch
+from tests.support.onnx_nets import graph_of, loaded, node
 
 onnx = pytest.importorskip("onnx")
 QUICK = {"exp of a scalar", "a sum", "weight norm", "parts of a weight that overlap"}
-NAMES = (
-    "exp of a scalar", "exp of one number", "a scalar", "a sum", "the greater of two", "weight norm",
-    "weight norm of a convolution", "part of a table", "a table by an index", "distances", "a first state",
-    "first states of zeros", "a token", "a token, repeated", "a token in place of steps", "params in a row",
-    "a mean of branches", "a gate", "a weight of no module", "a param and its transpose", "a masked weight",
-    "one plus a scale", "a product of weights", "a standardised weight", "a standardised kernel", "cosines",
-    "an exponent", "Einstein's convention", "rising bounds", "a factor of codes", "halves of a param",
-    "parts of a weight that overlap", "a bias that is added again", "a first layer that is shared",
-)  # fmt: skip
+NAMES = keys_of("onnx_weights", "MODULES")
 
 
 def array_of(tensor: Any) -> np.ndarray:
@@ -50,7 +42,6 @@ def test_params_that_meet_params_train_as_in_pytorch(name: str, exporter: str, t
         pytest.importorskip("onnxscript")
     from tests.support import onnx_modules, onnx_weights
 
-    assert {*NAMES} == onnx_weights.MODULES.keys()
     for optimizers in (
         (nn.SGD(0.01), lambda params: torch.optim.SGD(params, 0.01)),
         (nn.Adam(0.01, epsilon=1e-4), lambda params: torch.optim.Adam(params, 0.01, eps=1e-4)),
@@ -78,18 +69,11 @@ def test_params_that_meet_params_train_as_in_pytorch(name: str, exporter: str, t
         np.testing.assert_allclose(model.predict(array_of(x)).reshape(theirs.shape), theirs, atol=1e-4)
 
 
-def loaded(path: Path, nodes: list[Any], arrays: dict[str, np.ndarray]) -> nn.Model:
-    """Return the model of nodes (operator, inputs, output, attributes) of x, (N, 3), that give y."""
-    made = [onnx.helper.make_node(kind, names.split(), [output], **more) for kind, names, output, more in nodes]
-    onnx.save(graph_of(made, {"x": ["N", 3]}, {"y": None}, arrays), path)
-    return nn.load_onnx(path)
-
-
 def test_what_keeps_its_numbers_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     arrays = {"least": np.float32(-1), "seen": np.float32([1, 0, 1]), "p": np.ones(3, np.float32)}
-    nodes = [("Clip", "x least", "a", {}), ("Mul", "a seen", "b", {}), ("Mul", "b p", "y", {})]
+    nodes = [node("Clip", "x least", "a"), node("Mul", "a seen", "b"), node("Mul", "b p")]
     with caplog.at_level(logging.WARNING, "dsinga"):
-        assert loaded(tmp_path / "net.onnx", nodes, arrays).params.keys() == {"p_vector", "mul.constant_vector"}
+        assert loaded(graph_of(nodes, arrays=arrays), tmp_path).params.keys() == {"p_vector", "mul.constant_vector"}
     assert "net: least, seen do not train as params of the net: they are masks or bounds" in caplog.text
 
 
@@ -98,8 +82,8 @@ def test_factors_of_a_product_and_its_bias_train(size: int, beta: float, tmp_pat
     """The gradients are those of alpha·x·W + beta·b, also where one number is the bias of all."""
     random = np.random.default_rng(0)
     arrays = {"fc.weight": random.normal(size=(3, 3)).astype(np.float32), "b": np.ones(size, np.float32)}
-    nodes = [("Gemm", "x fc.weight b", "y", {"alpha": 0.5, "beta": beta})]
-    model, x = loaded(tmp_path / "net.onnx", nodes, arrays), random.normal(size=(5, 3)).astype(np.float32)
+    product = node("Gemm", "x fc.weight b", alpha=0.5, beta=beta)
+    model, x = loaded(graph_of([product], arrays=arrays), tmp_path), random.normal(size=(5, 3)).astype(np.float32)
     model.compile(nn.SGD(1.0), "mse")
     error = 0.5 * x @ arrays["fc.weight"] + beta * arrays["b"]
     model.train_on_batch(x, np.zeros_like(error))

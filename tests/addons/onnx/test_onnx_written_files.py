@@ -8,9 +8,10 @@ import pytest
 from dsinga.addons.onnx.files import read_onnx, tensor_array
 from dsinga.addons.onnx.written_files import write_onnx
 from dsinga.base.errors import UserError
+from tests.support.onnx_nets import graph_of, node
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import numpy_helper  # noqa: E402
 
 LARGE = np.arange(3000, dtype=np.float32).reshape(3, 1000)
 PARAMS = {"w": LARGE, "b": np.ones(3, np.float32), "s": np.float32([[2.0]])}
@@ -18,11 +19,7 @@ PARAMS = {"w": LARGE, "b": np.ones(3, np.float32), "s": np.float32([[2.0]])}
 
 def make_net(operator="Mul"):
     """Return a net of ONNX without its params: y = s (x w' + b)."""
-    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node(operator, ["h", "s"], ["y"])]
-    shapes = {"x": ["N", 3], "y": ["N", 1000]}
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return graph_of([node("Gemm", "x w b", "h"), node(operator, "h s")], outputs={"y": ["N", 1000]})
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from dsinga import RunError, SearchResult, UserError, nn
 from dsinga.addons.search.result import setting_folder
 from dsinga.addons.search.runs import SearchRuns
 from dsinga.checkpoint import read_params
-from dsinga.extensions import KeepBest, StopOnTime
+from dsinga.extensions import StopOnTime
 from dsinga.job import Job
 from dsinga.job.reader import with_fields
 from dsinga.monitor import History
@@ -176,38 +175,6 @@ def test_a_search_whose_runs_end_on_time_goes_on(short: Job, client: Client, tmp
     assert [row["score"] for row in result] == [row["score"] for row in whole]
 
 
-def fail(step: int, metrics: dict[str, float]) -> None:
-    """Fail, as a function of a user."""
-    raise ValueError("a fault of mine")
-
-
-def lose(step: int, metrics: dict[str, float]) -> None:
-    """Fail as a cluster does."""
-    raise RunError("the cluster is lost")
-
-
-def test_programs_share_a_search(short: Job, client: Client, tmp_path: Path) -> None:
-    """What has failed is trained again by its number alone, and what the cluster has failed is without that."""
-    search: dict[str, Any] = {"job": short, "space": {"seed": [3, 4, 5]}, "client": client, "workspace": tmp_path}
-    search |= {"progress": False}
-    for number, extension, message in (
-        (2, fail, "a fault of mine"),
-        (1, fail, "a fault of mine"),
-        (0, lose, "is lost"),
-    ):
-        with pytest.raises(RunError, match=message):
-            dsinga.search(**search, only=[number], extensions=[extension])
-    (row,) = dsinga.search(**search, only=[2], resume=True)
-    assert (row["number"], row["seed"], row["state"]) == (2, 5, "finished")
-    assert not (tmp_path / "search.csv").exists()
-    result = dsinga.search(**search, resume=True)
-    assert [(row["seed"], row["state"]) for row in result] == [(3, "finished"), (4, "failed"), (5, "finished")]
-    assert (tmp_path / "search.csv").exists()
-    assert_same(
-        result.best_result.params, dsinga.train(short.replace(seed=result.best["seed"]), client, progress=False).params
-    )
-
-
 def test_a_new_search_keeps_the_earlier_one(short: Job, client: Client, tmp_path: Path) -> None:
     dsinga.search(short, {"seed": [1]}, client, workspace=tmp_path, progress=False)
     with pytest.raises(UserError, match="setting-0 is of the setting seed=1, not seed=2; go on with the same"):
@@ -243,18 +210,6 @@ def test_models_are_made_by_a_function_of_the_setting(client: Client) -> None:
     assert (result.monitor, result.higher) == ("val/accuracy", True)
     assert result.best["score"] == max(row["score"] for row in result)
     assert all(row["units"] in (4, 8) and 0.01 < row["rate"] < 0.1 for row in result)
-
-
-def test_the_score_of_a_run_that_keeps_its_best_params_is_theirs(short: Job, client: Client) -> None:
-    job = short.replace(train_steps=8, test_freq=1, test_steps=1)
-    space = {RATE: [1.0]}
-    last = dsinga.search(job, space, client, progress=False)
-    best = dsinga.search(job, space, client, progress=False, extensions=[KeepBest("test/loss")])
-    assert last.monitor == "test/loss"
-    for row, kept in zip(last, best, strict=True):
-        losses = last.histories[row["number"]].phase("test")[:, "loss"]
-        assert row["score"] == losses[-1]
-        assert kept["score"] == min(losses)
 
 
 def test_a_search_is_awaited_and_cancelled_in_an_event_loop(short: Job, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dsinga.base.errors import SchedulerLost, WorkerLost, WorkspaceHeld
 from dsinga.extensions import EarlyStopping, Extension, KeepBest, LoopView
 from dsinga.extensions.triggers import EverySteps
 from dsinga.job import Job
+from tests.support.small_job import assert_same
 
 RATE = "updater.learning_rate.base_lr"
 LIMIT = 60
@@ -30,28 +31,22 @@ def search(short: Job, client: Client, tmp_path: Path) -> dict[str, Any]:
     return {"job": short, "space": SPACE, "client": client, "workspace": tmp_path, "progress": False}
 
 
-class Waiting:
-    """A function of runs that waits in the first one until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.waits, self.goes_on = threading.Event(), threading.Event()
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        self.waits.set()
-        assert self.goes_on.wait(LIMIT)
-
-
 @contextlib.contextmanager
 def another_search(search: dict[str, Any], **options: Any) -> Iterator[None]:
     """Run another search in a thread, whose runs wait, for as long as the context lasts."""
-    waiting = Waiting()
-    thread = threading.Thread(target=lambda: dsinga.search(**search, **options, extensions=[waiting]))
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def wait(step: int, metrics: dict[str, float]) -> None:
+        waits.set()
+        assert goes_on.wait(LIMIT)
+
+    thread = threading.Thread(target=lambda: dsinga.search(**search, **options, extensions=[wait]))
     thread.start()
-    assert waiting.waits.wait(LIMIT)
+    assert waits.wait(LIMIT)
     try:
         yield
     finally:
-        waiting.goes_on.set()
+        goes_on.set()
         thread.join(LIMIT)
 
 
@@ -92,6 +87,22 @@ class Losing(Extension):
             raise self._error
 
 
+def test_programs_share_a_search(search: dict[str, Any], tmp_path: Path) -> None:
+    """What has failed is trained again by its number alone, and what the cluster has failed is without that."""
+    own = ValueError("a fault of mine")
+    for number, error in ((2, own), (1, own), (0, RunError("the cluster is lost"))):
+        with pytest.raises(RunError, match=str(error)):
+            dsinga.search(**search, only=[number], extensions=[Losing(error, 9, seed=3 + number)])
+    (row,) = dsinga.search(**search, only=[2], resume=True)
+    assert (row["number"], row["seed"], row["state"]) == (2, 5, "finished")
+    assert not (tmp_path / "search.csv").exists()
+    result = dsinga.search(**search, resume=True)
+    assert [(row["seed"], row["state"]) for row in result] == [(3, "finished"), (4, "failed"), (5, "finished")]
+    assert (tmp_path / "search.csv").exists()
+    alone = dsinga.train(search["job"].replace(seed=result.best["seed"]), search["client"], progress=False)  # type: ignore[index]
+    assert_same(result.best_result.params, alone.params)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("with_folder", [True, False])
 def test_a_setting_whose_worker_is_lost_starts_again(search: dict[str, Any], with_folder: bool) -> None:
     search["workspace"] = search["workspace"] if with_folder else None
@@ -113,16 +124,13 @@ def test_a_lost_cluster_fails_no_setting(
         optuna = pytest.importorskip("optuna")
         search |= {"space": {"seed": [4]}, "sampler": optuna.samplers.RandomSampler(seed=1), "samples": 3, "at_once": 1}
     losing = {"extensions": [Losing(error, 9)]}
-    if isinstance(error, SchedulerLost):
-        with pytest.raises(SchedulerLost, match=r"scheduler was lost; \d of 3 settings have ended; go on with resume="):
+    if sampled or isinstance(error, SchedulerLost):
+        ended = "0" if sampled else r"\d"
+        with pytest.raises(type(error), match=rf"{error}; {ended} of 3 settings have ended; go on with resume=True"):
             dsinga.search(**search, **losing)
     else:
-        if sampled:
-            with pytest.raises(type(error), match=f"{error}; 0 of 3 settings have ended; go on with resume=True"):
-                dsinga.search(**search, **losing)
-        else:
-            states = [row["state"] for row in dsinga.search(**search, **losing)]
-            assert states == ["finished", "cut", "finished"]
+        states = [row["state"] for row in dsinga.search(**search, **losing)]
+        assert states == ["finished", "cut", "finished"]
     for path in tmp_path.glob("setting-*/setting.json"):
         assert (json.loads(path.read_text())["row"] or {"state": ""})["state"] != "failed"
     result = dsinga.search(**search, resume=True)
@@ -139,7 +147,8 @@ def test_a_run_that_was_killed_is_not_gone_on_with_by_another_setting(search: di
         dsinga.search(**search, resume=True)
 
 
-KEEPING = {
+KEEPING: dict[str, Any] = {
+    "last": lambda: lambda step, metrics: None,
     "best": lambda: KeepBest("test/loss"),
     "other": lambda: KeepBest("test/accuracy"),
     "delta": lambda: KeepBest("test/loss", min_delta=0.3),

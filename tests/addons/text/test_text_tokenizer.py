@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from dsinga.addons.text.vocabulary import Tokenizer, read_tokenizer
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_text
 from dsinga.job import JobError
+from tests.support.programs import python
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXT = "The quick brown fox – naïve, yes – jumps over the lazy dog.\n\nIt's 2026; don't   stop. 日本語 too!\n" * 30
@@ -116,7 +115,7 @@ def test_without_the_library_one_sentence_says_what_to_install(folder: Path):
         f"folder = {str(folder)!r}\n"
         "import_records('text', folder + '/input.txt', 'x.zarr', vocabulary=folder + '/tokenizer.json')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = python("-c", code, fails=True)
     message = done.stderr.splitlines()[-1]
     assert message.endswith("tokenizer.json needs tokenizers to be read: pip install 'dsinga[tokenizers]'")
 

@@ -5,25 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from scipy.special import softmax
 
 import dsinga
 from dsinga.data import open_store, write_store
 from dsinga.job import Job
 from dsinga.reading.bind_records import bind_records
+from tests.core.engine.test_bind_records import pathless as pathless
 from tests.support.small_job import assert_same, with_topology
 from tests.support.train_in_threads import train_in_threads
-
-
-@pytest.fixture
-def pathless(job: Job) -> Job:
-    """The small job with input layers that name no store."""
-    layers = [
-        layer.replace(store_conf=layer.store_conf.replace(path=None)) if layer.store_conf else layer
-        for layer in job.neuralnet.layer
-    ]
-    return job.replace(train_steps=3, neuralnet=job.neuralnet.replace(layer=layers))
 
 
 def test_the_functions_of_the_api_take_data(job: Job, pathless: Job, stores: Path, threads, tmp_path: Path) -> None:

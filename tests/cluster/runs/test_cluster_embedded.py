@@ -6,8 +6,6 @@ import contextlib
 import logging
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from dsinga.cluster import connect
 from dsinga.job import AlgConf, Job
 from dsinga.layers import Rows
 from dsinga.training import bp
+from tests.support.programs import python
 
 REPEATS = 50
 MEGABYTE = 1 << 20
@@ -143,6 +142,5 @@ def test_a_script_that_starts_processes_when_it_is_imported_is_told_so(tmp_path:
     script.write_text(
         "from dsinga.cluster import connect\n\nwith connect(workers=1, separate_processes=True):\n    pass\n"
     )
-    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
-    assert result.returncode == 1
+    result = python(script, fails=True)
     assert f"each of them imports {script}: put what starts the cluster behind `if __name__ ==" in result.stderr

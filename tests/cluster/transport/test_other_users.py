@@ -13,6 +13,7 @@ import pytest
 from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.shared_memory import SharedMemoryServer, connect_to_host
 from tests.support.echo_service import EchoService
+from tests.support.programs import python
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[3]
@@ -43,10 +44,7 @@ def test_a_service_serves_its_own_user_only(user: int, reply: str) -> None:
     name = uuid.uuid4().hex
     server = SharedMemoryServer(name, EchoService(), secret=Secret(b"known"))
     try:
-        printed = subprocess.run(
-            [sys.executable, "-c", CLIENT, name, str(user)],
-            capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        printed = python("-c", CLIENT, name, user, environment={"PYTHONPATH": str(ROOT)})
     finally:
         server.close()
     assert printed.stdout.startswith(reply), printed.stderr

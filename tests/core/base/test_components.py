@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.programs import python
 
 
 def test_a_name_is_imported_when_it_is_first_used():
@@ -15,7 +15,7 @@ def test_a_name_is_imported_when_it_is_first_used():
         "from dsinga.net import choose_cuts; assert 'dsinga.net.strategy' in sys.modules; "
         "assert choose_cuts is vars(dsinga.net)['choose_cuts'] and 'cut_evenly' in dir(dsinga.net)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    python("-c", program)
 
 
 def test_a_name_that_no_face_has():

@@ -96,16 +96,3 @@ def test_processes_that_write_the_same_files_at_once_leave_whole_ones(tmp_path: 
     assert sorted(os.listdir(tmp_path / "folder")) == ["a", "b"]
     replace_file(tmp_path / "file", "last")
     assert (tmp_path / "file").read_text() == "last"
-
-
-def test_a_link_to_another_folder_is_no_save(tmp_path: Path) -> None:
-    """A folder of somebody else may have one, and what is behind it would be moved there."""
-    (mine := tmp_path / "mine").mkdir()
-    (mine / "thesis.txt").write_text("years of work")
-    (theirs := tmp_path / "theirs").mkdir()
-    (theirs / SAVED).symlink_to(mine)
-    finish_save(theirs, ["thesis.txt"])
-    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
-    with pytest.raises(OSError, match="Not a directory"), replaced_files(theirs, ["file"]) as files:
-        (files / "file").write_text("new")
-    assert [path.name for path in theirs.iterdir()] == [SAVED]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import dask.config
@@ -17,6 +14,7 @@ from dsinga import UserError
 from dsinga.base import settings
 from dsinga.base.settings import read_setting
 from tests.support.executed_pages import ROOT
+from tests.support.programs import python
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs pip install jsonschema")
 
@@ -84,14 +82,7 @@ def test_the_whole_in_place_of_a_setting_is_refused():
 
 def run(code: str, **environment: str) -> str:
     """Run Python code in a process of its own; return what it prints."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    return python("-c", code, environment=environment).stdout
 
 
 READ = """

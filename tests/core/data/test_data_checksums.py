@@ -226,13 +226,6 @@ def test_a_link_to_nothing(tmp_path: Path, link: str) -> None:
     np.testing.assert_array_equal(open_store(path).read(range(90))[0], ROWS)
 
 
-def test_no_fill_value(tmp_path: Path) -> None:
-    path = write(tmp_path / "g", 2, fill_value=None)
-    (path / "x/1.0").unlink()
-    with pytest.raises(UserError, match=r"g: chunk x/1.0 of 'x' is missing; write the array again"):
-        open_store(path).read([0])
-
-
 def test_a_chunk_that_may_have_the_fill_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "g", fill_value=0.0)
     (path / "x/c/2/0").unlink()

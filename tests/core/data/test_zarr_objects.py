@@ -65,6 +65,17 @@ FACES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def check_missing_chunks(act: Callable[[str], Any], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that ``act``, which reads an array at a path, says or refuses a chunk that is not stored."""
+    caplog.set_level(logging.WARNING, "dsinga")
+    act(written(folder / "x.zarr"))
+    assert not caplog.records
+    act(written(path := folder / "filled.zarr", missing=True))
+    assert f"{path}: chunk 2.0 of 'filled.zarr' is not stored, so its numbers are the fill value 7.0" in caplog.text
+    with pytest.raises(UserError, match=r"^[^ ]*none.zarr: chunk 2.0 of 'none.zarr' is missing; write the array again"):
+        act(written(folder / "none.zarr", missing=True, fill=None))
+
+
 @pytest.mark.parametrize(
     ("given", "face"),
     [
@@ -76,14 +87,7 @@ FACES: dict[str, Callable[[Any], Any]] = {
 def test_chunks_that_are_not_stored_are_said_or_refused_as_of_a_path(
     given: str, face: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "dsinga")
-    FACES[face](GIVEN[given](written(tmp_path / "x.zarr")))
-    assert not caplog.records
-    FACES[face](GIVEN[given](written(tmp_path / "filled.zarr", missing=True)))
-    path = tmp_path / "filled.zarr"
-    assert f"{path}: chunk 2.0 of 'filled.zarr' is not stored, so its numbers are the fill value 7.0" in caplog.text
-    with pytest.raises(UserError, match=r"^[^ ]*none.zarr: chunk 2.0 of 'none.zarr' is missing; write the array again"):
-        FACES[face](GIVEN[given](written(tmp_path / "none.zarr", missing=True, fill=None)))
+    check_missing_chunks(lambda path: FACES[face](GIVEN[given](path)), tmp_path, caplog)
 
 
 def test_missing_chunks_of_labels_are_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from dsinga.ops import get_ops
+from tests.support.programs import python
 
 SCRIPT = """
 import os, signal
@@ -41,4 +39,4 @@ assert thread_state.team.size == 2
 
 @pytest.mark.skipif(get_ops().name != "onednn", reason="oneDNN is not installed")
 def test_a_forked_child_computes_with_one_core():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], timeout=100, check=True)
+    python("-W", "ignore", "-c", SCRIPT)

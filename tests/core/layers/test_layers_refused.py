@@ -153,15 +153,18 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "conf", "shapes", "parts"), REFUSED)
-def test_a_fault_is_refused_where_the_layer_is_made(
-    kind: str, conf: dict[str, Any], shapes: list[tuple[int, ...]], parts: list[str]
-):
+def check_refused(kind: str, conf: dict[str, Any], shapes: list[tuple[int, ...]], parts: list[str]) -> None:
+    """Check that a layer of sources with these shapes is refused by a message with these parts."""
     layer = LayerConf(name="it", type=kind, srclayers=["data", "more", "a", "b", "c", "d"][: len(shapes)], **conf)
     with pytest.raises(UserError) as raised:
         lookup("layer", kind)(layer, shapes)
     for part in ("layer 'it': ", *parts):
         assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_fault_is_refused_where_the_layer_is_made(fault: tuple[Any, ...]):
+    check_refused(*fault)
 
 
 RECORDS: list[tuple[RecordInfo, dict[str, Any], list[str]]] = [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -34,8 +32,9 @@ from dsinga.job import (
 from dsinga.layers import Context, Layer, Output
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
-from dsinga.monitor import Row
 from dsinga.testing import EngineContract
+from tests.support.observers import Silent
+from tests.support.programs import python
 from tests.support.small_job import linear
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -68,10 +67,7 @@ def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trai
         "dsinga.train(job, data={'train': data, 'test': data}, progress=False); "
         "print('distributed' in sys.modules)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "digits")],
-        capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
+    answer = python("-c", code, tmp_path / "digits")
     assert answer.stdout.splitlines()[-1] == "False"
 
 
@@ -157,18 +153,6 @@ def test_an_error_that_is_kept_keeps_no_memory_of_the_run() -> None:
         gc.enable()
 
 
-class Ignoring:
-    """An observer that needs to know nothing."""
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: Row) -> None: ...
-
-    def progress(self, row: Row) -> None: ...
-
-
 class Freezing(Extension):
     """Sets the rate to 0 from step 12 on, and notes the rates that hold."""
 
@@ -184,7 +168,7 @@ class Freezing(Extension):
 
 
 def trained(job: Job) -> RescuedParams:
-    continue_locally(job, Ignoring(), RunOptions(extensions=[rescued := RescuedParams("the test")]))
+    continue_locally(job, Silent(), RunOptions(extensions=[rescued := RescuedParams("the test")]))
     return rescued
 
 
@@ -197,7 +181,7 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
         first = trained(job.replace(train_steps=20))
         options = RunOptions(params=first.params, extensions=extensions)
         earlier = first.slots, first.step
-        outcomes.append(continue_locally(job.replace(train_steps=steps), Ignoring(), options, earlier=earlier))
+        outcomes.append(continue_locally(job.replace(train_steps=steps), Silent(), options, earlier=earlier))
     for name, value in outcomes[0].params.items():
         assert np.array_equal(value, outcomes[1].params[name])
     assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})
@@ -212,6 +196,6 @@ def test_a_run_that_fails_leaves_the_state_with_which_it_went_on() -> None:
     histories = {name: slots["history"].copy() for name, slots in first.slots.items()}
     options = RunOptions(params=first.params, extensions=[Failing()])
     with pytest.raises(ZeroDivisionError):
-        continue_locally(job, Ignoring(), options, earlier=(first.slots, 5))
+        continue_locally(job, Silent(), options, earlier=(first.slots, 5))
     for name, history in histories.items():
         np.testing.assert_array_equal(first.slots[name]["history"], history)

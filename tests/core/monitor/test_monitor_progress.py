@@ -3,8 +3,6 @@
 import io
 import itertools
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -18,6 +16,7 @@ from dsinga.monitor.progress import (
     show_progress,
     values,
 )
+from tests.support.programs import python
 
 NOW = {"step": 100, "samples_per_second": 3200.4, "loss": 0.25, "accuracy": 0.9375}
 TRAIN = {"step": 100, "phase": "train", "time": 2.0, "loss": 0.26, "accuracy": 0.93}
@@ -134,7 +133,7 @@ def test_values_leave_out_step_phase_and_time():
 def test_a_script_is_not_a_notebook():
     assert not in_notebook()
     code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.base.advice.in_notebook())"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    python("-c", code)
 
 
 def test_steps_of_environments_are_shown_as_a_speed():

@@ -5,15 +5,13 @@ A program begins with ``from dsinga import nn as keras`` in place of ``import ke
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.support.keras_habits import ADDONS
+from tests.support.programs import python
 
 COMMON = """
 import numpy as np, torch
@@ -313,8 +311,4 @@ def test_keras_runs_the_same_texts(tmp_path: Path):
         if name != "text"
     )
     program = f"import keras\nCOMMON = {COMMON!r}\n{runs}"
-    environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", program, environment={"KERAS_BACKEND": "torch"}, cwd=tmp_path)

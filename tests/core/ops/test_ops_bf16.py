@@ -5,10 +5,7 @@ They are those of this processor, if it has bfloat16; tests/addons/gpu/test_gpu_
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -30,6 +27,7 @@ from dsinga.testing.kernel_backend import (
     normal,
     windowed,
 )
+from tests.support.programs import python
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms
@@ -351,10 +349,7 @@ from dsinga.ops import get_ops
 ops = get_ops().for_worker(precision="bf16")
 print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 1), "f"), None)[0, 0])
 """
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100, check=True
-    )
+    done = python("-c", script, environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
     assert done.stdout == "float32 1.001\n"
     assert "precision kBF16 computes in float32 here: the processor has neither AVX512_BF16 nor AMX" in done.stderr
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
@@ -12,6 +10,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS, Ops, families, get_ops
+from tests.support.programs import python
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ fast = Fast()
 families.load("crf")
 print(fast.crf(), Slow().crf(), len(seen))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
+    done = python("-c", script)
     assert done.stdout.split() == ["Fast", "Reference", "1"]
 
 
@@ -112,6 +111,6 @@ assert not any(name in sys.modules for name in names)
 get_ops("numpy").attention(x, x, x, 1, 1.0, None, False)
 print(ops.name, type(ops).attention.__qualname__)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
+    done = python("-c", script)
     name, kernel = done.stdout.split()
     assert kernel == ("OnednnAttention.attention" if name == "onednn" else "NumpyAttention.attention")

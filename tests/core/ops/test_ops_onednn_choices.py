@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
+from tests.core.ops.test_ops_onednn import new_thread as new_thread
 from tests.support.cpu_instructions import AVX2, AVX512, HAS_AVX512
 
 try:
@@ -39,13 +39,6 @@ def no_variable(monkeypatch):
     switched_off.cache_clear()
     yield
     switched_off.cache_clear()
-
-
-@pytest.fixture
-def new_thread():
-    """A thread that has made no kernels."""
-    with ThreadPoolExecutor(1) as pool:
-        yield lambda *call: pool.submit(*call).result(60)
 
 
 def implementations(function: str, *arguments) -> set[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("dsinga.ops.onednn.library", exc_type=Exception)
 
 from dsinga.ops.onednn.thread import DISABLED, SIGNAL_STACK, current_stack, thread_state
+from tests.support.programs import python
 
 # Of a shape for which the library has its stack pointer on the heap.
 INTERRUPT_PRODUCTS = """
@@ -38,15 +37,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="alternate stacks 
 
 @on_linux
 def test_signal_during_a_product_leaves_the_heap_intact() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPT_PRODUCTS],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "intact\n"), done.stderr
+    done = python("-c", INTERRUPT_PRODUCTS, environment={"OMP_NUM_THREADS": "1"})
+    assert done.stdout == "intact\n", done.stderr
 
 
 @on_linux
@@ -72,5 +64,5 @@ import sys
 from dsinga.ops.onednn.thread import SignalStack
 sys.kept_to_the_end = SignalStack(), sys.modules[SignalStack.__module__]
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python("-c", program)
+    assert done.stderr == ""

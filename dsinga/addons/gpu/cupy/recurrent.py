@@ -103,7 +103,7 @@ class CupyRecurrent(CupyRecording):
         total, x = len(packing.places), cast(x, FLOAT32)
         gates = cupy.empty((total, layout.width * size), x.dtype)
         states = cupy.empty((batch + total, layout.parts * size), x.dtype)
-        rounds, functions = self._rounds(x), _numbers(cell, activations)
+        rounds, functions = self.blas.bf16 and x.dtype == FLOAT32, _numbers(cell, activations)
         outputs, dtype = states[:, :size], x.dtype
         if rounds:
             outputs, dtype = cupy.empty((batch + total, size), BFLOAT16), BFLOAT16
@@ -126,10 +126,6 @@ class CupyRecurrent(CupyRecording):
             _cells.each(cell, dtype, count * size, old, new, factor, step, *functions, size)
         y = unpack(states[batch:, :size], places, (batch, times))
         return y, states[packed.last], run if train else None
-
-    def _rounds(self, x: Array) -> bool:
-        """Whether factors of the products with these inputs are rounded to bfloat16."""
-        return self.blas.bf16 and x.dtype == FLOAT32
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool,

@@ -12,7 +12,7 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context, RecordInfo, Rows
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.losses.binary_loss import SigmoidCrossEntropyLoss
 from dsinga.layers.losses.class_loss import SoftmaxLoss
 from dsinga.layers.losses.difference_loss import EuclideanLoss
@@ -73,7 +73,9 @@ class MemberLoss(Layer):
         (for_members, *others), _ = self.of_members.compute_gradient(
             [], self._by_member(sources), output.saved, None, of_members, self._context(ctx)
         )
-        for_labels, *for_weights = (None if array is None else self._summed(array) for array in others)
+        for_labels, *for_weights = (
+            None if array is None else array.reshape(-1, self.members, *array.shape[1:]).sum(axis=1) for array in others
+        )
         for_mean = ctx.ops.xp.zeros_like(sources[0]) if needs[0] else None
         if for_members is not None:
             for_members = for_members.reshape(sources[MEMBERS].shape)
@@ -84,10 +86,6 @@ class MemberLoss(Layer):
         _, labels, outputs, *weights = sources
         repeated = (each.repeat(self.members, axis=0) for each in (labels, *weights))
         return [outputs.reshape(-1, outputs.shape[2]), *repeated]
-
-    def _summed(self, gradient: Array) -> Array:
-        """Return a gradient (B·k, ...) of labels or weights that all members take, (B, ...)."""
-        return gradient.reshape(-1, self.members, *gradient.shape[1:]).sum(axis=1)
 
     def _context(self, ctx: Context) -> Context:
         """Return the context of the loss of B·k rows."""

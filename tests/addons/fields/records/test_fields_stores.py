@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
+from tests.support.programs import python
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
 CUT: dict[str, Any] = {
@@ -272,6 +271,5 @@ def test_training_from_a_store_of_ten_times_the_memory_stays_within_it(tmp_path:
     for start in range(0, steps, 16):
         array[start : start + 16] = rng.integers(1, 100, (16, 256, 128))
     assert array.nbytes == 10 * memory
-    command = [sys.executable, "-W", "ignore", "-c", TRAINS, tmp_path / "x.zarr"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    run = python("-W", "ignore", "-c", TRAINS, tmp_path / "x.zarr")
     assert int(run.stdout) < memory + (48 << 20)

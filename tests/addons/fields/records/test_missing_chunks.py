@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,7 +18,9 @@ import zarr
 import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.data import field_statistics, open_stores, verify_store, write_ome_zarr
+from dsinga.data import describe_dataset, field_statistics, open_records, open_stores, verify_store, write_ome_zarr
+from tests.addons.fields.records.test_references import references_to
+from tests.support.stale_stores import STALE, make_stale
 
 DIMS = ("t", "y", "x")
 NUMBERS = np.random.default_rng(0).integers(1, 100, (8, 4, 4))
@@ -46,13 +50,17 @@ def written(path: Path, dtype: str, zarr_format: Any, fill: Any, shards: Any = N
 
 def references(path: Path) -> str:
     """Write references to the files of a group, beside it."""
-    refs: dict[str, Any] = {}
-    for file in (each for each in path.rglob("*") if each.is_file()):
-        key = file.relative_to(path).as_posix()
-        is_json = file.name[0] == "." or file.name == "zarr.json"
-        refs[key] = file.read_text() if is_json else [f"{path.name}/{key}", 0, file.stat().st_size]
-    (path.parent / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    (path.parent / "refs.json").write_text(json.dumps({"version": 1, "refs": references_to(path)}))
     return str(path.parent / "refs.json")
+
+
+def at_url(path: Path) -> str:
+    """Return the URL of a new copy of a group."""
+    memory = fsspec.filesystem("memory")
+    if memory.exists(str(path)):
+        memory.rm(str(path), recursive=True)
+    memory.put(str(path), str(path), recursive=True)
+    return f"memory://{path}"
 
 
 OPENINGS: dict[str, Callable[[Path], Any]] = {
@@ -62,6 +70,7 @@ OPENINGS: dict[str, Callable[[Path], Any]] = {
     "open_stores": lambda path: open_stores([path], "member").isel(member=0),
     "references": references,
     "ome": str,
+    "url": at_url,
 }
 WINDOWS: Any = {"inputs": "image", "targets": "image", "input_dims": {"t": 1, "y": 4, "x": 4}}
 
@@ -98,17 +107,18 @@ FORMS = {
 
 
 def product(forms: Sequence[str]) -> list[Any]:
-    """Every opening with every form; by default each of both once or twice."""
+    """Every opening with every form; by default those of a path, and else each of both once or twice."""
     pairs = [
         (o, f, (number + place) % len(forms)) for number, o in enumerate(OPENINGS) for place, f in enumerate(forms)
     ]
-    return [pytest.param(o, f, marks=pytest.mark.ci if other else []) for o, f, other in pairs]
+    return [pytest.param(o, f, marks=pytest.mark.ci if other and o != "path" else []) for o, f, other in pairs]
 
 
-def wrong_faces(opening: str, act: Callable[[Callable[[Any], Any]], bool]) -> list[str]:
+def wrong_faces(opening: str, act: Callable[[Callable[[Any], Any]], bool], **named: Any) -> list[str]:
     """Return the faces of which ``act`` says that they do what is wrong."""
-    is_path = opening in ("path", "references", "ome")
-    return [face for face, call in FACES.items() if (is_path or face != "verify") and not act(call)]
+    is_path = opening in ("path", "url", "references", "ome")
+    faces = {**FACES, **named}
+    return [face for face, call in faces.items() if (is_path or face != "verify") and not act(call)]
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:Object at .*is not recognized")
@@ -133,40 +143,31 @@ def test_chunks_that_are_not_stored_are_said_or_refused(
         assert wrong_faces(opening, act) == []
 
 
-STALE = ["dtype", "shape", "chunks", "scale_factor", "_FillValue", "gone", "t"]
-
-
-def stale(path: Path, what: str) -> Path:
-    """Change an array of a group after its metadata were consolidated."""
-    group = zarr.open_group(path, mode="a", use_consolidated=False)
-    name = next(name for name in ("0", "image") if name in group)
-    facts: dict[str, Any] = {"dtype": "f4", "shape": (8, 4, 4), "chunks": (2, 4, 4)}
-    changes = {"dtype": "f8", "shape": (6, 4, 4), "chunks": (1, 4, 4)}
-    if what in changes:
-        again = group.create_array(
-            name, overwrite=True, attributes=dict(group[name].attrs), **{**facts, what: changes[what]}
-        )
-        again[...] = 1
-    elif what == "gone":
-        del group[name]
-    elif what == "t":
-        group["t" if "t" in group else name].attrs["units"] = "days since 2000-01-01"
-    else:
-        group[name].attrs[what] = 2.0
-    return path
+# Those that name the arrays of a group, which a path or a URL has.
+NAMED: dict[str, Callable[[Any], Any]] = {
+    "records": lambda path: open_records(path, data="image"),
+    "labels": lambda path: open_records(path, data="t", label="image"),
+    "verify by name": lambda path: verify_store(path, data="image"),
+    "info": describe_dataset,
+}
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:Object at .*is not recognized")
 @pytest.mark.parametrize("zarr_format", [2, pytest.param(3, marks=pytest.mark.ci)])
-@pytest.mark.parametrize(("opening", "what"), product(STALE))
+@pytest.mark.parametrize(("opening", "what"), product([*STALE, "t"]))
 def test_metadata_older_than_arrays_are_refused(opening: str, what: str, zarr_format: int, tmp_path: Path) -> None:
-    path = stale(written(tmp_path / ("d.ome" if opening == "ome" else "d.zarr"), "f4", zarr_format, 0.0), what)
+    path = written(tmp_path / ("d.ome" if opening == "ome" else "d.zarr"), "f4", zarr_format, 0.0)
+    named = NAMED if opening in ("path", "url") and what != "t" else {}
+    for face in named.values():
+        face(OPENINGS[opening](path))
+    name = "0" if opening == "ome" else "t" if what == "t" else "image"
+    make_stale(path, name, "units" if what == "t" else what)
 
     def act(face: Callable[[Any], Any]) -> bool:
         try:
             face(OPENINGS[opening](path))
         except UserError as error:
-            return "consolidate them again: zarr.consolidate_metadata(path)" in str(error)
+            return bool(re.search(rf"{name}.*consolidated metadata.*; consolidate them again: zarr.consol", str(error)))
         return False
 
-    assert wrong_faces(opening, act) == []
+    assert wrong_faces(opening, act, **named) == []

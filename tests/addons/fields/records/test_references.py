@@ -32,11 +32,17 @@ def references(folder: Path, url: Callable[[str], str] = str, **more: Any) -> di
     dims = ("time", "lat", "lon")
     dataset = xarray.Dataset({"t": (dims, DATA)}, {dim: np.arange(n) for dim, n in zip(dims, DATA.shape, strict=True)})
     dataset.chunk(time=2).to_zarr(folder / "t.zarr", mode="w", zarr_format=2, consolidated=True)
+    return {"version": 1, "refs": references_to(folder / "t.zarr", url), **more}
+
+
+def references_to(store: Path, url: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return references to the files of a store; ``url`` returns that of a path in the folder of the store."""
     refs: dict[str, Any] = {}
-    for file in (each for each in (folder / "t.zarr").rglob("*") if each.is_file()):
-        key = file.relative_to(folder / "t.zarr").as_posix()
-        refs[key] = file.read_text() if file.name[0] == "." else [url(f"t.zarr/{key}"), 0, file.stat().st_size]
-    return {"version": 1, "refs": refs, **more}
+    for file in (each for each in store.rglob("*") if each.is_file()):
+        key = file.relative_to(store).as_posix()
+        is_json = file.name[0] == "." or file.name == "zarr.json"
+        refs[key] = file.read_text() if is_json else [url(f"{store.name}/{key}"), 0, file.stat().st_size]
+    return refs
 
 
 def check(path: Path | str) -> None:

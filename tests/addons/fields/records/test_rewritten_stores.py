@@ -16,7 +16,7 @@ import zarr
 
 import dsinga
 from dsinga.base.errors import UserError
-from dsinga.data import describe_dataset, open_records, verify_store
+from dsinga.data import open_records
 
 Read = Callable[[list[int]], np.ndarray]
 
@@ -95,53 +95,6 @@ def test_an_array_without_its_last_chunks_by_its_metadata_is_refused(tmp_path: P
     for face in (lambda: windows_of(path), lambda: open_records(path, data="t", label="")):
         with pytest.raises(UserError, match="a chunk t.* after the last of 't', whose shape is .12, 4."):
             face()
-
-
-FACES: dict[str, Callable[[str], Any]] = {
-    "records": lambda path: open_records(path, data="t"),
-    "verify": lambda path: verify_store(path, data="t"),
-    "labels": lambda path: open_records(path, data="u", label="t"),
-    "windows": lambda path: dsinga.windows(path, inputs="t", input_dims={"time": 1}),
-    "info": describe_dataset,
-}
-
-
-def change(group: zarr.Group, what: str) -> None:
-    attributes = dict(group["t"].attrs)
-    changes = {
-        "dtype": ("dtype", "f8"),
-        "shorter": ("shape", (6, 3)),
-        "longer": ("shape", (16, 3)),
-        "chunks": ("chunks", (2, 3)),
-    }
-    if what in changes:
-        facts: dict[str, Any] = {"dtype": "f4", "shape": (8, 3), "chunks": (4, 3), **dict([changes[what]])}
-        group.create_array("t", overwrite=True, attributes=attributes, **facts)[...] = 1
-    elif what == "gone":
-        del group["t"]
-    else:
-        group["t"].attrs[what] = -1.0
-
-
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-@pytest.mark.parametrize(
-    "what", ["dtype", "shorter", "longer", "chunks", "gone", "_FillValue", "units", "scale_factor"]
-)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("place", ["path", pytest.param("url", marks=pytest.mark.ci)])
-def test_consolidated_metadata_that_are_older_than_arrays_are_refused(
-    tmp_path: Path, what: str, zarr_format: Any, place: str
-) -> None:
-    path = f"memory://{tmp_path}/d" if place == "url" else str(tmp_path / "d.zarr")
-    for variable in ("t", "u"):
-        numbers = xr.Dataset({variable: (("time", "k"), np.ones((8, 3), np.float32))}, {"time": np.arange(8)})
-        numbers.to_zarr(path, mode="a", zarr_format=zarr_format, encoding={variable: {"chunks": (4, 3)}})
-    for face in FACES.values():
-        face(path)
-    change(zarr.open_group(path, mode="a", use_consolidated=False), what)
-    for face in FACES.values():
-        with pytest.raises(UserError, match=r"t.*consolidated metadata.*; consolidate them again: zarr.consolidate"):
-            face(path)
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params, whole_fields
 from tests.support.forked_cluster import forked_cluster
 from tests.support.polling import wait_until
+from tests.support.programs import python
 
 xr = pytest.importorskip("xarray")
 
@@ -128,7 +127,6 @@ def test_a_field_ten_times_the_limit_is_written_in_bounded_memory(tmp_path: Path
     assert 4 * side**2 > 10 * limit
     for size in (side, 4608):
         out = tmp_path / f"{size}.zarr"
-        arguments = [sys.executable, "-c", WRITE, str(size), str(out)]
-        grown = 1024 * int(subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=110).stdout)
+        grown = 1024 * int(python("-c", WRITE, size, out).stdout)
         assert grown < limit, f"{grown >> 20} MiB"
         assert float(xr.open_zarr(out, consolidated=False).t[0, 5, 5]) == 9 * 1.5
