@@ -18,7 +18,7 @@ from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
-from dsinga.loop.learnt_statistics import MANY, earlier_steps, normalised, with_steps
+from dsinga.loop.learnt_statistics import MANY, earlier_steps, normalised, weighed, with_steps
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
 from dsinga.training.local_updater import Slots
@@ -79,9 +79,10 @@ class Trained:
         initial = initial_values(make_net().params, self.drawn)
         return {name: a for name, a in params.items() if name not in initial or not np.array_equal(a, initial[name])}
 
-    def with_statistics(self, job: Job, steps: int) -> Job:
-        """Return a job whose running statistics go on, with step ``steps`` of the optimizer as its first one."""
-        return with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
+    def with_statistics(self, job: Job, steps: int, params: Mapping[str, np.ndarray]) -> Job:
+        """Return a job whose running statistics, among ``params``, go on after ``steps`` steps of the optimizer."""
+        job = with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
+        return job if job.checkpoint_path else weighed(job, params)
 
     def write_state(self, folder: Path, mark: str) -> None:
         """Write the optimizer's state and the names, if there are any, with a ``mark`` that identifies the params.

@@ -35,10 +35,15 @@ def with_learnt_statistics(
         return checked.with_job(with_steps(job, _steps_of_checkpoint(folder))) if folder else checked
     values = {name: array for path in job.checkpoint_path for name, array in read_params(path, checked.roots).items()}
     values.update(params or {})
-    learnt = {conf.name: bool(np.any(values.get(_mean_name(conf), 0))) for conf in layers}
+    return checked.with_job(weighed(job, values))
+
+
+def weighed(job: Job, params: Mapping[str, np.ndarray]) -> Job:
+    """Return the job whose running statistics have weight where these params are no initial values."""
+    layers = normalised(job)
+    learnt = {conf.name: bool(np.any(params.get(_mean_name(conf), 0))) for conf in layers}
     known = {conf.name: conf.bm_conf.earlier_steps for conf in layers if conf.bm_conf is not None}
-    steps = {name: (known.get(name) or MANY) if is_learnt else 0 for name, is_learnt in learnt.items()}
-    return checked.with_job(with_steps(job, steps))
+    return with_steps(job, {name: (known.get(name) or MANY) if learnt[name] else 0 for name in learnt})
 
 
 def normalised(job: Job) -> list[LayerConf]:

@@ -171,7 +171,7 @@ class ModelParams(HasVariables, ABC):
                 described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
             job, examples = self.make_job(phases, None, {"seed": self.trained.seed}), self.label_examples()
             if phase == "train":  # the steps of the optimizer are those of the net
-                job = self.trained.with_statistics(job, 0)
+                job = self.trained.with_statistics(job, 0, self._params or {})
             missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
             return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
 
@@ -253,7 +253,7 @@ class ModelParams(HasVariables, ABC):
         if self._fit is not None:
             self._fit.check_open()
         refuse_nan({name: array})
-        self._params = {**self.params, name: array}
+        self._params = {**self.params, name: as_param(name, array)}
 
     def _shaped(self) -> LocalNet:
         """Return the net for records of the known shapes. Raises UserError where they are not known."""

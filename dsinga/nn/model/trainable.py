@@ -289,7 +289,7 @@ class Trainable(Predictable):
         job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
             job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
-        job = self.trained.with_statistics(job, begin.steps)
+        job = self.trained.with_statistics(job, begin.steps, self._params or {})
         return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
 
     def _run(

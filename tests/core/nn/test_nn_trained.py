@@ -74,6 +74,12 @@ def roads() -> dict[str, Callable[[nn.Sequential, Path, Path], nn.Model]]:
         other.params = model.params
         return other
 
+    def of_layers(model: nn.Sequential, *_: Path) -> Any:
+        other = normalised()
+        for layer, trained in zip(other.layers, model.layers, strict=True):
+            layer.set_weights(trained.get_weights())
+        return other
+
     def from_job(model: nn.Sequential, *_: Path) -> Any:
         return nn.from_job(model.job(X, Y, epochs=1))
 
@@ -87,7 +93,7 @@ def roads() -> dict[str, Callable[[nn.Sequential, Path, Path], nn.Model]]:
 
     return {
         "fit": lambda model, *_: model, "compile": compiled, "save": loaded, "weights": weights, "params": params,
-        "from_job": from_job, "train_on_batch": on_batches, "checkpoint_path": started,
+        "from_job": from_job, "layers": of_layers, "train_on_batch": on_batches, "checkpoint_path": started,
         "pickle": lambda model, *_: pickle.loads(pickle.dumps(model)), "copy": lambda model, *_: copy.deepcopy(model),
     }  # fmt: skip
 
