@@ -37,10 +37,10 @@ from dsinga.checkpoint import latest, params_of
 from dsinga.data import RecordNames
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
-from dsinga.loop.learnt_statistics import with_learnt_statistics
 from dsinga.loop.local_run import trains_locally
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
+from dsinga.reading.learnt_statistics import with_learnt_statistics
 
 
 class JobTraining(Protocol):

@@ -18,8 +18,8 @@ from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
-from dsinga.loop.learnt_statistics import MANY, earlier_steps, normalised, weighed, with_steps
 from dsinga.net import NeuralNet
+from dsinga.reading.learnt_statistics import MANY, earlier_steps, normalised, weighed, with_steps
 from dsinga.training import initial_values
 from dsinga.training.local_updater import Slots
 

@@ -33,6 +33,7 @@ from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, owned, rows_of, to_host, whole_shape
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
+from dsinga.reading.learnt_statistics import weighed
 from dsinga.training import (
     Algorithm,
     Metrics,
@@ -117,6 +118,8 @@ class LocalNet:
         shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
         self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots, "is_small": is_small}
         checked = check_job(job, roots, [Phase.kTrain], needs_paths=x is None)
+        if checked.job.params:
+            checked = checked.with_job(weighed(checked.job, checked.job.params))
         self.job = job = checked.job
         self._roots = checked.roots
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group

@@ -19,11 +19,11 @@ from dsinga.estimators.tables import with_messages
 from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.learnt_statistics import with_learnt_statistics
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.reading.checked_job import check_job, resolve_epochs
+from dsinga.reading.learnt_statistics import with_learnt_statistics
 from dsinga.training.local_updater import Slots
 
 

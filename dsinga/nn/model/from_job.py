@@ -21,7 +21,6 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
 from dsinga.job.message import set_fields
-from dsinga.loop.learnt_statistics import MANY
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.labels import labels_for_loss
@@ -34,6 +33,7 @@ from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import make_conf
+from dsinga.reading.learnt_statistics import MANY
 
 _FREEZE = (
     "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "

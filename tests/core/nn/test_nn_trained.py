@@ -114,6 +114,13 @@ def test_statistics_keep_their_weight(road: str, how: str, checkpoint: Path, tmp
     assert (moved < 150).all()
 
 
+def test_statistics_keep_their_weight_in_a_loop_of_ones_own() -> None:
+    (model := normalised()).fit(X, Y, epochs=5, **QUIET)
+    net = LocalNet(model.job(train_steps=1), X, Y)
+    moved = net.backward(net.initial_params(), X + 1000, Y).gradients["bn_mean"] - model.params["bn_mean"]
+    assert (moved < 150).all()
+
+
 @pytest.mark.parametrize("start", ["params", "job", "checkpoint_path"])
 def test_statistics_keep_their_weight_in_a_run_that_is_resumed(start: str, checkpoint: Path, tmp_path: Path) -> None:
     model, begin = normalised(momentum=0.99), dict[str, Any]()
