@@ -172,5 +172,6 @@ def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
     for line in lines:
         for alias in line.names if isinstance(line, (ast.Import, ast.ImportFrom)) else ():
             imported = (line.module or "", alias.name) if isinstance(line, ast.ImportFrom) else (alias.name, "")
-            names[alias.asname or alias.name] = imported
+            if not (name := alias.asname or alias.name).startswith("_"):
+                names[name] = imported
     return names

@@ -5,11 +5,15 @@ docs/nn.md has examples, and what differs from Keras.
 """
 
 from collections import ChainMap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable as _Callable
+    from collections.abc import Iterator as _Iterator
+    from typing import Any as _Any
+
     import dsinga.extensions as callbacks
     import dsinga.nn.words.activations as activations
     import dsinga.nn.words.augment as augment
@@ -187,8 +191,23 @@ if TYPE_CHECKING:
         TimeDistributed,
     )
     from dsinga.nn.words.shape_layers import Concatenate, Flatten, Permute, RepeatVector, Reshape, Slice, Split
+    from dsinga.nn.writing.symbol import LayerBuilder as _LayerBuilder
 
-    def __getattr__(name: str) -> Any: ...  # functions of add-ons' and users' components
+    # Functions of layers that no function is written for, and words of add-ons.
+    def _derived() -> _Iterator[_Callable[..., _LayerBuilder]]: ...
+
+    (
+        Arithmetic, BM, BatchEnsemble, CRF, CTCLoss, CachedAttention, Categories, ColumnScale, Concate, Convolution,
+        Cropping, DistributionLoss, DistributionParams, Dueling, Dummy, EnsembleLoss, EntropyLoss, FunctionLoss,
+        GroupNorm, ImagePreprocess, InnerProduct, LRN, Label, LayerNorm, LeadRecord, LearnedVector, MemberDense,
+        MemberEuclideanLoss, MemberMean, MemberSigmoidLoss, MemberSoftmaxLoss, Mnist, PPOLoss, Padding,
+        Periodic, PiecewiseLinear, PolicyGradientLoss, Pooling, Pooling1D, QuantileLoss, RBMHid, RBMVis,
+        RNNDummy, RNNLabel, Resize, STanh, Sigmoid, TDLoss, TransposedConvolution, Upsampling, VTraceLoss,
+    ) = _derived()  # fmt: skip
+    FieldError: _Callable[..., _Any]
+    Lambda: _Callable[..., _LayerBuilder]
+    TextVectorization: _Callable[..., _Any]
+    load_onnx: _Callable[..., Model]
 
 
 __all__ = [

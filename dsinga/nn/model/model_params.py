@@ -9,19 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import dsinga.api as api
 from dsinga.api.trained import FILES, JOB, PARAMS, Trained
-from dsinga.base.arguments import fail_for_name
 from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
-from dsinga.base.registry import find, listed, registered
+from dsinga.base.registry import listed
 from dsinga.base.tensor_files import write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
@@ -29,6 +27,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
+from dsinga.nn.model.added_methods import AddedMethods
 from dsinga.nn.model.given_data import Pair, as_param
 from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.records import JobArguments, PhaseRecords, add_weights, describe_arrays, open_inputs
@@ -40,7 +39,7 @@ from dsinga.nn.model.training_state import (
     model_folder,
     saved_params,
 )
-from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.training import check_params, check_start
@@ -48,7 +47,7 @@ from dsinga.training import check_params, check_start
 _log = logging.getLogger(__name__)
 
 
-class ModelParams(HasVariables, ABC):
+class ModelParams(AddedMethods, HasVariables, ABC):
     """A net with its params: base class of models.
 
     Attributes:
@@ -58,8 +57,6 @@ class ModelParams(HasVariables, ABC):
         label_shapes: the shapes of a row's labels in training by input, likewise.
         stop_training: what a callback sets to True to end training.
     """
-
-    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
 
     def __init__(self, name: str):
         self.name = name
@@ -264,18 +261,6 @@ class ModelParams(HasVariables, ABC):
     def predicting_net(self) -> NeuralNet:
         """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
         return self._shaped().unlabelled_net(self.output_layers())
-
-    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
-
-        def __getattr__(self, name: str) -> Any:
-            if "record_shapes" not in vars(self) and not name.startswith("__"):
-                raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
-            if (method := find("method", name)) is not None:
-                return MethodType(method, self)
-            fail_for_name("a model", name, [word for word in dir(self) if word[0].isalpha()], self._attributes)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *registered("method")]
 
     @checked
     def summary(self) -> None:

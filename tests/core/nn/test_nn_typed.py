@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from collections import ChainMap
 
 import jedi
 import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.base.registry import registered
+from dsinga.base.registry import lookup, registered
 from dsinga.job import Job
 from dsinga.job.message import field_types
+from dsinga.nn.model import added_methods
 from dsinga.nn.model.given_data import FitFields, JobFields
 from dsinga.nn.model.trainable import Trainable
 
@@ -22,6 +25,21 @@ def test_fit_and_job_take_every_field_of_a_job(function, fields):
     known = {name for each in (JobFields, fields) for name in each.__annotations__}
     of_addons = {name.removeprefix("Job.") for name in registered("message") if name.startswith("Job.")}
     assert known == {*field_types(Job), *of_addons} - named - {"resume"}  # which dsinga.train takes
+
+
+def test_type_checkers_know_the_words_and_methods_of_add_ons() -> None:
+    """The source has them for type checkers alone, which ask no registry."""
+    nodes = [*ast.walk(ast.parse(inspect.getsource(nn)))]
+    known = {node.id for node in nodes if isinstance(node, ast.Name)}
+    known |= {name.asname or name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert {*ChainMap(*(getattr(nn, kind) for kind in nn._DERIVED))} <= known
+    methods = {
+        node.name: [argument.arg for argument in node.args.args[1:]]
+        for node in ast.walk(ast.parse(inspect.getsource(added_methods)))
+        if isinstance(node, ast.FunctionDef) and node.name in registered("method")
+    }
+    functions = {name: [*inspect.signature(lookup("method", name)).parameters][1:] for name in registered("method")}
+    assert methods == functions
 
 
 WORDS = (

@@ -24,6 +24,11 @@ def program() -> None:
     nn.Dense(2).trainble = False  # type: ignore[attr-defined]
     dsinga.trian("job.conf")  # type: ignore[attr-defined]
     dsinga.nn.Dense(unitss=3)  # type: ignore[call-arg]
+    nn.Dnese(3)  # type: ignore[attr-defined]
+    nn.CTCLoss()
+    model.add_lora(rank=4, layers="dense")
+    model.add_lora(rnk=4)  # type: ignore[call-arg]
+    nn.load_onnx("net.onnx").export("net.onnx", check=x)
     nn.Conv2D(8, 3, strides=2, padding="same", name="conv", trainable=False)
     nn.Conv2D(8, 3, stride=2)  # type: ignore[call-arg]
     nn.LSTM(8, return_sequences=True, carry=True)

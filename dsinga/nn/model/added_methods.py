@@ -1,0 +1,51 @@
+"""The methods that add-ons give to models, found when they are called, and known to type checkers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from dsinga.base.arguments import fail_for_name
+from dsinga.base.errors import UserError
+from dsinga.base.registry import find, registered
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES
+
+
+class AddedMethods:
+    """Base of models: finds the methods of add-ons; the error for another name says what to write instead."""
+
+    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
+
+        def __getattr__(self, name: str) -> Any:
+            if "record_shapes" not in vars(self) and not name.startswith("__"):
+                raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
+            if (method := find("method", name)) is not None:
+                return MethodType(method, self)
+            fail_for_name("a model", name, [word for word in dir(self) if word[0].isalpha()], self._attributes)
+
+    else:  # the methods of add-ons, with the arguments of their functions
+
+        def add_lora(
+            self, rank: int = 8, alpha: float | None = None, layers: str | Sequence[str] = "*attention*",
+            trainable: str | Sequence[str] = (),
+        ) -> None:  # fmt: skip
+            """Freeze the model, and train changes of low rank."""
+
+        def save_lora(self, path: str | os.PathLike[str]) -> None:
+            """Write the changes of low rank to a file."""
+
+        def load_lora(self, path: str | os.PathLike[str]) -> None:
+            """Add the changes of low rank of a file."""
+
+        def merge_lora(self) -> None:
+            """Add the changes of low rank to the weights."""
+
+        def export(self, path: str | os.PathLike[str], opset: int = 21, check: Any = None) -> float | None:
+            """Write the net to an ONNX file."""
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *registered("method")]
