@@ -8,7 +8,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -31,6 +31,20 @@ _local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these th
 
 class CallableLayer:
     """Base of layer classes that a job may name, with the arguments of the constructor."""
+
+
+class LayerWeight(NamedTuple):
+    """A param of a user's layer as ``add_weight`` returns it, before it has values."""
+
+    role: str
+    shape: tuple[int, ...]
+    initializer: Any
+    trainable: bool
+
+    @property
+    def initial(self) -> float:
+        """The constant that fills the param if the job names no initialiser."""
+        return 1.0 if self.initializer == "ones" else 0.0
 
 
 def find_function(name: str) -> Any:
