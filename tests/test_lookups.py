@@ -14,8 +14,6 @@ ROOT = Path(__file__).parents[1]
 DOORS = {
     "dsinga/api/engines.py -> dsinga/cluster/clients.py",
     "dsinga/cluster/lazy_prediction.py -> dsinga/addons/fields/prediction/field_prediction.py",
-    "dsinga/passes/processors.py -> dsinga/addons/gpu/devices.py",
-    "dsinga/reading/checked_job.py -> dsinga/addons/sites/site_reader.py",
 }
 
 
