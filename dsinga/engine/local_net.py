@@ -278,8 +278,7 @@ class LocalNet:
             if not cut_rows and passes is None:
                 values = {name: ops.asarray(value) for name, value in values.items()}
             compute = replayed(compute, passes, copies=True)
-            training_step = TrainingStep(compute, net, len(parts), repeats=not cut_rows)
-            metrics = training_step.run(step, values, batches, pushed)
+            metrics = TrainingStep(compute, net, len(parts), repeats=not cut_rows).run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
         if passes is not None and gradients is None and len(parts) == 1:
             self._keep(key, passes.last, net, records, x, y, has_gradients=True)
@@ -391,7 +390,9 @@ class LocalNet:
 class _KeptGradients(dict[str, Any], Updates):
     """Stores the gradients of a training step by the names of params."""
 
-    push = dict.__setitem__
+    def push(self, name: str, gradient: Any) -> None:
+        """Store a gradient."""
+        self[name] = gradient
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:

@@ -44,9 +44,11 @@ class Updates(Protocol):
 
     def finish(self) -> None:
         """End the step after all gradients have been pushed."""
+        return
 
     def skip(self) -> None:
         """End the step without gradients, so that no param changes."""
+        return
 
 
 @dataclass(frozen=True)

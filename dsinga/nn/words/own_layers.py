@@ -98,12 +98,14 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         made._given = args, kwargs
         return made
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, dtype: Any = None, **others: Any):
+    def __init__(self, *args: Any, name: str | None = None, trainable: Any = True, dtype: Any = None, **others: Any):
+        if args:
+            raise UserError(f"{type(self).__name__} takes arguments by name; define __init__ to take {args[0]!r}")
         check_names(type(self).__name__, ["name", "trainable", "dtype"], others)
         if not callable(getattr(type(self), "call", None)):
             raise UserError(f"{type(self).__name__} does not define call(self, x), which says what the layer computes")
-        args, kwargs = self._given
-        again = functools.partial(type(self), *args, **kwargs)
+        given, kwargs = self._given
+        again = functools.partial(type(self), *given, **kwargs)
         super().__init__(type(self).__name__, self._write, {"name": name, "trainable": trainable}, again)
         self._weights: list[LayerWeight] = []
 
