@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.base.setting_files import may_be_set
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Ask, Devices, Groups
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops import Processor
+from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)

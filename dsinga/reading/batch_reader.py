@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job, Phase
+from dsinga.job.epochs import Epochs
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly

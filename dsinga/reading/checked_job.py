@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
@@ -15,6 +14,7 @@ from dsinga.job import ClusterConf, Job, LayerConf, LayerType, NetConf, Phase, c
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
+from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet

@@ -11,10 +11,10 @@ import numpy as np
 
 from dsinga.base.arrays import first_not_finite, is_finite
 from dsinga.base.errors import Diverged
-from dsinga.base.metric_state import MetricState
 from dsinga.base.registry import is_user_code
 from dsinga.layers.interface.context import Context, PassObserver, Records
 from dsinga.layers.interface.layer import Layer
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
 from dsinga.training.forward_pass import TapeEntry

@@ -14,11 +14,11 @@ import numpy as np
 from dsinga.addons.functions.libraries import Computed, LibraryFunction, NumpyFunction
 from dsinga.addons.functions.probing import Probed, probe, title_of
 from dsinga.base.errors import UserError
-from dsinga.base.functions import LayerWeight, find_function
 from dsinga.base.registry import register
 from dsinga.base.regular_files import parse_json
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
+from dsinga.job.functions import LayerWeight, find_function
 from dsinga.job.limits import NonNegative
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, ParamSpec

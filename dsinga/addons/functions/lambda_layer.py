@@ -8,8 +8,8 @@ from typing import Any
 
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
-from dsinga.base.functions import name_of
 from dsinga.base.registry import register
+from dsinga.job.functions import name_of
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.own_layers import FunctionBuilder
 from dsinga.nn.writing.feature import Feature

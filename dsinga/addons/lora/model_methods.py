@@ -34,8 +34,8 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.durable_files import explained_writing, local_folder
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed, register
-from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.checkpoint.tensor_files import read_safetensors
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf
 from dsinga.layers.interface.layer import Layer

@@ -14,7 +14,6 @@ from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
 from dsinga.api.nets import training_memory
-from dsinga.base.epochs import Epochs
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -27,6 +26,7 @@ from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
 from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
+from dsinga.job.epochs import Epochs
 from dsinga.job.topology import Devices, Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, neuralnet

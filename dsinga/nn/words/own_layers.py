@@ -10,8 +10,8 @@ from typing import Any
 
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
-from dsinga.base.functions import CallableLayer, LayerWeight, name_of
 from dsinga.base.registry import lookup
+from dsinga.job.functions import CallableLayer, LayerWeight, name_of
 from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.regularisers import penalty

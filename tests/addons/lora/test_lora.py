@@ -15,7 +15,7 @@ from dsinga import extensions, models, nn
 from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_low_rank, without_low_rank
 from dsinga.addons.lora.model_methods import merged_lora
 from dsinga.base.errors import UserError
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.job import LayerConf
 from tests.support.train_in_threads import train_in_threads
 

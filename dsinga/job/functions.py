@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.function_digest import DIGITS, FunctionDigest
 from dsinga.base.registry import find, how_to_register, imported, nearest, register, unregister, user_errors
+from dsinga.job.function_digest import DIGITS, FunctionDigest
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
 # The names of functions that run code in what they are given.
