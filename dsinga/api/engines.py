@@ -19,7 +19,6 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import shortened
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest
-from dsinga.base.setting_files import may_be_set
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
@@ -28,6 +27,7 @@ from dsinga.loop.run_loop import TrainedParams
 from dsinga.loop.view import Observer
 from dsinga.passes.inference import forward_in_threads
 from dsinga.passes.predictor import Forward
+from dsinga.passes.setting_files import may_be_set
 from dsinga.reading.checked_job import CheckedJob
 
 P = ParamSpec("P")

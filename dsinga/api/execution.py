@@ -30,11 +30,11 @@ from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, warn_of
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import Cancelled, RunError, UserError
-from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
 from dsinga.data import RecordNames
+from dsinga.data.locations import is_url
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
 from dsinga.loop.local_run import trains_locally

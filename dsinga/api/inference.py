@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable, find_runner
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps
 from dsinga.api.workspaces import trained_params
-from dsinga.base.argument_types import typed
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.job import Job, Phase

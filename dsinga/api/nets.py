@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.api.argument_types import typed
 from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
-from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.job.enums import PRECISIONS, find_phase

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.base.durable_files import write_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
 from dsinga.extensions.extension import RescuedParams

@@ -12,13 +12,13 @@ from dsinga.api.jobs_with_data import Result
 from dsinga.base.advice import option
 from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.locations import is_url, join, remove
 from dsinga.base.redaction import redact
-from dsinga.base.standard_streams import error_stream
 from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
+from dsinga.data.locations import is_url, join, remove
 from dsinga.job import Job
 from dsinga.monitor.run_monitor import RUN_FILES
+from dsinga.monitor.standard_streams import error_stream
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
 
 if TYPE_CHECKING:

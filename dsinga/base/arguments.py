@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import opcode
 import sys
 import tomllib
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -107,22 +107,18 @@ class MissingName(UserError, AttributeError):
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
     """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
-    For ``from owner import name`` it raises a UserError: of an AttributeError Python makes an ImportError without the
-    message.
+    For ``from package import name`` it raises a UserError. There importlib looks the name up, and Python would make an
+    ImportError without the message of an AttributeError.
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
     caller: FrameType | None = sys._getframe(2)  # the frame that looks the name up, the caller of ``__getattr__``
     while caller and caller.f_globals.get("__name__") in ("dsinga.base.components", owner):
         caller = caller.f_back
-    if remedy and caller and is_at(caller, "IMPORT_FROM"):
+    is_import = caller is not None and caller.f_globals.get("__name__") == "importlib._bootstrap"
+    if remedy and is_import and find_spec(f"{owner}.{name}") is None:  # else the name is that of a module in it
         raise UserError(message)
     raise MissingName(message)
-
-
-def is_at(frame: FrameType, *instructions: str) -> bool:
-    """Whether a frame executes one of the given bytecode instructions of Python."""
-    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in instructions
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:

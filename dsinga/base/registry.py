@@ -42,7 +42,7 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 KINDS = (
     "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
     "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
-    "data", "engine", "sync_method", "panel", "backend", "word", "hook", "method",
+    "data", "definition", "drawing", "engine", "sync_method", "panel", "backend", "word", "hook", "method",
 )  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported

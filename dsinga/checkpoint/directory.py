@@ -23,14 +23,6 @@ import numpy as np
 from dsinga.base.arrays import EMA_SLOT, NamedParams, ParamArrays, averaged, first_not_finite
 from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.tensor_files import (
-    Fingerprint,
-    find_integers,
-    insert_arrays,
-    read_safetensors,
-    separate_arrays,
-    write_tensors,
-)
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -41,6 +33,14 @@ from dsinga.checkpoint.metadata import (
     check_file,
     read_metadata,
     write_metadata,
+)
+from dsinga.checkpoint.tensor_files import (
+    Fingerprint,
+    find_integers,
+    insert_arrays,
+    read_safetensors,
+    separate_arrays,
+    write_tensors,
 )
 
 DRAFTS = "step"  # names the drafts of the checkpoints of all steps

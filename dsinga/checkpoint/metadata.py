@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.base.tensor_files import Fingerprint, fingerprint
+from dsinga.checkpoint.tensor_files import Fingerprint, fingerprint
 
 FORMAT = 2
 PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"

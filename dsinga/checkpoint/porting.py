@@ -14,11 +14,11 @@ import numpy as np
 from dsinga.base.arrays import NamedParams, ParamArrays, refuse_nan
 from dsinga.base.durable_files import draft_folder, read_saved_file, sync_folder
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact
-from dsinga.base.tensor_files import find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
+from dsinga.checkpoint.tensor_files import find_integers, read_npz, read_safetensors, write_tensors
+from dsinga.data.locations import is_url
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.locations import file_system
 from dsinga.base.redaction import redact
 from dsinga.checkpoint.metadata import METADATA, STEP
+from dsinga.data.locations import file_system
 
 
 class RemoteFolder:

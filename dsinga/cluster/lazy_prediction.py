@@ -11,9 +11,9 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.api.argument_types import typed
 from dsinga.api.jobs_with_data import Result, job_with_data, roots
 from dsinga.api.workspaces import trained_params
-from dsinga.base.argument_types import typed
 from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError

@@ -21,9 +21,9 @@ from dsinga.base.error_frames import shows_all_frames
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
 from dsinga.base.registry import PACKAGE, find, nearest_or_listed, register, registered
 from dsinga.base.regular_files import name_fault
-from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
+from dsinga.monitor.standard_streams import open_standard_streams, output_fault
 
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}

@@ -124,7 +124,7 @@ def show(
             click.echo(padding)
         print_memory(expected_memory(job, net, data_root))
     try:
-        picture = lookup("hook", "picture")
+        picture = lookup("drawing", type(net).__name__)
     except UserError as error:  # the add-on that draws is missing
         if svg is not None:
             raise

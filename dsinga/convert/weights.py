@@ -26,7 +26,7 @@ from dsinga.base.durable_files import (
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.writing.reshaping import AS_IMAGE
 

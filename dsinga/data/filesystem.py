@@ -26,10 +26,10 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base.advice import option
 from dsinga.base.errors import PathNotFound, UserError
-from dsinga.base.locations import absolute, file_system, is_url, join
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest, nearest_or_listed
 from dsinga.base.regular_files import METADATA_BYTES, TABLE_BYTES, name_fault, open_regular, parse_json, read_regular
+from dsinga.data.locations import absolute, file_system, is_url, join
 from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
 ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")

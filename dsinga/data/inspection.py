@@ -17,7 +17,7 @@ import zarr
 from dsinga.base.advice import option
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute
+from dsinga.data.locations import absolute
 from dsinga.data.missing_values import as_nan, missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_source import arrays_to_verify, open_record_store

@@ -10,10 +10,10 @@ import zarr
 from zarr.abc.store import Store
 
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, file_system, is_url, join
 from dsinga.base.redaction import redact
 from dsinga.data.array_kinds import is_path, origins
 from dsinga.data.filesystem import exists, is_references, zarr_store
+from dsinga.data.locations import absolute, file_system, is_url, join
 from dsinga.data.stores.chunk_files import location_of
 
 

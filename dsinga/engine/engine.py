@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from dsinga.base.arrays import ParamArrays
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
+from dsinga.job.epochs import Epochs
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import LayerCut

@@ -26,6 +26,7 @@ from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import evaluate, forward_in_order
+from dsinga.passes.replayed import replayed
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches
@@ -87,10 +88,9 @@ class LocalEngine(Engine):
         self._earlier_steps = self.updater.steps - begin.step
         self._updates = CountedUpdates(self.updater)
         capture = self._ops.capture()
-        self._training_step = TrainingStep(
-            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches, repeats=True,
-            passes=passes_of(self._ops, "training passes") if capture is None else None,
-        )  # fmt: skip
+        passes = passes_of(self._ops, "training passes") if capture is None else None
+        compute = replayed(algorithm(job.train_one_batch), passes, copies=reader.micro_batches > 1)
+        self._training_step = TrainingStep(compute, self._net, reader.micro_batches, job.skip_bad_batches, repeats=True)
         self._tests = passes_of(self._ops, "tests")
         self._captured = None
         if capture is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,11 +26,14 @@ from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Processor, SparseRows
+from dsinga.ops.sparse import to_host, whole_shape
 from dsinga.ops.types import is_plain
 from dsinga.passes.captured_pass import CapturedPass
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
-from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, owned, rows_of, to_host, whole_shape
+from dsinga.passes.replayed import owned, replayed
+from dsinga.passes.training_step import MicroBatches, TrainingStep, Updates
+from dsinga.reading.batch_reader import divide_batch
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.learnt_statistics import weighed
@@ -247,8 +250,7 @@ class LocalNet:
         if gradients is None and (captured := self._captured.get(key)) is not None:
             result = captured.launch_on_arrays(params, x, y, step)
             if result is not None:
-                copies = {name: owned(gradient, copies=True) for name, gradient in result.outputs.items()}
-                return Backward(copies, Means(result.metrics))
+                return Backward(dict(owned(result.outputs, copies=True)), Means(result.metrics))
         compute = self._algorithm if gradients is None else bp
         names = tuple(gradients or ())
         cut_rows = self._cut_rows(x, self.job.micro_batches)
@@ -260,7 +262,7 @@ class LocalNet:
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
         records, rows = self._records(net, x, y, gradients=names)
         parts, values = divide_batch(rows, self.job.micro_batches), self._values(net, params)
-        pushed = KeptGradients()
+        pushed = _KeptGradients()
         if cut_rows:
             compute = functools.partial(self._backward_cut, compute)
         ops, _, passes = self._open()
@@ -268,16 +270,15 @@ class LocalNet:
             passes = None  # the host checks codes
         ops.set_threads(self._count_threads(net))
         ctx = Context(ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
-        batches: Iterable[tuple[Mapping[str, Records], Context]] = [(records, ctx)]
+        batches: MicroBatches = [(records, ctx)]
         if len(parts) > 1:
-            batches = ((rows_of(records, part), replace(ctx, rows=part, micro_batch=part)) for part in parts)
+            parts_of = ({name: each.part(part) for name, each in records.items()} for part in parts)
+            batches = zip(parts_of, (replace(ctx, rows=part, micro_batch=part) for part in parts), strict=True)
         with np.errstate(over=self._overflow, invalid=self._overflow):
             if not cut_rows and passes is None:
                 values = {name: ops.asarray(value) for name, value in values.items()}
-            training_step = TrainingStep(
-                compute, net, len(parts), repeats=not cut_rows, passes=passes, keeps_gradients=True
-            )
-            metrics = training_step.run(step, values, batches, pushed)
+            compute = replayed(compute, passes, copies=True)
+            metrics = TrainingStep(compute, net, len(parts), repeats=not cut_rows).run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
         if passes is not None and gradients is None and len(parts) == 1:
             self._keep(key, passes.last, net, records, x, y, has_gradients=True)
@@ -384,6 +385,14 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
+
+
+class _KeptGradients(dict[str, Any], Updates):
+    """Stores the gradients of a training step by the names of params."""
+
+    def push(self, name: str, gradient: Any) -> None:
+        """Store a gradient."""
+        self[name] = gradient
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:

@@ -24,7 +24,7 @@ from dsinga.base.durable_files import (
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.base.tensor_files import check_marks, read_safetensors, write_tensors
+from dsinga.checkpoint.tensor_files import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.scaling import Scaling
 from dsinga.estimators.tables import definition_of
 from dsinga.job import Job, redact_job, to_text

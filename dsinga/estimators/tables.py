@@ -62,9 +62,10 @@ def learn_columns(X: Any, names: Sequence[str], client: Any, number_codes: bool)
     ``client``. Raises UserError for values of no kind that a table has, and where the add-on of tables or pyarrow is
     missing.
     """
-    lookup("hook", "table_records")  # raises UserError, with the add-on's name, where that is missing
-    from dsinga.addons.tables.frames import import_arrow, open_frame
+    lookup("definition", "TableDefinition")  # raises UserError, with the add-on's name, where that is missing
+    from dsinga.addons.tables.frames import import_arrow
     from dsinga.addons.tables.learning import learn
+    from dsinga.addons.tables.open_frame import open_frame
 
     import_arrow()
     if not is_dask_collection(X):

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.advice import option
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
-from dsinga.base.metric_state import MetricState, restore_state, saved_state
 from dsinga.base.registry import is_user_code, listed, nearest, nearest_or_listed
-from dsinga.base.tensor_files import separate_arrays
+from dsinga.checkpoint.tensor_files import separate_arrays
 from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, OnMetric, Trigger
 from dsinga.job import AlgType, ExtensionConf, ExtensionType, Job, Phase, training_phases
 from dsinga.job.component import Settings, error_note, resolve
 from dsinga.job.enums import PHASES
+from dsinga.job.epochs import Epochs
 from dsinga.job.message import JobError, field_types
+from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.net import NeuralNet
 from dsinga.reading.checked_job import CheckedJob

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dsinga.base.arguments import check_range, is_whole
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.extensions.best_value import BestValue, metric_name
+from dsinga.job.epochs import Epochs
 
 
 class LoopPosition(NamedTuple):

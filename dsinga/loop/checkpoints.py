@@ -11,7 +11,6 @@ import numpy as np
 
 from dsinga.base.advice import how_to_resume, job_field, short_path
 from dsinga.base.arrays import NamedParams
-from dsinga.base.epochs import offset_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_checkpoints, write_checkpoint
@@ -20,6 +19,7 @@ from dsinga.data.array_kinds import is_number
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Job, Phase, loads, redact_job, to_text
+from dsinga.job.epochs import offset_of
 from dsinga.net import filter_layers, input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.reading.checked_job import names_of_training

@@ -15,7 +15,6 @@ import numpy as np
 
 from dsinga.base.advice import job_field, option, short_path
 from dsinga.base.arrays import ParamArrays, first_not_finite
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
@@ -24,6 +23,7 @@ from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
 from dsinga.job.checks import check_schedules
+from dsinga.job.epochs import Epochs
 from dsinga.loop.checkpoints import (
     check_loop_state,
     check_loss,

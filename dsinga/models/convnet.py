@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import HE, make_job, records, sgd_by_steps, updater
 from dsinga.nn.writing.net_conf import confs_of

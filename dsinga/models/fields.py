@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
 

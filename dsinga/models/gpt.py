@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import layer, make_job, updater
 from dsinga.nn.writing.net_conf import confs_of

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import HE, TESTS, Init, dense, layer, loss, make_job, read, records, updater
 from dsinga.nn.writing.net_conf import confs_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, make_job, read, updater

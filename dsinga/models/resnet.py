@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import conv, dense, layer, loss, make_job, pool, records, relu, sgd_by_steps

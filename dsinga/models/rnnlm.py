@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import job_fields, layer, updater
 

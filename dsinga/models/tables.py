@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.nn.writing.symbol import Symbol

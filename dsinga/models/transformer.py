@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import make_job, read_phases, updater
 from dsinga.nn.writing.net_conf import confs_of

@@ -1,58 +1,14 @@
-"""The history of a run: its rows, indexed by row and column, their metrics and phases, and their picture."""
+"""The history of a run: its rows, indexed by row and column, and their picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from numbers import Real
 from typing import Any, overload
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, lookup, nearest
-
-# The columns of a row that are no metrics.
-NOT_METRICS = frozenset({"step", "epoch", "phase", "time"})
-
-# The phase of rows about Dask workers that were lost.
-RECOVERY = "recovery"
-
-# The beginning of the names of validations' metrics in rows of several phases, as in Keras.
-VALIDATION_PREFIX = "val_"
-
-Row = dict[str, Any]
-"""One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
-
-Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done.
-
-A row of the phase "recovery" has no metrics: "lost" says which Dask worker was lost, "noticed" when, on the clock of
-"time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
-"generation" how often the run has been placed since it began. "group" is the worker group that has started again, where
-the others went on."""
-
-
-def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that have metrics, each of one phase.
-
-    A row without "phase", as estimators have, becomes two: its columns "val_loss", ... are the "loss", ... of a row of
-    the phase "val", the others are of the phase "train".
-    """
-    for row in rows:
-        if "phase" in row:
-            if row["phase"] != RECOVERY:
-                yield row
-            continue
-        place = {name: row[name] for name in row if name in NOT_METRICS}
-        metrics = {name: row[name] for name in row if name not in NOT_METRICS}
-        validated = {name: value for name, value in metrics.items() if name.startswith(VALIDATION_PREFIX)}
-        yield place | {"phase": "train"} | {name: metrics[name] for name in metrics if name not in validated}
-        if validated:
-            yield place | {"phase": "val"} | {k.removeprefix(VALIDATION_PREFIX): v for k, v in validated.items()}
-
-
-def metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of all metrics of rows that are numbers, in the order in which they first appear."""
-    columns = ((name, value) for row in rows_of_metrics(rows) for name, value in row.items())
-    return list(dict.fromkeys(k for k, v in columns if k not in NOT_METRICS and isinstance(v, Real)))
+from dsinga.monitor.rows import NOT_METRICS, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -11,8 +11,9 @@ from html import escape
 from typing import Self, TextIO
 
 from dsinga.base.advice import in_notebook
-from dsinga.base.standard_streams import error_stream
-from dsinga.monitor.history import NOT_METRICS, Row, picture
+from dsinga.monitor.history import picture
+from dsinga.monitor.rows import NOT_METRICS, Row
+from dsinga.monitor.standard_streams import error_stream
 
 # Columns of a row that are shown as a speed, with their units.
 SPEEDS = {"samples_per_second": "samples/s", "env_steps_per_second": "env steps/s"}

@@ -16,9 +16,10 @@ from dsinga.base.advice import short_path
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.regular_files import TABLE_BYTES, parse_json, read_regular
-from dsinga.base.standard_streams import error_stream
-from dsinga.monitor.history import RECOVERY, History, Row
+from dsinga.monitor.history import History
 from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.rows import RECOVERY, Row
+from dsinga.monitor.standard_streams import error_stream
 from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 

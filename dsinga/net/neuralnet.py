@@ -137,7 +137,7 @@ def usable_threads(net: NeuralNet, workers: int) -> int:
 def net_picture(net: Any) -> str | None:
     """Return the picture of a net or a partitioned net as SVG, None where the add-on that draws it is missing."""
     try:
-        picture = lookup("hook", "picture")
+        picture = lookup("drawing", type(net).__name__)
     except UserError:
         return None
     return str(picture(net))

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         Dense,
         Dropout,
         Identity,
-        Layer,
         Maximum,
         Minimum,
         Multiply,
@@ -157,6 +156,7 @@ if TYPE_CHECKING:
         RMSprop,
         optimizer_functions,
     )
+    from dsinga.nn.words.own_layers import OwnLayer as Layer
     from dsinga.nn.words.regularisers import L1, L1L2, L2
     from dsinga.nn.words.schedules import (
         CosineDecay,

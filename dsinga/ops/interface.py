@@ -14,15 +14,19 @@ import functools
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.ops.families import LazyFamilies
 from dsinga.ops.numpy.arrays import NumpyArrays
+from dsinga.ops.numpy.attention import NumpyAttention
 from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution, NumpyPooling
+from dsinga.ops.numpy.crf import NumpyCRF
 from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.numpy.lookup import NumpyLookup, NumpyRandom
+from dsinga.ops.numpy.normalisation import NumpyGroupNorm, NumpyNormalisation
+from dsinga.ops.numpy.points import NumpyPoints
+from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.types import Array
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
@@ -133,20 +137,6 @@ class Capture(Protocol):
         """
 
 
-if TYPE_CHECKING:
-    from dsinga.ops.numpy.attention import NumpyAttention
-    from dsinga.ops.numpy.crf import NumpyCRF
-    from dsinga.ops.numpy.normalisation import NumpyGroupNorm, NumpyNormalisation
-    from dsinga.ops.numpy.points import NumpyPoints
-    from dsinga.ops.numpy.recurrent import NumpyRecurrent
-
-    class Families(NumpyGroupNorm, NumpyNormalisation, NumpyCRF, NumpyRecurrent, NumpyAttention, NumpyPoints):
-        """The kernels of all families."""
-
-else:
-    Families = LazyFamilies
-
-
 class Ops(
     NumpyArrays,
     NumpyConvolution,
@@ -155,22 +145,17 @@ class Ops(
     NumpyLookup,
     NumpyLoss,
     NumpyRandom,
-    Families,
+    NumpyGroupNorm,
+    NumpyNormalisation,
+    NumpyCRF,
+    NumpyRecurrent,
+    NumpyAttention,
+    NumpyPoints,
 ):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result.
 
     The methods of this class, all in numpy, are the reference; a backend overrides those for which it has faster ones.
     """
-
-    families: ClassVar = {
-        "attention": ("dsinga.ops.numpy.attention:NumpyAttention",),
-        "crf": ("dsinga.ops.numpy.crf:NumpyCRF",),
-        "normalisation": (
-            "dsinga.ops.numpy.normalisation:NumpyGroupNorm", "dsinga.ops.numpy.normalisation:NumpyNormalisation",
-        ),
-        "points": ("dsinga.ops.numpy.points:NumpyPoints",),
-        "recurrent": ("dsinga.ops.numpy.recurrent:NumpyRecurrent",),
-    }  # fmt: skip
 
     def capture(self) -> Capture | None:
         """Return how this worker repeats passes; None where each is computed as it is called."""
@@ -205,5 +190,3 @@ class Ops(
 @register("backend", "numpy")
 class NumpyOps(Ops):
     """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
-
-    families: ClassVar = {}

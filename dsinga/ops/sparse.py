@@ -59,6 +59,16 @@ def scaled(gradient: Array | SparseRows, factor: float) -> Array | SparseRows:
     return gradient * np.float32(factor)
 
 
+def to_host(gradient: Array | SparseRows, ops: Any) -> np.ndarray | SparseRows:
+    """Return a gradient of a backend in host memory; sparse rows are always there."""
+    return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+
+
+def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
+    """Return a gradient in the shape of its param; sparse rows have the right shape already."""
+    return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
+
+
 def no_rows(shape: tuple[int, ...]) -> SparseRows:
     """Return a sparse float32 array of this shape without rows: zeros."""
     return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)

@@ -17,8 +17,7 @@ from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
 from dsinga.net.partitioned import FEATURES, WHOLE_LAYER, ParamPart, cut_regions
 from dsinga.ops import Ops, SparseRows, cpu_ops
-from dsinga.ops.sparse import add_up
-from dsinga.passes.training_step import part_of, to_host, whole_shape
+from dsinga.ops.sparse import add_up, to_host, whole_shape
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ class CutRunner:
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
     """Return the rows of ``records`` that the input layers of a worker's net read."""
     inputs = [node for node in net.nodes if node.layer.is_input]
-    return {node.layer.name: part_of(records[node.layer.name], node.rows or rows) for node in inputs}
+    return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
 
 
 def join_gradients(

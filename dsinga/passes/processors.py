@@ -5,26 +5,19 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.base.setting_files import may_be_set
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
+from dsinga.job.topology import Ask, Devices, Groups
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops import Processor
+from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
-
-# The address of a Dask worker for each worker of each group: [group][worker].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
-# Returns the results of a function in each process, by address: (addresses, function, arguments).
-Ask = Callable[..., dict[str, Any]]
 
 # Stands for the address of a Dask worker where this process computes without Dask.
 THIS_PROCESS = ""

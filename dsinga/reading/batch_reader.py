@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.epochs import Epochs
+from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job, Phase
+from dsinga.job.epochs import Epochs
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly
@@ -177,6 +178,15 @@ class WorkerBatches:
             first, run = self._run = sampler.run(position)
         rows = run[position - first : position - first + count]
         return rows if len(rows) == count else sampler.rows(batch, start, stop)
+
+
+def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
+    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
+    if rows % micro_batches:
+        raise UserError(
+            f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
+        )
+    return cut_evenly(rows, micro_batches)
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:

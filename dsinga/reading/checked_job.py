@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
@@ -14,10 +14,11 @@ from dsinga.job import ClusterConf, Job, LayerConf, LayerType, NetConf, Phase, c
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
+from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
 
@@ -88,7 +89,7 @@ class CheckedJob:
         steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
         reader = BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
         if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
-            return lookup("hook", "site_reader")(reader, self, workers)
+            return lookup("hook", "site_reader")(reader, partial(_open_site, job, self.roots, workers))
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
@@ -243,6 +244,14 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
     check_schedules(job)
     check_cluster(job)
     return checked.with_job(job)
+
+
+def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
+    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
+    checked = CheckedJob(site_job(job, site), roots)
+    reader = checked.reader(Phase.kTrain, workers)
+    create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
+    return reader
 
 
 def rows_per_step(job: Job) -> int:

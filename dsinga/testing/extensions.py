@@ -14,7 +14,7 @@ import pytest
 
 from dsinga.base.components import GROUP, built_in, offered
 from dsinga.base.registry import KINDS, find
-from dsinga.base.tensor_files import separate_arrays
+from dsinga.checkpoint.tensor_files import separate_arrays
 from dsinga.extensions import Extension
 from dsinga.job.component import settings_class
 from dsinga.testing.simulated_loop import SimulatedLoop

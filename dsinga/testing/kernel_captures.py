@@ -16,6 +16,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops
 from dsinga.ops.types import NotCapturable
 from dsinga.passes.captured_passes import passes_of
+from dsinga.passes.replayed import replayed
 from dsinga.passes.training_step import TrainingStep
 from dsinga.training import bp, create_updater, forward, initial_values
 from dsinga.training.local_updater import LocalUpdater
@@ -107,7 +108,7 @@ class CaptureContract:
         updater.put(initial_values(net.params, 1))
         capture = worker.capture() if is_captured else None
         passes = passes_of(worker, "training passes") if is_captured and capture is None else None
-        updates, training = CountedUpdates(updater), TrainingStep(bp, net, passes=passes)
+        updates, training = CountedUpdates(updater), TrainingStep(replayed(bp, passes, copies=False), net)
         iterations = None
         if capture is not None:
             iterations = capture.iterations(training, updater.updater, updater.values, updates)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.tensor_files import insert_arrays, separate_arrays
+from dsinga.checkpoint.tensor_files import insert_arrays, separate_arrays
 from dsinga.engine.engine import Engine, Snapshot, StepReport
 from dsinga.extensions import AtEnd, Checkpointing, Display, Evaluation, EverySteps, Extension
 from dsinga.job import Job, Phase

@@ -60,6 +60,9 @@ def accumulate(
     Sums are pushed while the last micro-batch is computed, each as soon as it is complete. With a single micro-batch
     this is a call of the algorithm. The callee owns the arrays that it gets, as those of the algorithm.
     """
+    if count == 1:
+        ((records, ctx),) = micro_batches
+        return check_algorithm_metrics(algorithm(net, values, records, ctx, push))
     sums: dict[str, Any] = {}
     metrics: list[Metrics] = []
 
@@ -74,7 +77,7 @@ def accumulate(
         metrics.append(check_algorithm_metrics(algorithm(net, values, records, ctx, receive)))
     for name, gradient in sums.items():  # for which the last micro-batch gave none
         push(name, gradient)
-    return metrics[0] if count == 1 else add_metrics(metrics)
+    return add_metrics(metrics)
 
 
 def _add(total: Any, gradient: Any) -> Any:

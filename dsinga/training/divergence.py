@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from dsinga.base.arrays import first_not_finite, is_finite
 from dsinga.base.errors import Diverged
-from dsinga.base.metric_state import MetricState
 from dsinga.base.registry import is_user_code
-from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.context import Context, PassObserver, Records
 from dsinga.layers.interface.layer import Layer
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
 from dsinga.training.forward_pass import TapeEntry
@@ -27,7 +28,11 @@ ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such bat
 
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
     """Whether the sums of all metrics are finite."""
-    return all(math.isfinite(total) for total, _ in metrics.values() if not isinstance(total, MetricState))
+    for total, _ in metrics.values():
+        if type(total) is float or not isinstance(total, MetricState):  # most are floats, which is known soonest
+            if not math.isfinite(total):
+                return False
+    return True
 
 
 def is_finite_gradient(gradient: Any) -> bool:
@@ -57,6 +62,39 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
     what = f"the gradient of {'the function of' if _calls_function(layer) else 'layer'} {layer.name!r}"
     remedy = GUARD if layer.runs_user_code else ADVICE
     raise Diverged(f"{what} is not finite at step {ctx.step}, though its feature is; {remedy}")
+
+
+def find_bad_gradient(
+    algorithm: Callable[..., Metrics], net: NeuralNet, params: Any, records: Mapping[str, Records], ctx: Context
+) -> None:
+    """Compute a pass again, and raise Diverged for the first layer that computes gradients that are not finite."""
+
+    def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
+        computed = compute(*arguments)
+        if direction == "backward":
+            check_layer_gradient(layer, arguments[3], computed, ctx)
+        return computed
+
+    observed = replace(ctx, observer=cast(PassObserver, observe))
+    algorithm(net, params, records, observed, lambda name, gradient: None)
+
+
+class CheckedPush:
+    """Pushes finite gradients to the updates of a step. For another one it calls ``fail`` with the param's name."""
+
+    def __init__(self, updates: Any, fail: Callable[[str], NoReturn]):
+        self.updates, self.fail = updates, fail
+
+    def __call__(self, name: str, gradient: Any) -> None:
+        """Push the gradient of a param."""
+        if not is_finite_gradient(gradient):
+            self.fail(name)
+        self.updates.push(name, gradient)
+
+    def push_all(self, gradients: Mapping[str, Any]) -> None:
+        """Push all gradients of a step at once, which takes less time than one after the other."""
+        if (lost := self.updates.push_all(gradients)) is not None:
+            self.fail(lost)
 
 
 def param_gradient_fault(name: str, step: int) -> str:

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.base.metric_state import MetricState
 from dsinga.layers.interface.context import Context
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
 from dsinga.ops.types import NotCapturable
 
 COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
-# A sum may also be a MetricState of dsinga.base.metric_state, which adds up with others of its kind.
+# A sum may also be a MetricState of dsinga.layers.metrics.metric_state, which adds up with others of its kind.
 Metrics = dict[str, tuple[Any, float]]
 Reports = Sequence[tuple[str, Mapping[str, tuple[Any, float]]]]
 

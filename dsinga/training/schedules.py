@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.functions import find_function
 from dsinga.base.registry import is_user_code, register
 from dsinga.job import EMAConf, LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, error_note, required, resolve, setting
+from dsinga.job.functions import find_function
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
 
 Rate = Callable[[int], float]

@@ -10,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import models, nn
-from dsinga.base.argument_types import typed
+from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 
 WRONG = (None, "5", [3], float("nan"), -1, 2.5, True, {"a": 1}, object())

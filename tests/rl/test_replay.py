@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dsinga import rl
 from dsinga.base.errors import UserError
-from dsinga.base.tensor_files import insert_arrays, separate_arrays
+from dsinga.checkpoint.tensor_files import insert_arrays, separate_arrays
 from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory, SumTree
 
 SPACES = rl.Spaces(rl.box((2,)), rl.DiscreteSpace(7))

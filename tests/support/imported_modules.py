@@ -1,6 +1,6 @@
-"""What a program imports of dsinga: ``python -m tests.support.imported_modules`` writes the list for the digits.
+"""What training the digits imports of dsinga, and in which of its files a function runs.
 
-The test of what training the digits imports names what is not in that list, when there is too much.
+``python -m tests.support.imported_modules`` prints these files.
 """
 
 from __future__ import annotations
@@ -11,9 +11,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LISTED = ROOT / "tests" / "core" / "digits_imports.txt"
 DIGITS = ROOT / "datasets" / "digits"
 
+# Bodies of modules and classes do not count. Functions that run during an import, such as decorators, do.
+RUNS = """
+import sys, threading
+RUNS = set()
+
+def note_file(frame, event, argument):
+    if event == "call" and frame.f_code.co_flags & 1 and frame.f_code.co_name[0] != "<":
+        RUNS.add(frame.f_code.co_filename)
+
+threading.setprofile(note_file)
+sys.setprofile(note_file)
+"""
 COMMAND = """
 import contextlib, runpy, sys
 sys.argv[1:] = ["train", "job.conf", "--set", "train_steps=2", "--workspace", WORKSPACE]
@@ -31,37 +42,29 @@ model.fit(x, labels, epochs=1, batch_size=256, verbose=0)
 model.predict(x[:8])
 """
 PRINT = """
-import sys
-print(*sorted(sys.modules), sep="\\n")
+sys.setprofile(None)
+print("modules:", *sorted(sys.modules), "files:", *sorted(RUNS), sep="\\n")
 """
 
 
-def imported(program: str, workspace: Path) -> list[str]:
-    """Run a program in the folder of the digits, and return the names of all modules that it has imported."""
-    code = f"WORKSPACE = {str(workspace)!r}\n{program}{PRINT}"
+def imported(program: str, workspace: Path) -> tuple[list[str], list[str]]:
+    """Run a program in the folder of the digits; return the modules that it imports, and dsinga's files that it runs.
+
+    A file counts among the latter if one of its functions was called.
+    """
+    code = f"WORKSPACE = {str(workspace)!r}\n{RUNS}{program}{PRINT}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=DIGITS, env=environment, timeout=100
     )
     assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
-
-
-def lines_of(names: list[str]) -> dict[str, int]:
-    """Return the numbers of lines of those modules that are of dsinga."""
-    return {name: _lines(name) for name in names if name.split(".")[0] == "dsinga"}
-
-
-def _lines(name: str) -> int:
-    path = ROOT.joinpath(*name.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return len(file.read_text("utf-8").splitlines())
+    modules, files = process.stdout.partition("modules:\n")[2].split("files:\n")
+    return modules.splitlines(), [file for file in files.splitlines() if Path(file).is_relative_to(ROOT / "dsinga")]
 
 
 if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        modules = [lines_of(imported(program, Path(folder, "w"))) for program in (COMMAND, NN)]
-    LISTED.write_text("\n".join(sorted({*modules[0], *modules[1]})) + "\n", "utf-8")
-    print(*(f"{len(lines)} files, {sum(lines.values())} lines" for lines in modules), sep="\n")
+        for program in (COMMAND, NN):
+            print(*imported(program, Path(folder, "w"))[1], sep="\n", end="\n\n")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.base.metric_state import MetricState
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.metric_state import MetricState
 from dsinga.layers import Layer, Records
 from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.layout import LAST
 from dsinga.ops.recorded_array import RecordedResult

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dsinga.base import functions as names
 from dsinga.base import registry
+from dsinga.job import functions as names
 
 
 def entries(kind: str) -> dict[str, Any]:

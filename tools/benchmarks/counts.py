@@ -57,6 +57,8 @@ def rows_of(tree: Path) -> Iterator[Row]:
     cycles = circular(graph)
     yield "groups of files that import each other in a circle", len(cycles), [" ".join(cycle) for cycle in cycles]
     yield "files in such circles", sum(map(len, cycles)), []
+    doors = closing_lookups(graph, lookup_graph(modules, root / "base" / "components.csv"))
+    yield "lookups by a literal name that close a circle of imports", len(doors), doors
     yield f"files of dsinga/ over {FILE_LINES} lines", *longer(lines, FILE_LINES)
     tests = line_counts(tree, "tests", "*.py")
     yield "lines of tests/", sum(tests.values()), []
@@ -179,6 +181,28 @@ def import_graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
                     home = homes.get(f"{node.module}.{alias.name}") or homes.get(node.module)
                     graph[name] |= {home} if home else set()
     return graph
+
+
+def lookup_graph(modules: dict[str, ast.Module], table: Path) -> dict[str, set[str]]:
+    """Return the files of the components that each file looks up by a literal kind and name."""
+    rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
+    homes = {(row[0], row[1]): row[3] for row in rows}
+    files = {module_name(name): name for name in modules}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and name_of(node.func) in ("lookup", "find"):
+                home = homes.get(tuple(each.value for each in node.args if isinstance(each, ast.Constant)))
+                graph[name] |= {files[home]} if home else set()
+    return graph
+
+
+def closing_lookups(imports: dict[str, set[str]], lookups: dict[str, set[str]]) -> list[str]:
+    """Return the lookups, as "FILE -> FILE", of components that import the file which asks, if not directly."""
+    both = {name: imports[name] | lookups[name] for name in imports}
+    group_of = {name: number for number, group in enumerate(circular(both)) for name in group}
+    edges = ((name, target) for name in sorted(lookups) for target in sorted(lookups[name]))
+    return [f"{name} -> {target}" for name, target in edges if group_of.get(name, -1) == group_of.get(target, -2)]
 
 
 def module_name(path: str) -> str:

@@ -7,18 +7,18 @@ import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dsinga.addons.functions.libraries import Computed, LibraryFunction, NumpyFunction
 from dsinga.addons.functions.probing import Probed, probe, title_of
 from dsinga.base.errors import UserError
-from dsinga.base.functions import find_function
 from dsinga.base.registry import register
 from dsinga.base.regular_files import parse_json
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
+from dsinga.job.functions import LayerWeight, find_function
 from dsinga.job.limits import NonNegative
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, ParamSpec
@@ -135,6 +135,11 @@ class CalledFunction(FunctionLayer):
             self.no_gradient_because = no_gradient(self.user_code)
         self.shape = (self.source_shapes[0][0], *self.probed.row_shape)
 
+    @staticmethod
+    def call_of(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool) -> LayerCall:
+        """Return the ``call`` of a class, with its params, for sources whose rows have these shapes."""
+        return LayerCall(cls, arguments, rows, as_list)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         arrays = self.on_host([*params, *sources], ctx)
         rows = len(sources[0])
@@ -245,26 +250,12 @@ class FunctionLoss(FunctionLayer):
         return gradients, ()
 
 
-class Weight(NamedTuple):
-    """A param of a user's layer as ``add_weight`` returns it, before it has values."""
-
-    role: str
-    shape: Shape
-    initializer: Any
-    trainable: bool
-
-    @property
-    def initial(self) -> float:
-        """The constant that fills the param if the job names no initialiser."""
-        return 1.0 if self.initializer == "ones" else 0.0
-
-
-def weights_of_layer(layer: Any) -> dict[str, Weight]:
+def weights_of_layer(layer: Any) -> dict[str, LayerWeight]:
     """Return the params of a layer that was built, by role: its attributes, and items of lists among them."""
-    weights: dict[str, Weight] = {}
+    weights: dict[str, LayerWeight] = {}
     for value in vars(layer).values():
         for weight in value if type(value) is list else [value]:
-            if isinstance(weight, Weight) and weights.setdefault(weight.role, weight) is not weight:
+            if isinstance(weight, LayerWeight) and weights.setdefault(weight.role, weight) is not weight:
                 raise UserError(f"two params are called {weight.role!r}; give add_weight another name=")
     return weights
 
@@ -321,10 +312,10 @@ class LayerCall:
         layer: Any = object.__new__(self.cls)  # its attributes are copied from the layer that the constructor has made
         vars(layer).update(vars(self.layer))
         for attribute, value in vars(self.layer).items():
-            if isinstance(value, Weight):
+            if isinstance(value, LayerWeight):
                 vars(layer)[attribute] = values[value.role]
-            elif type(value) is list and any(isinstance(item, Weight) for item in value):
-                items = [values[item.role] if isinstance(item, Weight) else item for item in value]
+            elif type(value) is list and any(isinstance(item, LayerWeight) for item in value):
+                items = [values[item.role] if isinstance(item, LayerWeight) else item for item in value]
                 vars(layer)[attribute] = items
         more = {"training": self.training} if self.takes_training else {}
         return layer.call(sources, **more) if self.as_list else layer.call(*sources, **more)

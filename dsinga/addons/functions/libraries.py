@@ -20,9 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.base.arguments import value_text
-from dsinga.base.function_digest import is_importable
-from dsinga.base.functions import value_by_torch
 from dsinga.base.registry import is_user_code
+from dsinga.job.function_digest import is_importable
+from dsinga.job.functions import value_by_torch
 
 Function = Callable[..., Any]  # a function of arrays of a library, which returns one of them
 Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # makes gradients for the arguments of that for the value

@@ -14,7 +14,7 @@ import numpy as np
 from dsinga.addons.functions.libraries import Function, LibraryFunction, NumpyFunction, find_library
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
-from dsinga.base.functions import value_of
+from dsinga.job.functions import value_of
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.layer import Shape
 

@@ -19,7 +19,8 @@ from dsinga.ops import Array, SparseRows
 from dsinga.ops.types import AsyncCopy, NotCapturable
 from dsinga.passes.captured_pass import PARAM, CapturedPass, Compute
 from dsinga.passes.captured_passes import CapturedPasses
-from dsinga.passes.training_step import TrainingStep, without_peers
+from dsinga.passes.replayed import without_peers
+from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Metrics, bp
 
 if TYPE_CHECKING:

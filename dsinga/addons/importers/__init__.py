@@ -12,9 +12,9 @@ from typing import Any
 from dsinga.addons.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, join
 from dsinga.base.registry import lookup, nearest, register, registered
 from dsinga.data.filesystem import imported_name
+from dsinga.data.locations import absolute, join
 from dsinga.data.stores.record_store import RecordStore, is_complete
 from dsinga.data.stores.staged_stores import DestinationExists, StagedStores
 from dsinga.data.stores.writer import stage_store

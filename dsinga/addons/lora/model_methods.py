@@ -34,8 +34,8 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.durable_files import explained_writing, local_folder
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed, register
-from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.checkpoint.tensor_files import read_safetensors
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf
 from dsinga.layers.interface.layer import Layer
@@ -300,6 +300,8 @@ def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArra
     if isinstance(model, JobModel):
         model.base = with_layers(model.base, with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank))
     else:
-        model.rewrite = functools.partial(with_low_rank, added=dict(low_rank)) if low_rank else None
+        model.layer_changes.pop(METADATA, None)
+        if low_rank:
+            model.layer_changes[METADATA] = functools.partial(with_low_rank, added=dict(low_rank))
     model.params = params
     model._known_params(model._shaped())  # those of new layers begin now

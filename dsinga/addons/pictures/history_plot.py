@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.addons.pictures.panels import Line, Panel, Point, draw_panels, thin
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest, register
-from dsinga.monitor.history import metric_names, rows_of_metrics
+from dsinga.monitor.rows import metric_names, rows_of_metrics
 
 COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
 OTHER_COLOUR = "#7f7f7f"

@@ -16,8 +16,8 @@ from dsinga.addons.pictures.history_plot import plot_returns as returns
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.base.score_curves import average_precision, binary_columns, counts_by_score, roc_auc
 from dsinga.job import Job, LRGenConf, UpdaterConf
+from dsinga.layers.metrics.score_curves import average_precision, binary_columns, counts_by_score, roc_auc
 from dsinga.training import schedule
 
 __all__ = [

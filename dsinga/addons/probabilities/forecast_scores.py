@@ -12,7 +12,6 @@ from dsinga.addons.probabilities.forecast_forms import EnsembleForm, ForecastFor
 from dsinga.addons.probabilities.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
@@ -26,6 +25,7 @@ from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
 from dsinga.layers.losses.point_classes import WEIGHTED as WEIGHTED_POINTS
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops import get_ops
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsinga.addons.pictures.panels import Line, Panel, draw_panels
+from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable
 from dsinga.api.execution import train
 from dsinga.api.jobs_with_data import job_with_data
-from dsinga.base.argument_types import typed
 from dsinga.base.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State

@@ -25,19 +25,19 @@ from dsinga.addons.search.samplers import AT_ONCE, SampledSettings
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.setting import Setting
 from dsinga.addons.search.space import Space, make_settings, ranges_of
+from dsinga.api.argument_types import typed
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.base.advice import option, short_path
-from dsinga.base.argument_types import typed
 from dsinga.base.arguments import bind, check_names
 from dsinga.base.durable_files import explained_writing
 from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster.clients import ClusterSource, find_cluster
+from dsinga.data.locations import is_url
 from dsinga.extensions import BestValue, check_metric, create_extensions
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields

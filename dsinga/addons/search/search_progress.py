@@ -8,8 +8,8 @@ from html import escape
 from typing import TextIO
 
 from dsinga.base.advice import in_notebook
-from dsinga.base.standard_streams import error_stream
 from dsinga.monitor.progress import ProgressBar, ProgressDisplay
+from dsinga.monitor.standard_streams import error_stream
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:

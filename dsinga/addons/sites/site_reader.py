@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data import RecordSource
-from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
-from dsinga.net import create_net
-from dsinga.reading.batch_reader import BatchReader, site_job
-from dsinga.reading.checked_job import CheckedJob
+from dsinga.reading.batch_reader import BatchReader
 
 
 @dataclass(frozen=True)
@@ -72,15 +68,6 @@ def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
 
 
 @register("hook", "site_reader")
-def site_reader(reader: BatchReader, checked: CheckedJob, workers: int) -> SiteReader:
+def site_reader(reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
     """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
-    open_site = partial(_open_site, checked.job, checked.roots, workers)
     return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)
-
-
-def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
-    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
-    checked = CheckedJob(site_job(job, site), roots)
-    reader = checked.reader(Phase.kTrain, workers)
-    create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
-    return reader

@@ -8,9 +8,9 @@ from typing import Any
 from dsinga.addons.tables.parquet_files import SUFFIXES, find_files
 from dsinga.addons.tables.records import table
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute
 from dsinga.base.registry import register
 from dsinga.data.filesystem import has_zarr_metadata
+from dsinga.data.locations import absolute
 from dsinga.job.writer import lines
 
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from dsinga.addons.tables.values import WORDS
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, lookup, nearest_or_listed, register
+from dsinga.base.registry import listed, nearest_or_listed, register
 from dsinga.data.array_kinds import is_path, is_table
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import is_array
 from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.definition import RecordsDefinition
 from dsinga.job.limits import Natural, NonNegative
 from dsinga.job.writer import lines
 
@@ -58,7 +59,7 @@ class TableColumnConf(Settings):
 
 
 @register("message", "StoreConf.table")
-class TableDefinition(Settings):
+class TableDefinition(RecordsDefinition):
     """How the columns of a data frame become records, to be applied by name to any other frame.
 
     :func:`dsinga.table` learns it from the training data, :class:`.columns.Columns` applies it.
@@ -104,22 +105,13 @@ class TableDefinition(Settings):
                 "dsinga.data.open_records(x)"
             )
 
-    def open_records(self, layer: str, source: Any, has_labels: bool) -> RecordSource:
+    def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
         """Return the records of a source that :meth:`takes` tells of, for an input layer. Raises JobError."""
         if isinstance(source, RecordSource):
             return source.in_training_order({"table": self})
-        frame, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
-        try:  # by name: the file of the class is not needed to read a job
-            records: RecordSource = lookup("hook", "table_records")(frame, self, y, has_labels=has_labels)
-        except UserError as error:
-            raise self.error(f"layer {layer!r}: {error}") from error
-        return records
+        return super().open_records(layer, source, has_labels)
 
     def learnt(self) -> dict[str, str]:
         """Return as a text what was learnt from the training data, without which no run can be resumed."""
         columns = [column.replace(zone=column.zone or None) for column in self.column]  # as earlier versions
         return {"columns of a table": "\n".join(lines([("table", self.replace(column=columns))]))}
-
-    def remark_on_scores(self, layer: str) -> str:
-        """Return "": each record counts once in scores."""
-        return ""

@@ -1,4 +1,4 @@
-"""Opens data frames of any library as parts, each read as an Arrow table; Frame is the interface of all of them."""
+"""Data frames in memory and of Dask as parts, each read as an Arrow table; Frame is the interface of all frames."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from typing import Any, TypeVar
 
 from dsinga.addons.tables.values import kind_of, zone_of
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import check_columns, distinct_names, is_a, is_arrow_table, is_dask_frame, is_path
-from dsinga.data.filesystem import resolve
+from dsinga.data.array_kinds import check_columns, distinct_names, is_a
 from dsinga.data.sources.dask_arrays import DaskGraph, compute, naming_failures, with_fixed_partitions
 
 Result = TypeVar("Result")
 Summarise = Callable[[Any, int], Result]  # of an Arrow table, and the number of its first record
 Merge = Callable[[Iterable[Result]], Result]
-INSTEAD = {  # for objects that are no frame, by a method that they have
-    "read_all": "; it can be read once only: give what its read_all() returns",
-    "collect": "; give what its collect() returns",
-    "to_frame": "; give a frame: what its to_frame() returns, or frame[[...]]",
-    "to_table": "; give the path of its files, or what its to_table() returns",
-}
 REMEDY = "see whether frame.compute() can"
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 MERGED = 16  # parts, or results of parts, that a task on a cluster merges
@@ -185,25 +177,6 @@ def _columns_of(frame: Any, names: Sequence[str], part: int) -> Any:
         raise UserError(f"partition {part}: {error}") from error
     check_columns(names, table.column_names, f"partition {part}")
     return table.select(names)
-
-
-def open_frame(value: Any, roots: Sequence[str] = ()) -> Frame:
-    """Return a data frame, or the one at a path, as parts. Raises UserError for other objects."""
-    import_arrow()
-    if isinstance(value, Frame):
-        return value
-    if is_path(value):
-        opened: Frame = lookup("hook", "parquet_frame")(resolve(value, roots, "give a file or folder of parquet"))
-        return opened
-    if is_dask_frame(value) and value.ndim == 2:
-        return DaskFrame(value)
-    if is_a(value, "pandas", "DataFrame") or is_arrow_table(value):
-        return MemoryFrame(value)
-    remedy = next((text for method, text in INSTEAD.items() if hasattr(value, method)), "")
-    raise UserError(
-        "a table is a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet, not a "
-        f"{type(value).__name__}{remedy}"
-    )
 
 
 def to_arrow(frame: Any) -> Any:

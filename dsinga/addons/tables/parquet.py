@@ -20,9 +20,9 @@ from dsinga.addons.tables.parquet_files import (
     unreadable,
 )
 from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import register
+from dsinga.data.locations import is_url
 
 PART_BYTES = 32 << 20  # of a part in memory, at eight bytes for each value
 MOST_CUTS = 64  # of a row group

@@ -13,11 +13,11 @@ from dsinga.addons.tables.frames import index_columns
 from dsinga.addons.tables.values import WORDS, kind_of, zone_of, zone_words
 from dsinga.base.arguments import repeated
 from dsinga.base.errors import UserError
-from dsinga.base.locations import file_system, is_url
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.base.regular_files import open_regular
 from dsinga.data.array_kinds import check_columns, distinct_names
+from dsinga.data.locations import file_system, is_url
 from dsinga.data.stores.checked_files import retry
 
 SUFFIXES = (".parquet", ".parq", ".pq")

@@ -12,8 +12,9 @@ import numpy as np
 from dsinga.addons.tables.columns import RecordParts, TableColumns
 from dsinga.addons.tables.definition import TableDefinition
 from dsinga.addons.tables.describing import facts_of
-from dsinga.addons.tables.frames import Frame, open_frame
+from dsinga.addons.tables.frames import Frame
 from dsinga.addons.tables.learning import DateParts, learn
+from dsinga.addons.tables.open_frame import open_frame
 from dsinga.addons.tables.values import as_numbers, codes_of, is_missing
 from dsinga.base.arguments import checked, repeated
 from dsinga.base.errors import UserError
@@ -31,7 +32,6 @@ from dsinga.data.stores.store_format import SMALL_BYTES, block_rows
 Encode = Callable[..., np.ndarray]  # returns the rows of an Arrow table; of its first row the number is given
 
 
-@register("hook", "table_records")
 class TableRecords(RecordSource):
     """The records (width,) float32 of a data frame, and its labels; :func:`dsinga.table` makes them.
 
@@ -200,6 +200,13 @@ def _checked_dates(dates: Any) -> DateParts:
     if isinstance(dates, Mapping):
         return {str(name): _names(f"dates[{name!r}]", parts) for name, parts in dates.items()}
     return _names("dates", dates)
+
+
+@register("definition", "TableDefinition")
+def open_table(source: Any, definition: TableDefinition, has_labels: bool) -> TableRecords:
+    """Return the records of a data frame, or of the one at a path, alone or with labels."""
+    frame, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    return TableRecords(frame, definition, y, has_labels=has_labels)
 
 
 @register("records", "dsinga.TableRecords")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.tables.columns import TableColumns
-from dsinga.addons.tables.frames import open_frame
+from dsinga.addons.tables.open_frame import open_frame
 from dsinga.addons.tables.values import Dates, as_numbers, in_zone, indexed_texts
 from dsinga.base.registry import register
 from dsinga.data.array_kinds import check_columns

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.text.vocabulary import SymbolEncoder, Tokenizer, read_tokenizer, read_vocabulary, stored_tokenizer
+from dsinga.api.argument_types import typed
 from dsinga.api.jobs_with_data import Result, roots
 from dsinga.api.workspaces import trained_params
-from dsinga.base.argument_types import typed
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, open_text, resolve

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, join
 from dsinga.base.regular_files import METADATA_BYTES, read_regular, read_regular_text
 from dsinga.data.filesystem import exists
+from dsinga.data.locations import absolute, join
 from dsinga.data.stores.record_store import RecordStore
 
 UNKNOWN = "<unk>"

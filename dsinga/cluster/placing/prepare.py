@@ -14,7 +14,6 @@ from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
 from dsinga.api.nets import training_memory
-from dsinga.base.epochs import Epochs
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -27,7 +26,8 @@ from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
 from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
-from dsinga.job.topology import Topology
+from dsinga.job.epochs import Epochs
+from dsinga.job.topology import Devices, Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, neuralnet
 from dsinga.net.layer_cost import as_size
@@ -35,7 +35,6 @@ from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import LayerCut, ParamPart
 from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.passes.processors import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 

@@ -34,6 +34,7 @@ from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Processor
 from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
+from dsinga.passes.replayed import replayed
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches
@@ -106,10 +107,9 @@ class GroupWorker:
         self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         net, capture = self.net(Phase.kTrain), self._ops.capture()
-        self._training_step = TrainingStep(
-            config.algorithm, net, micro_batches, config.skip_bad_batches, keeps_gradients=True,
-            passes=passes_of(self._ops, "training passes") if capture is None and not net.bridged else None,
-        )  # fmt: skip
+        passes = passes_of(self._ops, "training passes") if capture is None and not net.bridged else None
+        compute = replayed(config.algorithm, passes, copies=True)
+        self._training_step = TrainingStep(compute, net, micro_batches, config.skip_bad_batches)
         self._captured = None
         if capture is None:
             return

@@ -12,12 +12,12 @@ import zarr
 
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup, nearest, registered
 from dsinga.base.regular_files import TABLE_BYTES, open_regular
 from dsinga.data.column import Column
 from dsinga.data.conversion import find_nonfinite, place_of
 from dsinga.data.filesystem import has_zarr_metadata, resolve
+from dsinga.data.locations import is_url
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options
 from dsinga.data.sources.zarr_source import array_column, open_zarr_labels, open_zarr_records

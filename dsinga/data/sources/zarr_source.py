@@ -10,10 +10,10 @@ from typing import Any
 import zarr
 
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, join
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import nearest, register
 from dsinga.data.filesystem import exists, import_command, zarr_store
+from dsinga.data.locations import absolute, join
 from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options, array_labels

@@ -17,9 +17,9 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
 from dsinga.base.redaction import redact
 from dsinga.data.filesystem import exists, is_file, is_references
+from dsinga.data.locations import join
 from dsinga.data.stores.checked_files import ReadingStore
 from dsinga.data.stores.chunk_files import axis_parts, location_of
 from dsinga.data.stores.store_faults import check_array

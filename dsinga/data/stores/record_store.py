@@ -12,11 +12,11 @@ import numpy as np
 import zarr
 
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, join
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import is_file
+from dsinga.data.locations import absolute, join
 from dsinga.data.record_source import RecordSource
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.data.stores.store_faults import chunk_checksums, chunk_key, damaged, open_arrays, open_group, zarr_group

@@ -15,9 +15,9 @@ from zarr.core.sync import sync
 
 from dsinga.base.durable_files import draft_folder, replace_folder
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, is_url, remove
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.filesystem import exists
+from dsinga.data.locations import absolute, is_url, remove
 from dsinga.data.stores.record_store import is_store
 
 WAITING = "wait for writes"  # the name of a task

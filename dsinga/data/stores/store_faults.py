@@ -15,11 +15,11 @@ import zarr
 
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
-from dsinga.base.locations import file_system, is_url, join
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.base.regular_files import parse_json, read_json
 from dsinga.data.filesystem import exists, has_zarr_metadata, import_command, is_file, zarr_store
+from dsinga.data.locations import file_system, is_url, join
 from dsinga.data.stores.chunk_files import RegionReader, axis_parts, local_folder, location_of
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS, from_text, metadata_checksum
 

@@ -68,6 +68,11 @@ class Records(NamedTuple):
     data: Any
     labels: Any = None
 
+    def part(self, rows: Rows) -> Records:
+        """Return these rows, as views."""
+        start, stop, _ = rows
+        return Records(self.data[start:stop], None if self.labels is None else self.labels[start:stop])
+
 
 @dataclass(frozen=True)
 class RecordInfo:

@@ -35,7 +35,7 @@ class Output(NamedTuple):
     for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
     sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
     sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up; a sum may also be a state of
-    :mod:`dsinga.base.metric_state`. ``state`` maps the role of a param that is not trainable to its new
+    :mod:`dsinga.layers.metrics.metric_state`. ``state`` maps the role of a param that is not trainable to its new
     value.
     """
 

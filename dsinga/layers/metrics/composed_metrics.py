@@ -4,7 +4,7 @@ A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``,
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:
 ``@register("composed_metric", "r2")`` is the function of (sum, count) by the name of the part that returns values by
 name: numbers, or a table as a list of lists, which tests show and histories leave out. A sum that is no number is a
-:class:`dsinga.base.metric_state.MetricState`.
+:class:`dsinga.layers.metrics.metric_state.MetricState`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.metric_state import ArraySum, RunningMoments
 from dsinga.base.registry import find, lookup, register
 from dsinga.job import LayerConf
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
+from dsinga.layers.metrics.metric_state import ArraySum, RunningMoments
 from dsinga.layers.records.label import class_labels, required_labels
 
 Sums = Mapping[str, tuple[Any, float]]

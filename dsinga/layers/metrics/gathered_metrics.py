@@ -19,15 +19,15 @@ import numpy as np
 from dsinga.base.arguments import value_text
 from dsinga.base.components import written_distribution
 from dsinga.base.errors import UserError
-from dsinga.base.functions import value_of
-from dsinga.base.metric_state import GatheredRows
 from dsinga.base.registry import find, is_user_code, lookup, nearest_or_listed, register, registered
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required
+from dsinga.job.functions import value_of
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
+from dsinga.layers.metrics.metric_state import GatheredRows
 from dsinga.layers.records.label import required_labels
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -18,6 +17,7 @@ from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matri
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.point_classes import WEIGHTED, PointClasses
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import class_labels
 from dsinga.ops.numpy.elementwise import FLT_MIN
 

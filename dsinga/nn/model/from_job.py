@@ -16,7 +16,7 @@ from dsinga.api.trained import FILES, JOB, PARAMS
 from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import current_file, local_folder, read_saved
 from dsinga.base.errors import UserError
-from dsinga.base.tensor_files import check_marks
+from dsinga.checkpoint.tensor_files import check_marks
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job

@@ -63,7 +63,7 @@ class Model(Trainable):
         self.metrics: Sequence[Any] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
-        self.rewrite: Callable[[Sequence[LayerConf]], list[LayerConf]] | None = None  # an add-on's, of the job's layers
+        self.layer_changes: dict[str, Callable[[Sequence[LayerConf]], list[LayerConf]]] = {}  # of the job, by add-on
         self._owners: list[tuple[LayerBuilder, list[str]]] = []
         self._is_handed_out = True  # whether the layers have the params that were set
 
@@ -146,7 +146,7 @@ class Model(Trainable):
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""
         inputs, outputs = self._inputs(), self._outputs()
-        if self.rewrite is not None:
+        if self.layer_changes:
             raise UserError(
                 f"{self!r} has layers of an add-on, which a call on features would leave out; call it before"
             )
@@ -293,7 +293,7 @@ class Model(Trainable):
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
         parts: list[Any] = [self.name, self.objective, *vars(self.optimizer).values(), self.algorithm, self.cluster]
-        parts += self.rewrite, *self._outputs(), *symbols
+        parts += *self.layer_changes.values(), *self._outputs(), *symbols
         parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
         for builder in builders:
             parts += builder.name, builder.settings, builder.write, builder.trainable
@@ -311,7 +311,8 @@ class Model(Trainable):
         if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
             label_shapes = {**self.label_shapes, **train.label_shapes}
         written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
-        written.layers = written.layers if self.rewrite is None else self.rewrite(written.layers)
+        for change in self.layer_changes.values():
+            written.layers = change(written.layers)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
             if not self._is_handed_out:

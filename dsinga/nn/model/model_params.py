@@ -18,13 +18,13 @@ from dsinga.api.trained import FILES, JOB, PARAMS, Trained
 from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
-from dsinga.base.functions import REMEDY, local_functions
 from dsinga.base.registry import listed
-from dsinga.base.tensor_files import write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.checkpoint.tensor_files import write_tensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.job.functions import REMEDY, local_functions
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.added_methods import AddedMethods

@@ -98,7 +98,7 @@ def clone_model(model: Model) -> Model:
             chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
     else:
         clone = Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
-    clone.rewrite = model.rewrite  # layers of an add-on, such as LoRA's
+    clone.layer_changes = dict(model.layer_changes)
     return clone
 
 

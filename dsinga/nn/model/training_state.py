@@ -18,9 +18,9 @@ from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.arrays import ParamArrays, refuse_nan
 from dsinga.base.durable_files import current_file, local_folder, read_saved_file
 from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
-from dsinga.base.tensor_files import read_safetensors
 from dsinga.checkpoint import read_params
+from dsinga.checkpoint.tensor_files import read_safetensors
+from dsinga.data.locations import is_url
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
 from dsinga.training.local_updater import Slots

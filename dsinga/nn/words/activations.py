@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
-from dsinga.base.functions import name_of
+from dsinga.job.functions import name_of
 from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer

@@ -7,7 +7,7 @@ import math
 from typing import Any, Unpack
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import find, lookup, nearest, registered
+from dsinga.base.registry import find, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.layers.bridge import Bridge
@@ -141,10 +141,8 @@ def CosineSimilarity(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Wr
     return simple("CosineSimilarity", "kCosineSimilarity", scale=scale)
 
 
-def Layer(type: str, **fields: Any) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
-
-    A class that inherits it defines ``call``; see :class:`dsinga.addons.functions.own_layers.OwnLayer`.
+def layer_of_type(type: str, **fields: Any) -> LayerBuilder:
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field.
@@ -168,12 +166,8 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
         return writer.add(type, **settings)
 
     return LayerBuilder(
-        type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(Layer, type, **fields)
+        type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(layer_of_type, type, **fields)
     )
-
-
-# class Scale(nn.Layer) inherits the base of users' layers.
-Layer.__mro_entries__ = lambda bases: (lookup("hook", "users_layer"),)  # type: ignore[attr-defined]
 
 
 # Layers whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector, SimpleRNN, Dice,

@@ -11,8 +11,8 @@ from typing import Any
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
-from dsinga.base.functions import name_of
 from dsinga.base.registry import entries, find
+from dsinga.job.functions import name_of
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words import loss_layers

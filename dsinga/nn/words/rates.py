@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.functions import name_of
 from dsinga.base.registry import lookup
 from dsinga.job import LRGenConf, MomentumConf
+from dsinga.job.functions import name_of
 from dsinga.job.message import field_types, set_fields
 from dsinga.job.type_names import TypeName
 from dsinga.nn.words.derived import type_fields

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.nn.words.activations import GELU, Activation, Softmax
-from dsinga.nn.words.basic_layers import Layer
+from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.writing.reshaping import NamesLayers, permuted, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
@@ -30,13 +30,13 @@ def reduced(
     result = tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes)
     batch_after = batch if keeps else batch - sum(axis < batch for axis in axes)
     if pool == "AVG" and batch == 0 and rank in (4, 5) and list(axes) == list(range(2, rank)):  # images or volumes
-        y = Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
+        y = layer_of_type("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
     else:
         order = [*axes, *(axis for axis in range(rank) if axis not in axes and axis != batch)]
         y = permuted(place, symbol, [axis + (axis < batch) for axis in order], ".axes")
         count = math.prod(shape[axis] for axis in axes)
         y = reshaped(place, y, (count, math.prod(rows_of(symbol)) // count), ".steps")
-        y = Layer("kPooling1D", pool=pool, name=place.name())(y)
+        y = layer_of_type("kPooling1D", pool=pool, name=place.name())(y)
     rows = [size for axis, size in enumerate(result) if axis != batch_after] or [1]
     return reshaped(place, y, rows, ".rows"), result, batch_after
 
@@ -46,7 +46,7 @@ def softmax_of_last(place: NamesLayers, symbol: Symbol) -> Any:
     rows = rows_of(symbol)
     if len(rows) == 1:
         return Softmax(name=place.name())(symbol)
-    return Layer("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
+    return layer_of_type("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
 
 
 def softmax_over(place: NamesLayers, symbol: Symbol, axis: int) -> Any:
@@ -64,7 +64,7 @@ def gelu(place: NamesLayers, x: Symbol, approximate: str = "none") -> Any:
     if approximate == "none":
         return GELU(name=place.name())(x)
     inner = Activation("tanh", name=place.name(".tanh"))((x + x**3 * 0.044715) * math.sqrt(2 / math.pi))
-    return Layer("kMultiply", name=place.name())(x, (inner + 1.0) * 0.5)
+    return layer_of_type("kMultiply", name=place.name())(x, (inner + 1.0) * 0.5)
 
 
 def channels_to_blocks(place: NamesLayers, images: Symbol, size: int, block_first: bool = False) -> Any:

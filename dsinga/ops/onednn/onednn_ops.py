@@ -16,8 +16,10 @@ from dsinga.ops.onednn.choices import resolve
 from dsinga.ops.onednn.convolution import OnednnConvolution, OnednnGroupedConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.library import AVX512_BF16, get_instructions, version
+from dsinga.ops.onednn.normalisation import OnednnGroupNorm, OnednnNormalisation, OnednnPoints
 from dsinga.ops.onednn.pooling import OnednnPooling
 from dsinga.ops.onednn.products import OnednnProducts
+from dsinga.ops.onednn.recurrent import OnednnAttention, OnednnRecurrent
 from dsinga.ops.onednn.thread import set_threads
 from dsinga.ops.types import Array
 
@@ -28,19 +30,16 @@ class Float32Ops(
     OnednnProducts,
     OnednnPooling,
     OnednnElementwise,
+    OnednnGroupNorm,
+    OnednnNormalisation,
+    OnednnPoints,
+    OnednnRecurrent,
+    OnednnAttention,
     NumpyOps,
 ):
     """Kernels of oneDNN on float32; numpy computes what the library does not support, as float64 and empty batches."""
 
     name = "onednn"
-    families = {
-        "attention": ("dsinga.ops.onednn.recurrent:OnednnAttention",),
-        "normalisation": (
-            "dsinga.ops.onednn.normalisation:OnednnGroupNorm", "dsinga.ops.onednn.normalisation:OnednnNormalisation",
-        ),
-        "points": ("dsinga.ops.onednn.normalisation:OnednnPoints",),
-        "recurrent": ("dsinga.ops.onednn.recurrent:OnednnRecurrent",),
-    }  # fmt: skip
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return buffers.empty(shape, channels_last=len(shape) in LAST, dtype=dtype)
@@ -58,8 +57,6 @@ class Float32Ops(
 @register("backend", "onednn")
 class OnednnOps(Float32Ops):
     """Kernels of oneDNN: in float32, and for workers of a job with kBF16 in bfloat16 where the processor has it."""
-
-    families = {}
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is None and precision == "bf16" and not self.lacks_bf16():

@@ -17,7 +17,7 @@ import pytest
 from dsinga import UserError, nn
 from dsinga.addons.functions.probing import KEPT, probe
 from dsinga.base.errors import Diverged
-from dsinga.base.functions import MOST_LOCAL, find_function, name_of
+from dsinga.job.functions import MOST_LOCAL, find_function, name_of
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.killed_run import train_with_a_killed_process
 from tests.support.programs import python
@@ -365,7 +365,7 @@ made = [lambda x: x * 2, lambda x: x * 3, lambda x: abs(x), lambda x, y=1: x, la
 
 
 def test_names_of_lambdas_are_those_of_their_code_in_each_process():
-    code = f"{LAMBDAS}\nfrom dsinga.base.functions import name_of\nprint(*map(name_of, made))"
+    code = f"{LAMBDAS}\nfrom dsinga.job.functions import name_of\nprint(*map(name_of, made))"
     ran = python("-c", code, environment={"PYTHONHASHSEED": "7"})
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(2)]
     with restored_registry():

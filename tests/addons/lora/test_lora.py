@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga import models, nn
+from dsinga import extensions, models, nn
 from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_low_rank, without_low_rank
 from dsinga.addons.lora.model_methods import merged_lora
 from dsinga.base.errors import UserError
-from dsinga.base.tensor_files import read_safetensors, write_tensors
+from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
+from dsinga.job import LayerConf
 from tests.support.train_in_threads import train_in_threads
 
 RNG = np.random.default_rng(0)
@@ -398,6 +399,27 @@ def test_layers_that_are_called_as_those_of_lora_are_the_users() -> None:
     model.merge_lora()
     assert model.params.keys() == before.keys()
     np.testing.assert_allclose(model.predict(X), scores, atol=1e-6)
+
+
+def test_several_addons_change_the_layers_of_a_model() -> None:
+    def with_slow_top(layers: Sequence[LayerConf]) -> list[LayerConf]:
+        slow = {layer.name: [param.replace(lr_scale=0.5) for param in layer.param] for layer in layers}
+        return [layer.replace(param=slow["top"]) if layer.name == "top" else layer for layer in layers]
+
+    model = perceptron()
+    model.layer_changes["slow top"] = with_slow_top
+    model.add_lora(rank=2, layers="hidden", trainable="top")
+    for each in (model, nn.clone_model(model)):
+        each.compile("sgd", "sparse_categorical_crossentropy")
+        layers = {layer.name: layer for layer in each.job(X, Y, train_steps=1).neuralnet.layer}
+        assert "hidden.lora_b" in layers
+        assert layers["top"].param[0].lr_scale == 0.5
+    before = model.params
+    model.fit(X, Y, epochs=2, callbacks=extensions.Unfreeze(["hidden.lora_*", "top"], epochs=1), verbose=0)
+    changed = {name for name, value in model.params.items() if (value != before[name]).any()}
+    assert changed == {"hidden.lora_a_weight", "hidden.lora_b_weight", "top_weight", "top_bias"}
+    model.merge_lora()
+    assert [*model.layer_changes] == ["slow top"]
 
 
 def test_a_clone_has_low_rank_layers_too() -> None:

@@ -13,10 +13,10 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.epochs import Epochs, offset_of
 from dsinga.base.errors import UserError
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
+from dsinga.job.epochs import Epochs, offset_of
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches, count_batches, readers_of_all_records

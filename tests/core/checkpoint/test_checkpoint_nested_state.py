@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
-from dsinga.base.tensor_files import insert_arrays, separate_arrays
 from dsinga.checkpoint import read_checkpoint, write_checkpoint
 from dsinga.checkpoint.directory import LOOP
 from dsinga.checkpoint.metadata import write_metadata
+from dsinga.checkpoint.tensor_files import insert_arrays, separate_arrays
 from tests.support.texts import texts
 
 ARRAYS = st.lists(st.floats(width=32), max_size=4).map(lambda numbers: np.array(numbers, np.float32))

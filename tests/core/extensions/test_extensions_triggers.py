@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, LoopPosition, OnMetric, Trigger, WhenBest
 from dsinga.extensions.triggers import EveryEpoch
+from dsinga.job.epochs import Epochs
 
 LAST = 60
 STEPS = st.integers(1, 25)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.base.metric_state import ArraySum
 from dsinga.layers import Layer
 from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.ops import BACKENDS
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of

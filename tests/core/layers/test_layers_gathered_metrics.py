@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga import nn
-from dsinga.base import metric_state
 from dsinga.base.errors import UserError
-from dsinga.base.metric_state import GatheredRows, RunningMoments
-from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.extensions import EverySteps
 from dsinga.extensions.standard import Display
+from dsinga.layers.metrics import metric_state
 from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import GatheredRows, RunningMoments
+from dsinga.layers.metrics.score_curves import average_precision, roc_auc
 from dsinga.ops import BACKENDS
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of

@@ -11,7 +11,7 @@ import pytest
 
 from dsinga import UserError, nn
 from dsinga import extensions as callbacks
-from dsinga.base.tensor_files import read_safetensors
+from dsinga.checkpoint.tensor_files import read_safetensors
 
 RATE, EPOCHS, STEPS = 0.1, 3, 2
 RECORD, TARGET = np.array([0.5, -1.0, 2.0], np.float32), np.array([1.0, -2.0], np.float32)

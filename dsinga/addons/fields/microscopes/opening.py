@@ -14,10 +14,10 @@ import zarr
 from dsinga.base.arguments import is_whole
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.filesystem import has_zarr_metadata, resolve, zarr_store
+from dsinga.data.locations import join
 from dsinga.data.stores.store_faults import check_extent, check_group
 
 VERSIONS: dict[str, Literal[2, 3]] = {"0.4": 2, "0.5": 3}  # and the format of zarr that each has

@@ -13,11 +13,11 @@ import zarr
 from dsinga.addons.fields.microscopes.opening import VERSIONS, image_at, label_names, lazy_variable
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import absolute, join
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.filesystem import exists, zarr_store
+from dsinga.data.locations import absolute, join
 from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 
 CHUNK = {2: 256, 3: 64}  # points of a chunk along each axis of space, by their number

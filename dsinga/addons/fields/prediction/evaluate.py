@@ -20,10 +20,10 @@ from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
+from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable
 from dsinga.api.inference import open_phase
 from dsinga.api.jobs_with_data import Result, warn_of_overlaps
-from dsinga.base.argument_types import typed
 from dsinga.base.arguments import value_text
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError

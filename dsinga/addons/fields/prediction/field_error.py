@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -19,6 +18,7 @@ from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, errors_of
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops.layout import point_blocks
 

@@ -19,12 +19,12 @@ from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.group_members import check_members
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import open_regular
 from dsinga.data.array_kinds import is_a, is_data_array, is_path, label_text
 from dsinga.data.filesystem import has_zarr_metadata, zarr_store
+from dsinga.data.locations import is_url
 from dsinga.data.missing_values import decoded_dataset
 from dsinga.data.sources.xarray_objects import missing_name
 

@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from dsinga.base.errors import OtherRecords, UserError
-from dsinga.base.registry import lookup, nearest, register
+from dsinga.base.errors import OtherRecords
+from dsinga.base.registry import nearest, register
 from dsinga.data.array_kinds import is_a, is_data_array, is_number
-from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.definition import RecordsDefinition
 from dsinga.job.limits import Count, Natural, NonNegative, Share
 from dsinga.job.message import set_fields
 
@@ -88,7 +88,7 @@ class WindowVariableConf(Settings):
 
 
 @register("message", "StoreConf.windows")
-class WindowDefinition(Settings):
+class WindowDefinition(RecordsDefinition):
     """The settings of windows, without data, to apply to another Dataset or to write into a job file.
 
     ``FieldWindows(dataset, definition)`` applies it, :func:`dsinga.windows` explains each setting. In a job that
@@ -252,17 +252,6 @@ class WindowDefinition(Settings):
     def takes(self, source: Any) -> bool:
         """Whether a source of records is a Dataset, from which windows are cut."""
         return is_a(source, "xarray", "Dataset") or is_data_array(source)
-
-    def check_source(self, source: Any) -> None:
-        """Do nothing: an array has windows that are cut already."""
-
-    def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
-        """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
-        try:  # by name: the file of the class is not needed to read a job
-            windows: RecordSource = lookup("hook", "field_windows")(dataset, self, has_targets=has_targets)
-        except UserError as error:
-            raise self.error(f"layer {layer!r}: {error}") from error
-        return windows
 
     def learnt(self) -> dict[str, str]:
         """Return what the numbers of a record mean, which a resumed run has, too, as texts by name; "" if unknown.

@@ -32,7 +32,6 @@ from dsinga.data.record_source import RecordSource
 logger = logging.getLogger(__name__)
 
 
-@register("hook", "field_windows")
 class FieldWindows(RecordSource):
     """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
 
@@ -248,6 +247,12 @@ class FieldWindows(RecordSource):
         if self.has_labels:
             lines.append(f"  targets {self.label_shape} float32: {_shortened(targets)}")
         return "\n".join([*lines, *(f"  {sentence}" for sentence in self.left_out)]) + ">"
+
+
+@register("definition", "WindowDefinition")
+def open_windows(dataset: Any, definition: WindowDefinition, has_labels: bool) -> FieldWindows:
+    """Return the windows of a Dataset, or of the one at a path."""
+    return FieldWindows(dataset, definition, has_targets=has_labels)
 
 
 def _shortened(names: Sequence[str]) -> str:

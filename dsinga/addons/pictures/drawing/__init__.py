@@ -10,7 +10,7 @@ from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 
 
-@register("hook", "picture")
+@register("drawing", "NeuralNet", "PartitionedNet")
 def picture(net: NeuralNet | PartitionedNet, job: Job | None = None) -> str:
     """Return an SVG of a net, below a picture of its job's server groups if there are several."""
     drawing = net_to_svg(net) if isinstance(net, NeuralNet) else partitioned_to_svg(net)

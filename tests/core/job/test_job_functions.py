@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsinga.base.errors import UserError
-from dsinga.base.functions import find_function
+from dsinga.job.functions import find_function
 
 
 @pytest.mark.parametrize("name", [":f", "module:", "a b:c", ".x:f", "..:f", "a..b:f", "a:b:c", "x\0:f", "os:", "f"])

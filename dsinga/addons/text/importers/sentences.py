@@ -30,8 +30,8 @@ from dsinga.addons.text.vocabulary import (
     training_store,
 )
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
 from dsinga.base.registry import listed, register
+from dsinga.data.locations import join
 
 
 class LabelledSentence(NamedTuple):

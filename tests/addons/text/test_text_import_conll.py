@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.addons.importers.conll import shape_of
+from dsinga.addons.text.importers.conll import shape_of
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records, write_store
 

@@ -18,8 +18,8 @@ import numpy as np
 from dsinga.addons.importers.batches import Batch, StoreContents, text_lines
 from dsinga.addons.text.vocabulary import UNKNOWN, check_min_count, common_words
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
 from dsinga.base.registry import listed, nearest, register
+from dsinga.data.locations import join
 from dsinga.data.stores.record_store import RecordStore
 
 SENTENCES_PER_BATCH = 1024

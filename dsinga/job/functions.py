@@ -8,14 +8,14 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.function_digest import DIGITS, FunctionDigest
 from dsinga.base.registry import find, how_to_register, imported, nearest, register, unregister, user_errors
+from dsinga.job.function_digest import DIGITS, FunctionDigest
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
 # The names of functions that run code in what they are given.
@@ -31,6 +31,20 @@ _local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these th
 
 class CallableLayer:
     """Base of layer classes that a job may name, with the arguments of the constructor."""
+
+
+class LayerWeight(NamedTuple):
+    """A param of a user's layer as ``add_weight`` returns it, before it has values."""
+
+    role: str
+    shape: tuple[int, ...]
+    initializer: Any
+    trainable: bool
+
+    @property
+    def initial(self) -> float:
+        """The constant that fills the param if the job names no initialiser."""
+        return 1.0 if self.initializer == "ones" else 0.0
 
 
 def find_function(name: str) -> Any:

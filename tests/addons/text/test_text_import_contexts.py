@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.addons.importers.sentences import ngrams, skipgrams, text_words
+from dsinga.addons.text.importers.sentences import ngrams, skipgrams, text_words
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_store
 

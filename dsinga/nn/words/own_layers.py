@@ -1,19 +1,19 @@
-"""Builds layers from user code: Lambda from a function, OwnLayer from a class with a ``call``."""
+"""Layers of users' code: ``class Scale(nn.Layer)`` with a ``call``, and the base of layers that call a function."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.functions.function_layers import LayerCall, Weight
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
-from dsinga.base.functions import CallableLayer, name_of
-from dsinga.base.registry import register
-from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.base.registry import lookup
+from dsinga.job.functions import CallableLayer, LayerWeight, name_of
+from dsinga.nn.words.basic_layers import layer_of_type
+from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.regularisers import penalty
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, NotAFeature, Symbol, flatten
@@ -77,54 +77,10 @@ def _calls_layers(error: BaseException | None) -> bool:
     return error is not None
 
 
-class _Lambda(FunctionBuilder):
-    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], name: str | None, again: Any):
-        self.function = functools.partial(function, **arguments) if arguments else function
-        super().__init__("Lambda", self._write, {"name": name, "function": function}, again)
-
-    def traced(self, sources: Any) -> Any:
-        return self.function(sources)
-
-    def _write_function(self, writer: LayerWriter) -> Feature:
-        conf = {"function": name_of(self.function), **({"as_list": True} if self.as_list else {})}
-        return writer.add("kFunction", function_conf=conf)
-
-
-@register("word", "Lambda")
-@checked
-def Lambda(
-    function: Callable[..., Any],
-    output_shape: Any = None,
-    mask: Any = None,
-    arguments: Mapping[str, Any] | None = None,
-    name: str | None = None,
-) -> LayerBuilder:
-    """Return a layer (kFunction) that computes f(x) from a feature or from a list of features.
-
-    A function that consists of operators and layers is a model of these. Others compute with arrays, whose first axis
-    is the batch, of JAX, autograd or PyTorch, from which the gradient comes; of numpy where no params are below. The
-    shape of the feature is that of what the function returns, so that ``output_shape`` is not needed.
-
-    Args:
-        function: the function.
-        output_shape: has no effect.
-        mask: None.
-        arguments: further arguments of the function by name.
-        name: of the layer.
-
-    Raises UserError, when the layer is called, for a function that mixes rows or fails.
-    """
-    if not callable(function):
-        raise UserError(f"Lambda takes a function, not {value_text(function)}")
-    if mask is not None:
-        raise UserError("Lambda has no mask; give the lengths of sequences to layers by nn.SequenceLength()")
-    again = functools.partial(Lambda, function, arguments=arguments, name=name)
-    return _Lambda(function, arguments or {}, name, again)
-
-
-@register("hook", "users_layer")
 class OwnLayer(FunctionBuilder, CallableLayer):
     """Base of the user's layer classes, such as ``class Scale(nn.Layer)``: ``call`` computes the layer's output.
+
+    ``nn.Layer("kLRN", local_size=3)`` itself returns a layer of any type (:func:`layer_of_type`).
 
     ``call(self, x)`` gets a feature where it consists of layers and operators, or else an array of the batch, and the
     params as arrays; ``build(self, input_shape)`` makes params by :meth:`add_weight`. The constructor's arguments are
@@ -134,20 +90,24 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _is_built = False
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> OwnLayer:
-        """Store the constructor's arguments."""
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Store the constructor's arguments; return a layer of any type where the class is nn.Layer itself."""
+        if cls is OwnLayer:
+            return layer_of_type(*args, **kwargs)
         made = object.__new__(cls)
         made._given = args, kwargs
         return made
 
-    def __init__(self, *, name: str | None = None, trainable: bool = True, dtype: Any = None, **others: Any):
+    def __init__(self, *args: Any, name: str | None = None, trainable: Any = True, dtype: Any = None, **others: Any):
+        if args:
+            raise UserError(f"{type(self).__name__} takes arguments by name; define __init__ to take {args[0]!r}")
         check_names(type(self).__name__, ["name", "trainable", "dtype"], others)
         if not callable(getattr(type(self), "call", None)):
             raise UserError(f"{type(self).__name__} does not define call(self, x), which says what the layer computes")
-        args, kwargs = self._given
-        again = functools.partial(type(self), *args, **kwargs)
+        given, kwargs = self._given
+        again = functools.partial(type(self), *given, **kwargs)
         super().__init__(type(self).__name__, self._write, {"name": name, "trainable": trainable}, again)
-        self._weights: list[Weight] = []
+        self._weights: list[LayerWeight] = []
 
     def add_weight(
         self,
@@ -168,7 +128,8 @@ class OwnLayer(FunctionBuilder, CallableLayer):
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise UserError(f"add_weight: shape has a whole number above 0 for each axis, not {shape!r}")
         number = len(self._weights)
-        weight = Weight(name or ("weight" if not number else f"weight_{number}"), sizes or (1,), initializer, trainable)
+        role = name or ("weight" if not number else f"weight_{number}")
+        weight = LayerWeight(role, sizes or (1,), initializer, trainable)
         self._weights.append(weight)
         if regularizer is not None:
             self._penalties = {**getattr(self, "_penalties", {}), weight.role: penalty(regularizer)}
@@ -185,7 +146,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     def _write_function(self, writer: LayerWriter) -> Feature:
         arguments = constructor_arguments(type(self), *self._given)
         rows = tuple(writer.rows(source) for source in writer.sources)
-        call = LayerCall(type(self), arguments, rows, self.as_list)
+        call = lookup("layer", "kFunction").call_of(type(self), arguments, rows, self.as_list)
         conf = {"function": name_of(type(self)), **({"as_list": True} if self.as_list else {})}
         conf |= {"arguments": json.dumps(arguments)} if arguments else {}
         inits = {role: weight.initializer for role, weight in call.weights.items()}

@@ -19,8 +19,8 @@ from dsinga.addons.text.vocabulary import (
     is_held_out,
 )
 from dsinga.base.errors import UserError
-from dsinga.base.locations import join
 from dsinga.base.registry import register
+from dsinga.data.locations import join
 
 GENRES = (
     "unknown", "action", "adventure", "animation", "children", "comedy", "crime", "documentary", "drama", "fantasy",

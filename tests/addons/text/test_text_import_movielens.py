@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.addons.importers.movielens import GENRES
+from dsinga.addons.text.importers.movielens import GENRES
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records
 

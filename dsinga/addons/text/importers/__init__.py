@@ -1,0 +1,1 @@
+"""Importers of texts, and of records with codes of words."""

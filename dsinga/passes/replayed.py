@@ -1,0 +1,90 @@
+"""Back-propagation that replays recorded passes, in place of calling the layers of the net."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import Array, SparseRows
+from dsinga.ops.interface import PassResult
+from dsinga.ops.recorded_array import RecordedResult
+from dsinga.ops.types import NotCapturable
+from dsinga.passes.captured_passes import CapturedPasses
+from dsinga.training import Algorithm, Metrics, Push, bp
+from dsinga.training.divergence import CheckedPush
+
+
+def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) -> Algorithm:
+    """Return an algorithm that computes what ``algorithm`` does, by replaying ``passes`` where it can.
+
+    Only back-propagation is replayed: another algorithm is returned as it is, as any is without ``passes``. ``copies``
+    says whether gradients must outlive the pass; else the next replay may overwrite them.
+    """
+    if passes is None or algorithm is not bp:
+        return algorithm
+
+    def replay_or_call(
+        net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
+    ) -> Metrics:
+        result = _replay(passes, net, params, records, ctx)
+        if result is None:
+            return bp(net, {name: ctx.ops.asarray(value) for name, value in params.items()}, records, ctx, push)
+        gradients = owned(result.outputs, copies)
+        if isinstance(push, CheckedPush):
+            push.push_all(gradients)
+        else:
+            for name, gradient in gradients.items():
+                push(name, gradient)
+        metrics: Metrics = result.metrics
+        return metrics
+
+    return replay_or_call
+
+
+def _replay(
+    passes: CapturedPasses, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
+) -> PassResult | None:
+    """Return metrics and gradients of a pass that is replayed, or recorded now; None where it must be called."""
+    if ctx.observer is not None:  # which is told each layer
+        return None
+    net = net.at(ctx.step)
+
+    def compute(batch: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> dict[str, Any]:
+        pushed: dict[str, Any] = {}
+        bp(net, values, batch, without_peers(ctx), pushed.__setitem__)
+        if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
+            raise NotCapturable("gradients have few rows")
+        return pushed
+
+    return passes.compute((net, ctx.rows), net, records, ctx, compute, params)
+
+
+def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
+    """Return the gradients of a replay: copies if asked for, but of those that are new in each pass."""
+    if not copies and RecordedResult not in map(type, gradients.values()):
+        return gradients
+    return {
+        name: gradient.value if isinstance(gradient, RecordedResult) else gradient.copy() if copies else gradient
+        for name, gradient in gradients.items()
+    }
+
+
+class _NoPeers:
+    """In place of the other workers of a group, whose arrays cross the host within a pass."""
+
+    def send(self, *_: Any) -> None:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+    def receive(self, *_: Any) -> Any:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+
+def without_peers(ctx: Context) -> Context:
+    """Return the context of a recorded pass, which refuses arrays of other workers before any is sent."""
+    if ctx.peers is None:
+        return ctx
+    peers = _NoPeers()
+    return replace(ctx, peers=peers, all_reduce=peers.receive, all_gather=peers.receive)
