@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_operations import HIDDEN, add, drops, multiply, softmax, subtract
-from dsinga.convert.torch_shapes import feature, getitem, moved
-from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, tensors_in
+from dsinga.convert.torch_operations import drops
+from dsinga.convert.torch_tensors import tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
-from dsinga.nn.writing.composed import is_input
-from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
+from dsinga.nn.writing.composed import HIDDEN, attend, hides_later, is_input, join_heads, split_heads
+from dsinga.nn.writing.reshaping import NoLayer, made
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import BOOL, Tensor, batched
 
 
 def layer_of(
     place: ModulePlace,
     module: Any,
-    make: Callable[..., Any],
+    make: str | Callable[..., Any],
     roles: Mapping[str, str],
     suffix: str = "",
     variant: str = "",
@@ -51,7 +50,7 @@ def layer_of(
             conf = conf or ({"name": name} if attribute in names else {})
             confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})
         common = {"trainable": False} if frozen and all(frozen) else {}
-        return make(name=layer_name, param=confs if any(confs) else None, **common, **settings)
+        return made(make, name=layer_name, param=confs if any(confs) else None, **common, **settings)
 
     return place.trace.layer(module, suffix + variant, first)
 
@@ -64,25 +63,13 @@ def present(module: Any) -> dict[str, str]:
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
-def linear_layer(place: ModulePlace, module: Any, input: Any) -> Any:
+def linear_layer(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     """Return a fully connected layer of the last axis."""
     settings = {"units": module.out_features, "use_bias": module.bias is not None}
-    dense = layer_of(place, module, nn.Dense, present(module), **settings)
-    symbol, rows = feature(input), tuple(input.shape[1:])
-    if not rows:
-        raise NotConvertible("of a tensor with 1 axis")
-    if len(rows) < 3:
-        return dense(symbol)
-    y = dense(reshaped(place, symbol, (math.prod(rows[:-1]), rows[-1]), ".rows"))
-    return reshaped(place, y, (*rows[:-1], module.out_features), ".axes")
+    return input.along_last(layer_of(place, module, nn.Dense, present(module), **settings), module.out_features)
 
 
-def layer_type(name: str) -> Callable[..., Any]:
-    """Return the function that makes layers of a type."""
-    return functools.partial(nn.Layer, name)
-
-
-def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
+def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any:
     """Return the feature of a stack of recurrent layers, and the last states of its layers and directions.
 
     The states h are y[:, -1] and, of the direction from the last step, y[:, 0]. Those of an LSTM that are handed on as
@@ -92,10 +79,10 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)
     begin, count = tensors_in([hx]), module.num_layers * (1 + module.bidirectional)
     check_recurrent(module, input, begin)
-    is_zero = not any(isinstance(x, TracedTensor) for x in begin)
+    is_zero = not any(isinstance(x, Tensor) for x in begin)
     begins = ModulePlace(place.trace, f"{place.base}.begin")
     starts = [] if is_zero else [first_state(begins, begin, number) for number in range(module.num_layers)]
-    x, settings = feature(input, 2), recurrent_settings(module, bool(starts))
+    x, settings = input.with_batch(0).feature(2), recurrent_settings(module, bool(starts))
     is_dropped = drops(place, module.dropout, module.training)
 
     @functools.cache
@@ -106,7 +93,7 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
             y = nn.Dropout(module.dropout, name=place.name(f".dropout{number}"))(y)
         end = f".stacked{number}" if number else ""
         roles = recurrent_roles(f"{place.base}{end}", kind == "GRU", module.bias, module.bidirectional)
-        make = layer_of(place, module, layer_type(f"k{kind}"), roles, end, f"{bool(starts)}{more}", **settings, **more)
+        make = layer_of(place, module, f"k{kind}", roles, end, f"{bool(starts)}{more}", **settings, **more)
         symbol: Symbol = make([y, *starts[number : number + 1]])
         return symbol
 
@@ -127,25 +114,28 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
         parts = [last(number)[:, size:] for number in range(module.num_layers)]
         return joined(place, [nn.Reshape([1, size], name=place.name(".cell"))(part) for part in parts])
 
-    trace, batch = place.trace, place.trace.batch
-    sizes = rows_of(x)[0], size * (1 + module.bidirectional)
-    shape = (*sizes[:axis], batch, *sizes[axis:])
-    y = TracedTensor(trace, None, shape, batch_axis=axis, make=functools.partial(layer, module.num_layers - 1))
-    makes = states, None if module.bidirectional else cells
-    h, c = (TracedTensor(trace, None, (count, batch, size), batch_axis=1, make=make) for make in makes)
+    def last_states(make: Any) -> Tensor:
+        """Return the last states, (L, B, H), of which ``make`` makes the feature."""
+        return Tensor(place, functools.cache(make), (count, place.batch, size), 1)
+
+    sizes = input.shape[1 - axis], size * (1 + module.bidirectional)
+    shape = (*sizes[:axis], place.batch, *sizes[axis:])
+    y, h = Tensor(place, functools.partial(layer, module.num_layers - 1), shape, axis), last_states(states)
     if kind != "LSTM":
         return y, h
     if module.bidirectional:
+        c = place.trace.wrapped(last_states(states))
         c.fault = f"on the last cell states of both directions of {place.base} (LSTM)"
-    else:
-        h.last, c.last = (last, "h"), (last, "c")
+        return y, (h, c)
+    c = last_states(cells)
+    place.trace.sources |= {h.source: (last, "h"), c.source: (last, "c")}
     return y, (h, c)
 
 
 def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
-    """Raise NotConvertible for settings and initial states of a module that recurrent layers do not have."""
+    """Raise NoLayer for settings and initial states of a module that recurrent layers do not have."""
     count, axis = module.num_layers * (1 + module.bidirectional), int(not module.batch_first)
-    is_traced = [isinstance(x, TracedTensor) for x in begin]
+    is_traced = [isinstance(x, Tensor) for x in begin]
     lacking = {
         "proj_size": getattr(module, "proj_size", 0),
         "nonlinearity='relu'": getattr(module, "nonlinearity", "tanh") != "tanh",
@@ -154,13 +144,13 @@ def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
             x.any() for x, traced in zip(begin, is_traced, strict=True) if not traced
         ),
         "initial states of another shape": any(
-            x.dim() != 3 or len(x) != count or x.shape[2] != module.hidden_size for x in begin
+            len(x.shape) != 3 or x.shape[0] != count or x.shape[2] != module.hidden_size for x in begin
         ),
         "initial states whose axis 1 is not the batch": any(getattr(x, "batch_axis", 1) != 1 for x in begin),
         f"batch_first={module.batch_first} where another axis is the batch": getattr(input, "batch_axis", axis) != axis,
     }
     if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NotConvertible(f"with {', '.join(wrong)}")
+        raise NoLayer(f"with {', '.join(wrong)}")
 
 
 def recurrent_settings(module: Any, has_start: bool) -> dict[str, Any]:
@@ -173,18 +163,16 @@ def recurrent_settings(module: Any, has_start: bool) -> dict[str, Any]:
 
 def first_state(place: ModulePlace, begin: Sequence[Any], number: int) -> Symbol:
     """Return the state before the first step of a layer: h, of an LSTM h and c side by side."""
-    lasts: list[Any] = [getattr(x, "last", (None, "")) for x in (begin[0], begin[-1])]
-    (maker, part), (other, cell) = lasts
-    if maker is not None and maker is other and (part, cell) == ("h", "c") and not any(x.is_made for x in begin):
+    states = [x for x in begin if isinstance(x, Tensor)]
+    (maker, part), (other, cell) = (
+        place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])
+    )
+    if maker is not None and maker is other and (part, cell) == ("h", "c"):
         symbol: Symbol = maker(number)
         return symbol
-    wrapped = place.trace.wrapped
-    traced = next(x for x in begin if isinstance(x, TracedTensor))
-    parts = []
-    for x in begin:
-        part = wrapped(getitem(place, x if isinstance(x, TracedTensor) else traced, (number,)))
-        parts.append(part.symbol if isinstance(x, TracedTensor) else part.symbol * 0.0)
-    return parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name())(parts)
+    taken = [(x if isinstance(x, Tensor) else states[0]).at(place).part(0, number).symbol for x in begin]
+    parts = [y if isinstance(x, Tensor) else y * 0.0 for x, y in zip(begin, taken, strict=True)]
+    return parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name())(parts)  # type: ignore[no-any-return]
 
 
 def joined(place: ModulePlace, parts: Sequence[Symbol]) -> Symbol:
@@ -202,69 +190,44 @@ def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: boo
     return {role: recurrent_name(layer, role)[1] for role in roles}
 
 
-def hides_later(mask: Any, hidden: bool) -> bool:
-    """Whether a mask (T, T) hides exactly the later steps; ``hidden`` says that True stands for what is hidden."""
-    if isinstance(mask, TracedTensor) or mask.dim() < 2 or mask.numel() != mask.shape[-1] ** 2:
-        return False
-    square = mask.reshape(mask.shape[-1], -1)
-    hides = square == hidden if square.dtype == torch.bool else square < -1e4
-    return bool((hides == torch.ones_like(hides).triu(1)).all())
+def is_causal_mask(mask: Any, hidden: bool) -> bool:
+    """Whether a mask hides exactly the later steps; ``hidden`` says that True stands for what is hidden."""
+    return mask is not None and not isinstance(mask, Tensor) and hides_later(mask.numpy(), hidden)
 
 
-def hiding(place: ModulePlace, mask: Any, hidden: bool) -> Any:
+def hiding(mask: Any, hidden: bool) -> Any:
     """Return the numbers that a mask adds to scores; ``hidden`` says that True stands for hidden steps."""
-    if mask.dtype == torch.bool and isinstance(mask, TracedTensor):
-        shares = mask if hidden else place.trace.wrapped(subtract(place, 1.0, mask))
-        return place.trace.wrapped(multiply(place, shares, HIDDEN))
-    if mask.dtype == torch.bool:
-        return torch.where(mask == hidden, HIDDEN, 0.0)
-    if isinstance(mask, TracedTensor) and not mask.unbatched and is_input(feature(mask)):
-        raise NotConvertible("with a mask that is an argument as it is; give it mask.bool()")
-    return mask if isinstance(mask, TracedTensor) else mask.clamp(min=HIDDEN)
-
-
-def attend(
-    place: ModulePlace, q: Symbol, k: Symbol, v: Symbol, ratio: float, causal: bool, added: Sequence[Any] = ()
-) -> Any:
-    """Return attention of heads (B, H, T, n), by products of matrices, with what is added to scores.
-
-    In training a share of the weights is dropped at random.
-    """
-    wrapped = place.trace.wrapped
-    scores = q @ permuted(place, k, (1, 3, 2), ".keys") * (1 / math.sqrt(rows_of(q)[-1]))
-    later = [torch.ones(rows_of(q)[1], rows_of(k)[1]).triu(1) * HIDDEN] if causal else []
-    for mask in (*later, *added):
-        scores = add(place, wrapped(scores), mask)
-    weights = softmax(place, wrapped(scores), -1)
-    return (nn.Dropout(ratio, name=place.name(".dropout"))(weights) if ratio else weights) @ v
+    if isinstance(mask, Tensor):
+        if mask.dtype == BOOL:
+            return (mask if hidden else 1.0 - mask) * HIDDEN
+        if mask.batch_axis is not None and is_input(mask):
+            raise NoLayer("with a mask that is an argument as it is; give it mask.bool()")
+        return mask
+    return torch.where(mask == hidden, HIDDEN, 0.0) if mask.dtype == torch.bool else mask.clamp(min=HIDDEN)
 
 
 def scaled_dot_product_attention(
-    place: ModulePlace, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    place: ModulePlace, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Return attention of heads (B, H, T, n)."""
-    causal = is_causal or (attn_mask is not None and hides_later(attn_mask, hidden=False))
+    causal = is_causal or is_causal_mask(attn_mask, hidden=False)
     if enable_gqa:
-        raise NotConvertible("with enable_gqa")
-    added = [] if attn_mask is None or causal else [hiding(place, attn_mask, hidden=False)]
-    q, k, v = (feature(x, 3) for x in (query, key, value))
-    if scale is not None and not math.isclose(scale, 1 / math.sqrt(rows_of(q)[-1])):
-        q = q * (scale * math.sqrt(rows_of(q)[-1]))
-    if drops(place, dropout_p, True) or added or not place.trace.fused:
-        return attend(place, q, k, v, dropout_p, causal, added)
-    joined, count = [join_heads(place, x) for x in (q, v, k)], rows_of(q)[0]
-    layer = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
-    return split_heads(place, layer(joined), count)
+        raise NoLayer("with enable_gqa")
+    for x in (query, key, value):
+        x.feature(3)
+    masks = [] if attn_mask is None or causal else [hiding(attn_mask, hidden=False)]
+    ratio = dropout_p if drops(place, dropout_p, True) else 0.0
+    return attend((query, key, value), scale, causal, masks, ratio=ratio, fused=place.trace.fused)
 
 
 def multi_head_attention(
-    place: ModulePlace, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
+    place: ModulePlace, module: Any, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
     need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> Any:  # fmt: skip
     """Return attention of several heads, and None for its weights."""
     axis = int(not module.batch_first)
-    causal = is_causal if attn_mask is None else hides_later(attn_mask, hidden=True)
+    causal = is_causal if attn_mask is None else is_causal_mask(attn_mask, hidden=True)
     lacking = {
         f"batch_first={module.batch_first} where another axis is the batch": any(
             getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
@@ -272,28 +235,26 @@ def multi_head_attention(
         "kdim, vdim, add_bias_kv or add_zero_attn": not module._qkv_same_embed_dim
         or module.bias_k is not None
         or module.add_zero_attn,
-        "an attn_mask of 3 axes": attn_mask is not None and attn_mask.dim() != 2,
+        "an attn_mask of 3 axes": attn_mask is not None and len(attn_mask.shape) != 2,
     }
     if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NotConvertible(f"with {', '.join(wrong)}")
+        raise NoLayer(f"with {', '.join(wrong)}")
     has_bias, count = module.in_proj_bias is not None, module.num_heads
     settings = {"use_bias": has_bias, "trainable": module.in_proj_weight.requires_grad}
 
-    def project(part: str, x: Any) -> Any:
+    def project(part: str, x: Tensor) -> Tensor:
         name = f"{place.base}.in_proj_{part}"
         make = functools.partial(nn.Dense, module.embed_dim, name=name, **settings)
-        return place.trace.layer(module, part, make)(feature(x))
+        return batched(place, place.trace.layer(module, part, make)(x.with_batch(0).feature()))
 
     q, k, v = map(project, "qkv", (query, key, value))
-    added = [] if attn_mask is None or causal else [hiding(place, attn_mask, hidden=True)]
+    masks = [] if attn_mask is None or causal else [hiding(attn_mask, hidden=True)]
     if key_padding_mask is not None:
-        mask = hiding(place, key_padding_mask, hidden=True)
-        added.append(place.trace.wrapped(reshaped(place, feature(mask, 1), (1, 1, mask.shape[1]), ".mask")))
-    if module.dropout or added or not place.trace.fused:
-        ratio = module.dropout if drops(place, module.dropout, module.training) else 0.0
-        query_heads, key_heads, value_heads = (split_heads(place, x, count) for x in (q, k, v))
-        y = join_heads(place, attend(place, query_heads, key_heads, value_heads, ratio, causal, added))
-    else:
-        y = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
+        mask = hiding(key_padding_mask, hidden=True)
+        mask.feature(1)
+        masks.append(mask.reshape((place.batch, 1, 1, mask.shape[1]), ".mask"))
+    ratio = module.dropout if drops(place, module.dropout, module.training) else 0.0
+    fused = place.trace.fused and not module.dropout
+    y = join_heads(attend([split_heads(x, count) for x in (q, k, v)], None, causal, masks, ratio=ratio, fused=fused))
     out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
-    return moved(query, linear_layer(out, module.out_proj, place.trace.wrapped(y)), axis), None
+    return linear_layer(out, module.out_proj, y.at(out)).with_batch(axis), None

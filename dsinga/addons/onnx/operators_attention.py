@@ -1,4 +1,4 @@
-"""Makes attention of ONNX's operator, and of the products and the softmax by which PyTorch's exporters spell it out."""
+"""Attention of ONNX's operator, and of the products and the softmax by which PyTorch's exporters spell it out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import BOOL, HIDDEN, add, multiply, subtract
-from dsinga.addons.onnx.operators_images import check_size
-from dsinga.addons.onnx.values import Constant, NotImportable, Operand, Value, feature
-from dsinga.nn.writing.composed import softmax_of_last
-from dsinga.nn.writing.reshaping import join_heads, permuted, reshaped, rows_of, split_heads
+from dsinga.addons.onnx.values import Constant
+from dsinga.nn.writing.composed import HIDDEN, attend, hides_later, join_heads, split_heads
+from dsinga.nn.writing.images import check_size
+from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import BOOL, Tensor, batched, joined
 
 MOST_HEADS = 1024  # of queries that share keys
 SETTINGS = {
@@ -24,8 +23,9 @@ SETTINGS = {
 
 
 def attention(
-    place: NodePlace, query: Value, key: Value, value: Value, mask: Operand | None = None, past_key: Any = None,
-    past_value: Any = None, lengths: Any = None,
+    place: NodePlace, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, past_key: Any = None,
+    past_value: Any = None, lengths: Any = None, *, q_num_heads: int = 1, kv_num_heads: int = 1,
+    scale: float | None = None, is_causal: int = 0, softcap: float = 0.0,
 ) -> Any:  # fmt: skip
     """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as the operator of version 23 has it."""
     lacking = {
@@ -35,62 +35,44 @@ def attention(
         **{attribute.name: attribute.name not in SETTINGS for attribute in place.node.attribute},
     }
     if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NotImportable(f"with {', '.join(wrong)}")
-    is_split = query.rank == 4
-    counts = [place.attribute(f"{x}_num_heads") for x in ("q", "kv", "kv")]
-    q, k, v = (
-        feature(x) if is_split else split_heads(place, feature(x, 2), count)
-        for x, count in zip((query, key, value), counts, strict=True)
-    )
-    k, v = (repeated_heads(place, x, rows_of(q)[0] // rows_of(x)[0]) for x in (k, v))
-    scale = place.attribute("scale", 1 / math.sqrt(rows_of(q)[-1]))
-    is_causal, bound = bool(place.attribute("is_causal", 0)), place.attribute("softcap", 0.0)
-    y = attend(place, (q, k, v), scale, is_causal, mask, bound)
-    return y if is_split else join_heads(place, y)
+        raise NoLayer(f"with {', '.join(wrong)}")
+    heads = [query, key, value]
+    if query.rank != 4:
+        for x in heads:
+            x.feature(2)
+        heads = [split_heads(x, n) for x, n in zip(heads, (q_num_heads, *[kv_num_heads] * 2), strict=True)]
+    for x in heads:
+        x.feature()
+    heads[1:] = [repeated_heads(x, heads[0].shape[1] // x.shape[1]) for x in heads[1:]]
+    y = attend_unseen(place, heads, scale, bool(is_causal), mask, softcap)
+    return y if query.rank == 4 else join_heads(y)
 
 
-def repeated_heads(place: NodePlace, x: Symbol, times: int) -> Any:
+def repeated_heads(x: Tensor, times: int) -> Tensor:
     """Return keys or values (B, H, T, n) of which each head is that of several heads of queries."""
     if times < 2:
         return x
     if times > MOST_HEADS:
-        raise NotImportable(f"with {times} heads of queries for one of keys")
-    count, steps, width = rows_of(x)
-    one = reshaped(place, x, (count, 1, steps * width), ".heads")
-    several = nn.Concatenate(axis=2, name=place.name(".repeated"))([one] * times)
-    return reshaped(place, several, (count * times, steps, width), ".split")
+        raise NoLayer(f"with {times} heads of queries for one of keys")
+    batch, count, steps, width = x.shape
+    one = x.reshape((batch, count, 1, steps * width), ".heads")
+    return joined([one] * times, 2).reshape((batch, count * times, steps, width), ".split")
 
 
-def attend(
-    place: NodePlace, heads: tuple[Any, Any, Any], scale: float, causal: bool, mask: Any = None, bound: float = 0.0
-) -> Any:
-    """Return attention of heads (B, H, T, n): a kAttention, or products where a mask hides more than later steps.
-
-    With a bound b, scores s become b·tanh(s/b).
-    """
-    q, k, v = heads
-    count, steps, width = rows_of(q)
-    if isinstance(mask, Constant) and hides_later(hiding(place, mask).array):
-        causal, mask = True, None
-    if mask is None and not bound and (not causal or steps == rows_of(k)[1]):
-        if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-5):
-            q = q * (scale * math.sqrt(width))
-        sources = [join_heads(place, x) for x in (q, v, k)]
-        layer = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
-        return split_heads(place, layer(sources), count)
-    check_size((steps, rows_of(k)[1]))
-    product = q @ permuted(place, k, (1, 3, 2), ".keys") * scale
-    if bound:
-        product = nn.Activation("tanh", name=place.name(".tanh"))(product / bound) * bound
-    scores = place.value(product)
-    if causal:
-        scores = add(place, scores, Constant(np.triu(np.full((steps, rows_of(k)[1]), HIDDEN, np.float32), 1)))
-    if mask is not None:
-        scores = add(place, scores, hiding(place, mask))
-    return softmax_of_last(place, scores.symbol) @ v
+def attend_unseen(
+    place: NodePlace, heads: list[Tensor], scale: float | None, causal: bool, mask: Any = None, bound: float = 0.0
+) -> Tensor:
+    """Return attention of heads (B, H, T, n) with a mask, which may be that of later steps."""
+    masks = [] if mask is None else [hiding(place, mask)]
+    if masks and isinstance(masks[0], Constant) and hides_later(masks[0].array):
+        causal, masks = True, []
+    steps, keys = heads[0].shape[2], heads[1].shape[2]
+    if masks or bound or (causal and steps != keys):  # it becomes products
+        check_size((steps, keys))
+    return attend(heads, scale, causal, masks, bound)
 
 
-def hiding(place: NodePlace, mask: Operand) -> Any:
+def hiding(place: NodePlace, mask: Any) -> Any:
     """Return the numbers that a mask adds to scores: of truth values, true stands for what is seen."""
     if isinstance(mask, Constant):
         if mask.array.dtype == BOOL:
@@ -99,34 +81,26 @@ def hiding(place: NodePlace, mask: Operand) -> Any:
             return mask
         place.keep(mask)
         return Constant(np.maximum(mask.array, HIDDEN))
-    return multiply(place, subtract(place, 1.0, mask), HIDDEN) if mask.dtype == BOOL else mask
+    return (1.0 - mask) * HIDDEN if mask.dtype == BOOL else mask
 
 
-def hides_later(mask: np.ndarray) -> bool:
-    """Whether numbers that are added to scores (T, T) hide exactly the later steps."""
-    steps = mask.shape[-1]
-    if mask.size != steps**2:
-        return False
-    later = np.triu(np.ones((steps, steps), bool), 1)
-    return bool(((mask.reshape(steps, steps) < -1e4) == later).all() and not mask.reshape(steps, steps)[~later].any())
-
-
-def spelled_out(place: NodePlace, weights: Symbol, values: Symbol) -> Any:
+def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
     """Return the attention that a product of weights and values is; None for one that is not spelled as PyTorch's.
 
     Its exporters multiply queries and keys by a number each, before their product.
     """
-    if not is_of(weights, "kSoftmax") or len(rows_of(weights)) != 3:
+    place = weights.place
+    if not is_of(weights.symbol, "kSoftmax") or (weights.batch_axis, weights.rank, values.rank) != (0, 4, 4):
         return None
-    scores, mask = weights.sources[0], None
+    scores, mask = weights.symbol.sources[0], None
     if is_of(scores, "ADD") and len(scores.sources) == 2:
         scores, mask = scores.sources
     if not is_of(scores, "MATMUL") or not all(is_of(x, "MULTIPLY") and len(x.sources) == 1 for x in scores.sources):
         return None
-    q, k = (x.sources[0] for x in scores.sources)
+    q, k = (batched(place, x.sources[0]) for x in scores.sources)
     scale = math.prod(x.builder.settings["number"] for x in scores.sources)
     given = None if mask is None else mask_of(place, mask)
-    return attend(place, (q, permuted(place, k, (1, 3, 2), ".keys"), values), scale, False, given)
+    return attend_unseen(place, [q, k.swap(2, 3, ".keys"), values], scale, False, given)
 
 
 def is_of(symbol: Symbol, kind: str) -> bool:
@@ -135,15 +109,13 @@ def is_of(symbol: Symbol, kind: str) -> bool:
     return kind in (settings.get("type"), settings.get("operator")) and settings.get("type") != "kLearnedVector"
 
 
-def mask_of(place: NodePlace, symbol: Symbol) -> Operand:
+def mask_of(place: NodePlace, symbol: Symbol) -> Any:
     """Return what is added to scores: the numbers of a constant, or what layers compute."""
     source = symbol
     while source.builder.kind in ("Reshape", "Flatten"):
         source = source.sources[0]
     array = place.made.arrays.get((source.builder.name or "", "vector"))
-    if array is not None and not source.builder.trainable:
-        return Constant(array)
-    return place.value(symbol)
+    return batched(place, symbol) if array is None or source.builder.trainable else Constant(array)
 
 
 ATTENTION: Mapping[str, Callable[..., Any]] = {"Attention": attention}
