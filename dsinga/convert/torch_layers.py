@@ -6,14 +6,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from dsinga import nn
 from dsinga.convert.torch_operations import drops
 from dsinga.convert.torch_tensors import tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
-from dsinga.nn.writing.composed import HIDDEN, attend, hides_later, is_input, join_heads, split_heads
+from dsinga.nn.writing.composed import attend, dense, is_input, join_heads, split_heads
 from dsinga.nn.writing.reshaping import NoLayer, made
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, Tensor, batched
@@ -66,7 +64,7 @@ def present(module: Any) -> dict[str, str]:
 def linear_layer(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     """Return a fully connected layer of the last axis."""
     settings = {"units": module.out_features, "use_bias": module.bias is not None}
-    return input.along_last(layer_of(place, module, nn.Dense, present(module), **settings), module.out_features)
+    return dense(input, layer_of(place, module, nn.Dense, present(module), **settings), module.out_features)
 
 
 def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any:
@@ -190,20 +188,12 @@ def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: boo
     return {role: recurrent_name(layer, role)[1] for role in roles}
 
 
-def is_causal_mask(mask: Any, hidden: bool) -> bool:
-    """Whether a mask hides exactly the later steps; ``hidden`` says that True stands for what is hidden."""
-    return mask is not None and not isinstance(mask, Tensor) and hides_later(mask.numpy(), hidden)
-
-
-def hiding(mask: Any, hidden: bool) -> Any:
-    """Return the numbers that a mask adds to scores; ``hidden`` says that True stands for hidden steps."""
-    if isinstance(mask, Tensor):
-        if mask.dtype == BOOL:
-            return (mask if hidden else 1.0 - mask) * HIDDEN
-        if mask.batch_axis is not None and is_input(mask):
+def check_masks(*masks: Any) -> list[Any]:
+    """Return the masks that are given. Raises NoLayer for an argument of the forward that is added to scores."""
+    for mask in masks:
+        if isinstance(mask, Tensor) and mask.dtype != BOOL and mask.batch_axis is not None and is_input(mask):
             raise NoLayer("with a mask that is an argument as it is; give it mask.bool()")
-        return mask
-    return torch.where(mask == hidden, HIDDEN, 0.0) if mask.dtype == torch.bool else mask.clamp(min=HIDDEN)
+    return [mask for mask in masks if mask is not None]
 
 
 def scaled_dot_product_attention(
@@ -211,14 +201,12 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return attention of heads (B, H, T, n)."""
-    causal = is_causal or is_causal_mask(attn_mask, hidden=False)
     if enable_gqa:
         raise NoLayer("with enable_gqa")
     for x in (query, key, value):
         x.feature(3)
-    masks = [] if attn_mask is None or causal else [hiding(attn_mask, hidden=False)]
-    ratio = dropout_p if drops(place, dropout_p, True) else 0.0
-    return attend((query, key, value), scale, causal, masks, ratio=ratio, fused=place.trace.fused)
+    masks, ratio = check_masks(attn_mask), dropout_p if drops(place, dropout_p, True) else 0.0
+    return attend((query, key, value), scale, is_causal, masks, hides=False, ratio=ratio, fused=place.trace.fused)
 
 
 def multi_head_attention(
@@ -227,7 +215,6 @@ def multi_head_attention(
 ) -> Any:  # fmt: skip
     """Return attention of several heads, and None for its weights."""
     axis = int(not module.batch_first)
-    causal = is_causal if attn_mask is None else is_causal_mask(attn_mask, hidden=True)
     lacking = {
         f"batch_first={module.batch_first} where another axis is the batch": any(
             getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
@@ -248,13 +235,13 @@ def multi_head_attention(
         return batched(place, place.trace.layer(module, part, make)(x.with_batch(0).feature()))
 
     q, k, v = map(project, "qkv", (query, key, value))
-    masks = [] if attn_mask is None or causal else [hiding(attn_mask, hidden=True)]
+    masks = check_masks(attn_mask, key_padding_mask)
     if key_padding_mask is not None:
-        mask = hiding(key_padding_mask, hidden=True)
-        mask.feature(1)
-        masks.append(mask.reshape((place.batch, 1, 1, mask.shape[1]), ".mask"))
+        key_padding_mask.feature(1)
+        masks[-1] = key_padding_mask.reshape((place.batch, 1, 1, key_padding_mask.shape[1]), ".mask")
     ratio = module.dropout if drops(place, module.dropout, module.training) else 0.0
     fused = place.trace.fused and not module.dropout
-    y = join_heads(attend([split_heads(x, count) for x in (q, k, v)], None, causal, masks, ratio=ratio, fused=fused))
+    heads, causal = [split_heads(x, count) for x in (q, k, v)], is_causal and attn_mask is None
+    y = join_heads(attend(heads, None, causal, masks, ratio=ratio, fused=fused))
     out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
     return linear_layer(out, module.out_proj, y.at(out)).with_batch(axis), None

@@ -26,6 +26,7 @@ from dsinga.convert.torch_layers import (
 )
 from dsinga.convert.torch_operations import OPERATIONS, drops
 from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.nn.writing.composed import looked_up
 from dsinga.nn.writing.images import Window, convolved, convolved_transposed
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
@@ -156,7 +157,7 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
         settings = {"vocab_size": count, "feature_dim": module.embedding_dim, "dense_gradient": not module.sparse}
         settings |= {} if module.padding_idx is None else {"padding_code": module.padding_idx}
         layer = layer_of(place, module, "kEmbedding", {"weight": "weight"}, **settings)
-        return input.looked_up(layer, (module.embedding_dim,))
+        return looked_up(input, layer, (module.embedding_dim,))
     codes = (input[0] if input.dim() == 2 else input).tolist()
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):

@@ -16,7 +16,7 @@ from dsinga import nn
 from dsinga.convert.torch_images import IMAGES
 from dsinga.convert.torch_shapes import SHAPES
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.writing.composed import HIDDEN, gelu
+from dsinga.nn.writing import composed
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.tensor import BOOL, Tensor, arithmetic, tensor_of
 
@@ -55,17 +55,10 @@ def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Tensor:
-    """Return a tensor where a condition holds, another one elsewhere; -inf is a number that softmax makes 0."""
+    """Return a tensor where a condition holds, another one elsewhere."""
     if condition.dtype not in (BOOL, torch.bool):
         raise NoLayer("by numbers that are no truth values")
-    parts: list[Any] = []
-    for x, is_other in ((input, False), (other, True)):
-        if not isinstance(x, Tensor) and (not isinstance(x, torch.Tensor) or x.numel() == 1):
-            x = max(float(x), HIDDEN)
-        if isinstance(x, Tensor) or torch.as_tensor(x).any():
-            share = subtract(place, 1.0, condition) if is_other else condition
-            parts.append(multiply(place, share, x))
-    return add(place, *parts) if parts[1:] else parts[0]
+    return composed.where(place, condition, input, other)
 
 
 def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tensor:
@@ -74,7 +67,7 @@ def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tens
         return where(place, mask, value, input)
     if value > -1e4:
         raise NoLayer("with a constant mask and a value above -1e4")
-    return add(place, input, torch.where(mask.bool(), HIDDEN, 0.0))
+    return composed.where(place, mask.bool(), -math.inf, input)
 
 
 def named(activation: str) -> Callable[..., Tensor]:
@@ -207,7 +200,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{f"hard{name}": named(f"hard_{name}") for name in ("sigmoid", "swish")},
     **{name: formula(name.upper()) for name in ("exp", "log", "erf", "sin", "cos")},
     **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus},
-    "gelu": lambda input, approximate="none": gelu(input, approximate),
+    "gelu": lambda input, approximate="none": composed.gelu(input, approximate),
     "logsigmoid": lambda input: -softplus(-input),
     "relu": lambda input, inplace=False: input.each(nn.ReLU),
     "leaky_relu": lambda input, negative_slope=0.01, inplace=False: input.each(nn.ReLU, negative_slope),

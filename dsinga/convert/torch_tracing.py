@@ -346,6 +346,13 @@ class ModulePlace:
             x = x[:1]
         return self.trace.constant(self, self.name(".values"), x)
 
+    def array(self, x: Any) -> np.ndarray | None:
+        """Return the numbers of an operand that is no param, None for a tensor that layers compute."""
+        if isinstance(x, (bool, int, float, np.ndarray)):
+            return np.asarray(x)
+        is_constant = isinstance(x, torch.Tensor) and not x.requires_grad and not isinstance(x, torch.nn.Parameter)
+        return x.cpu().numpy() if is_constant else None
+
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
         """Return numbers that are the same for all records, as a param that keeps its values."""
         return self.trace.constant(self, self.name(suffix), torch.tensor(array))

@@ -296,6 +296,10 @@ class NodePlace:
                 return decimal(x.array.reshape(()))
         return self.tensor(x, others)
 
+    def array(self, x: Any) -> np.ndarray | None:
+        """Return the numbers of a constant that is no param, None for other operands."""
+        return x.array if isinstance(x, Constant) and not x.is_param else None
+
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
         """Return numbers that are the same for all records, as a param that keeps its values."""
         return self.vector(Constant(array), suffix)

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.values import LARGEST, Constant, integers, spread
+from dsinga.addons.onnx.values import Constant, integers
 from dsinga.nn.words.basic_layers import Layer
-from dsinga.nn.writing.composed import HIDDEN
+from dsinga.nn.writing.composed import running_sum, where
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.tensor import BOOL, Tensor, arithmetic
-
-MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
 
 
 def comparison(name: str, swaps: bool = False) -> Callable[..., Tensor]:
@@ -60,31 +58,6 @@ def sign(place: NodePlace, x: Tensor) -> Tensor:
     return arithmetic(place, "GREATER", x, 0.0) - arithmetic(place, "GREATER", 0.0, x)
 
 
-def where(place: NodePlace, condition: Any, a: Any, b: Any) -> Tensor:
-    """Return a tensor where a condition holds, another one elsewhere; -inf is a number that softmax makes 0."""
-    shares = [condition, None if isinstance(condition, Constant) else 1.0 - condition]
-    if isinstance(condition, Constant):
-        shares = [Constant(share.astype(np.float32)) for share in (condition.array, ~condition.array)]
-        for x, other, share in ((a, b, shares[1]), (b, a, shares[0])):
-            is_hiding = isinstance(other, Constant) and not other.is_param and other.array.size
-            if isinstance(x, Tensor) and is_hiding and other.array.max() <= HIDDEN:
-                return x + Constant(np.asarray(share.array) * np.float32(HIDDEN))
-    parts: list[Any] = []
-    for x, share in zip((a, b), shares, strict=True):
-        if isinstance(x, Constant) and not x.is_param:
-            x = Constant(np.maximum(x.array, np.asarray(HIDDEN, x.array.dtype)))
-            if not x.array.any():
-                continue
-            if isinstance(share, Constant):
-                if spread([x.array.shape, share.array.shape]) > LARGEST:
-                    raise NoLayer(f"that makes more than {LARGEST} numbers")
-                parts.append(Constant(x.array * share.array))
-                continue
-        parts.append(arithmetic(place, "MULTIPLY", share, x))
-    result: Tensor = parts[0] if len(parts) == 1 else arithmetic(place, "ADD", *parts)
-    return result.of(result.symbol, (b if isinstance(a, Constant) and isinstance(b, Tensor) else a).dtype)
-
-
 def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
     """Return the function of a reduction over axes, of what ``before`` makes of numbers, followed by ``after``."""
 
@@ -116,13 +89,9 @@ def log_softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
     return x - x.activated("EXP").reduced("SUM", axes, True).activated("LOG")
 
 
-def running_sum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Return the sums of all numbers up to each along an axis of records: a product with ones."""
-    along = x.axis(integers(axis, "axis")[0])
-    if along == x.batch_axis or x.shape[along] > MOST_SUMMED:
-        raise NoLayer(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
-    ones = np.triu(np.ones((x.shape[along],) * 2, np.float32), int(bool(exclusive)))
-    return (x.swap(along, -1, ".last") @ (ones.T if reverse else ones)).swap(along, -1, ".back")
+def cumulated(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Return the sums of all numbers up to each along an axis."""
+    return running_sum(x, integers(axis, "axis")[0], bool(exclusive), bool(reverse))
 
 
 def largest_index(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
@@ -146,5 +115,5 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     **{"ReduceMin": reduction("MAX", operator.neg, operator.neg), "ReduceL1": reduction("SUM", abs)},
     "ReduceL2": reduction("SUM", lambda x: x * x, lambda x: x**0.5),
     "ReduceSumSquare": reduction("SUM", lambda x: x * x),
-    **{"Softmax": softmax, "LogSoftmax": log_softmax, "CumSum": running_sum, "ArgMax": largest_index},
+    **{"Softmax": softmax, "LogSoftmax": log_softmax, "CumSum": cumulated, "ArgMax": largest_index},
 }

@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant
-from dsinga.nn.writing.composed import HIDDEN, attend, hides_later, join_heads, split_heads
-from dsinga.nn.writing.images import check_size
+from dsinga.nn.writing.composed import attend, join_heads, split_heads
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.nn.writing.tensor import BOOL, Tensor, batched, joined
+from dsinga.nn.writing.tensor import Tensor, batched, joined
 
 MOST_HEADS = 1024  # of queries that share keys
 SETTINGS = {
@@ -44,7 +41,8 @@ def attention(
     for x in heads:
         x.feature()
     heads[1:] = [repeated_heads(x, heads[0].shape[1] // x.shape[1]) for x in heads[1:]]
-    y = attend_unseen(place, heads, scale, bool(is_causal), mask, softcap)
+    masks = [] if mask is None else [mask]
+    y = attend(heads, scale, bool(is_causal), masks, hides=False, bound=softcap)
     return y if query.rank == 4 else join_heads(y)
 
 
@@ -57,31 +55,6 @@ def repeated_heads(x: Tensor, times: int) -> Tensor:
     batch, count, steps, width = x.shape
     one = x.reshape((batch, count, 1, steps * width), ".heads")
     return joined([one] * times, 2).reshape((batch, count * times, steps, width), ".split")
-
-
-def attend_unseen(
-    place: NodePlace, heads: list[Tensor], scale: float | None, causal: bool, mask: Any = None, bound: float = 0.0
-) -> Tensor:
-    """Return attention of heads (B, H, T, n) with a mask, which may be that of later steps."""
-    masks = [] if mask is None else [hiding(place, mask)]
-    if masks and isinstance(masks[0], Constant) and hides_later(masks[0].array):
-        causal, masks = True, []
-    steps, keys = heads[0].shape[2], heads[1].shape[2]
-    if masks or bound or (causal and steps != keys):  # it becomes products
-        check_size((steps, keys))
-    return attend(heads, scale, causal, masks, bound)
-
-
-def hiding(place: NodePlace, mask: Any) -> Any:
-    """Return the numbers that a mask adds to scores: of truth values, true stands for what is seen."""
-    if isinstance(mask, Constant):
-        if mask.array.dtype == BOOL:
-            return Constant(np.where(mask.array, 0, HIDDEN))
-        if (mask.array >= HIDDEN).all():
-            return mask
-        place.keep(mask)
-        return Constant(np.maximum(mask.array, HIDDEN))
-    return (1.0 - mask) * HIDDEN if mask.dtype == BOOL else mask
 
 
 def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
@@ -99,8 +72,8 @@ def spelled_out(weights: Tensor, values: Tensor) -> Tensor | None:
         return None
     q, k = (batched(place, x.sources[0]) for x in scores.sources)
     scale = math.prod(x.builder.settings["number"] for x in scores.sources)
-    given = None if mask is None else mask_of(place, mask)
-    return attend_unseen(place, [q, k.swap(2, 3, ".keys"), values], scale, False, given)
+    masks = [] if mask is None else [mask_of(place, mask)]
+    return attend([q, k.swap(2, 3, ".keys"), values], scale, masks=masks)
 
 
 def is_of(symbol: Symbol, kind: str) -> bool:

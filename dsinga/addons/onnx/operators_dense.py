@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from dsinga.addons.onnx.operators_attention import spelled_out
 from dsinga.addons.onnx.operators_norms import is_one_param
 from dsinga.addons.onnx.values import Constant
 from dsinga.nn.words.basic_layers import Dense
+from dsinga.nn.writing import composed
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.tensor import Tensor
 
@@ -47,7 +47,8 @@ def dense(place: NodePlace, x: Any, weight: Any, bias: Any = None, transposed: b
         if not isinstance(bias, Constant) or bias.array.size not in (1, units):
             raise NoLayer("with a bias that is no row of the file")
         params["bias"] = (bias, np.broadcast_to(np.asarray(bias.array, np.float32).reshape(-1), units))
-    return x.along_last(place.layer(Dense, params, units=units, use_bias=bias is not None, **settings), units)
+    layer = place.layer(Dense, params, units=units, use_bias=bias is not None, **settings)
+    return composed.dense(x, layer, units)
 
 
 def matmul(place: NodePlace, a: Any, b: Any) -> Any:
@@ -81,35 +82,9 @@ def gemm(
     return dense(place, x, weight, bias, bool(transB))
 
 
-def einsum(place: NodePlace, *operands: Any, equation: str) -> Any:
-    """Return a sum of products of two tensors by Einstein's convention, as a product of matrices."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    names = left.split(",")
-    if len(operands) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*names, out)):
-        raise NoLayer("of other than two tensors, with an axis twice, or without the axes of the result")
-    tensors = [place.tensor(x, operands) for x in operands]
-    pairs = [*zip(names, tensors, strict=True)]
-    records = {each[x.batch_axis] for each, x in pairs if x.batch_axis is not None}
-    if len(records) > 1 or records - {*out} or any(x.batch_axis is None and records & {*each} for each, x in pairs):
-        raise NoLayer("over the records of a batch")
-    first, second = (each.translate(dict.fromkeys(map(ord, records))) for each in names)
-    sizes = {name: size for each, x in pairs for name, size in zip(each, x.shape, strict=True)}
-    both, summed = ([x for x in first if x in second and (x in out) is kept] for kept in (True, False))
-    alone = [[x for x in each if x not in other] for each, other in ((first, second), (second, first))]
-    if {*alone[0], *alone[1]} - {*out}:
-        raise NoLayer("that sums over an axis of one tensor")
-
-    def matrices(tensor: Tensor, axes: str, *parts: list[str]) -> Tensor:
-        """Return a tensor with the batch, if it has one, and an axis for each part."""
-        front = [*records & {*axes}]
-        turned = tensor.transpose([axes.index(x) for x in (*front, *(x for part in parts for x in part))], ".turned")
-        shape = [sizes[x] for x in front] + [math.prod(sizes[x] for x in part) for part in parts]
-        return turned.reshape(shape, ".matrices")
-
-    y = matrices(tensors[0], names[0], both, alone[0], summed) @ matrices(tensors[1], names[1], both, summed, alone[1])
-    made = [*records, *both, *alone[0], *alone[1]]
-    y = y.reshape([sizes[x] for x in made], ".axes")
-    return y.transpose([made.index(x) for x in out], ".order")
+def summed(place: NodePlace, *operands: Any, equation: str) -> Tensor:
+    """Return a sum of products of two tensors by Einstein's convention."""
+    return composed.einsum([place.tensor(x, operands) for x in operands], equation)
 
 
-DENSE: Mapping[str, Callable[..., Any]] = {"Gemm": gemm, "MatMul": matmul, "Dense": dense, "Einsum": einsum}
+DENSE: Mapping[str, Callable[..., Any]] = {"Gemm": gemm, "MatMul": matmul, "Dense": dense, "Einsum": summed}

@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, integers
 from dsinga.nn.words.basic_layers import Dense, Layer
-from dsinga.nn.writing.composed import is_input
+from dsinga.nn.writing.composed import is_input, looked_up
 from dsinga.nn.writing.reshaping import NoLayer, axis_of, axis_with_batch, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, arithmetic, batched, joined
@@ -216,7 +216,7 @@ def gather(place: NodePlace, x: Any, codes: Any, axis: int = 0) -> Tensor:
         if x.batch_axis is not None or axis or codes.batch_axis or codes.rank < 2 or x.rank != 2:
             raise NoLayer("by indices that depend on a batch")
         hot = Layer("kOneHot", onehot_conf={"vocab_size": x.shape[0]}, name=place.name(".one_hot"))
-        return codes.looked_up(lambda flat: (batched(place, hot(flat)) @ x).symbol, x.shape[1:])
+        return looked_up(codes, lambda flat: (batched(place, hot(flat)) @ x).symbol, x.shape[1:])
     size = x.shape[axis]
     if codes.array.size > max(size, MOST_PARTS):
         raise NoLayer(f"by {codes.array.size} indices that are no neighbours")
@@ -241,7 +241,7 @@ def embedding(place: NodePlace, table: Constant, codes: Tensor, axis: int) -> Te
     array = np.asarray(table.array, np.float32).reshape(len(table.array), -1)
     settings: dict[str, Any] = {"vocab_size": len(array), "feature_dim": array.shape[1], "dense_gradient": True}
     layer = place.layer("kEmbedding", {"weight": (table, array)}, **settings)
-    return codes.looked_up(layer, table.array.shape[1:])
+    return looked_up(codes, layer, table.array.shape[1:])
 
 
 def cast(place: NodePlace, x: Any, like: Any = None, to: int = 1) -> Any:

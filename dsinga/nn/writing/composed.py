@@ -1,9 +1,10 @@
-"""Computations of several layers on symbolic tensors: blocks of points, attention by products of matrices."""
+"""Computations of several layers on symbolic tensors: products, choices, blocks of points, attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import numpy as np
 from dsinga.nn.words.activations import GELU, Activation
 from dsinga.nn.words.attention import Attention
 from dsinga.nn.words.basic_layers import Dropout
-from dsinga.nn.writing.tensor import Tensor, batched
+from dsinga.nn.writing.images import LARGEST, check_size
+from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
+from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched
 
+MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 
 
@@ -74,7 +79,91 @@ def join_heads(x: Tensor) -> Tensor:
     return x.swap(1, 2, ".steps").reshape((batch, steps, count * width), ".joined")
 
 
-def hides_later(mask: np.ndarray, hides: Any = True) -> bool:
+def dense(x: Tensor, layer: Callable[[Any], Symbol], units: int) -> Tensor:
+    """Return what a fully connected layer makes of the last axis, with ``units`` numbers along it."""
+    if x.batch_axis is None or x.batch_axis == x.rank - 1:
+        raise NoLayer("of a tensor whose last axis is the batch, or that has none")
+    rows, symbol = x.rows, x.symbol
+    if len(rows) > 2:
+        symbol = reshaped(x.place, symbol, (math.prod(rows[:-1]), rows[-1]), ".rows")
+    y = reshaped(x.place, layer(symbol), (*rows[:-1], units), ".axes")
+    return replace(x, source=y, shape=(*x.shape[:-1], units))
+
+
+def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, ...]) -> Tensor:
+    """Return the vectors, or arrays of a shape, by which a layer replaces codes."""
+    result = (*codes.shape, *shape)
+    y = layer(reshaped(codes.place, codes.symbol, (math.prod(codes.rows),), ".codes"))
+    y = reshaped(codes.place, y, without(result, codes.batch_axis), ".axes")
+    return replace(codes, source=y, shape=result, dtype=FLOAT)
+
+
+def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """Return the sums of all numbers up to each along an axis of records: a product with ones."""
+    axis = x.axis(axis)
+    if axis == x.batch_axis or x.shape[axis] > MOST_SUMMED:
+        raise NoLayer(f"over the records of a batch, or of more than {MOST_SUMMED} numbers")
+    ones = np.triu(np.ones((x.shape[axis],) * 2, np.float32), int(exclusive))
+    return (x.swap(axis, -1, ".last") @ (ones.T if reverse else ones)).swap(axis, -1, ".back")
+
+
+def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
+    """Return a sum of products of two tensors by Einstein's convention, as a product of matrices."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    names = left.split(",")
+    if len(tensors) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*names, out)):
+        raise NoLayer("of other than two tensors, with an axis twice, or without the axes of the result")
+    pairs = [*zip(names, tensors, strict=True)]
+    records = {each[x.batch_axis] for each, x in pairs if x.batch_axis is not None}
+    if len(records) > 1 or records - {*out} or any(x.batch_axis is None and records & {*each} for each, x in pairs):
+        raise NoLayer("over the records of a batch")
+    first, second = ([x for x in each if x not in records] for each in names)
+    sizes = {name: size for each, x in pairs for name, size in zip(each, x.shape, strict=True)}
+    both, summed = ([x for x in first if x in second and (x in out) is kept] for kept in (True, False))
+    alone = [[x for x in each if x not in other] for each, other in ((first, second), (second, first))]
+    if {*alone[0], *alone[1]} - {*out}:
+        raise NoLayer("that sums over an axis of one tensor")
+
+    def matrices(number: int, *parts: list[str]) -> Tensor:
+        """Return a tensor with the batch, if it has one, and an axis for each part."""
+        front = [*records & {*names[number]}]
+        order = [names[number].index(x) for x in (*front, *(x for part in parts for x in part))]
+        shape = [sizes[x] for x in front] + [math.prod(sizes[x] for x in part) for part in parts]
+        return tensors[number].transpose(order, ".turned").reshape(shape, ".matrices")
+
+    y = matrices(0, both, alone[0], summed) @ matrices(1, both, summed, alone[1])
+    axes = [*records, *both, *alone[0], *alone[1]]
+    return y.reshape([sizes[x] for x in axes], ".axes").transpose([axes.index(x) for x in out], ".order")
+
+
+def where(place: Place, condition: Any, a: Any, b: Any) -> Tensor:
+    """Return ``a`` where a condition holds, else ``b``; -infinity is a number that a softmax makes 0."""
+    mask = place.array(condition)
+    shares = [condition, None] if mask is None else [mask, ~mask]
+    parts: list[Any] = []
+    for number, x in enumerate((a, b)):
+        array, other, share = place.array(x), (b, a)[number], shares[number]
+        if mask is not None and array is not None:
+            if isinstance(other, Tensor) and array.size and array.max() <= HIDDEN:
+                return other + share * np.float32(HIDDEN)
+            if math.prod(np.broadcast_shapes(array.shape, mask.shape)) > LARGEST:
+                raise NoLayer(f"that makes more than {LARGEST} numbers")
+        if array is not None:
+            x = np.maximum(array, HIDDEN).astype(array.dtype)
+            if not x.any():
+                continue
+        if mask is not None:
+            share = share.astype(np.float32)
+        elif number:
+            share = arithmetic(place, "SUBTRACT", 1.0, condition)
+        is_constant = mask is not None and array is not None
+        parts.append(x * share if is_constant else arithmetic(place, "MULTIPLY", share, x))
+    y: Tensor = parts[0] if len(parts) == 1 else arithmetic(place, "ADD", *parts)
+    dtypes = [x.dtype for x in (a, b) if isinstance(x, Tensor)] or [getattr(place.array(a), "dtype", FLOAT)]
+    return y.of(y.symbol, dtypes[0])
+
+
+def hides_later(mask: np.ndarray, hides: bool) -> bool:
     """Whether a mask hides exactly the later steps of (T, T), for all heads.
 
     Truth values hide where they are ``hides``; other numbers, which are added to scores, where they are below -1e4.
@@ -83,9 +172,16 @@ def hides_later(mask: np.ndarray, hides: Any = True) -> bool:
     if not steps or mask.size != steps**2:
         return False
     square, later = mask.reshape(steps, steps), np.triu(np.ones((steps, steps), bool), 1)
-    if square.dtype == bool:
-        return bool(((square == hides) == later).all())
-    return bool(((square < -1e4) == later).all() and not square[~later].any())
+    hidden = square == hides if square.dtype == bool else square < -1e4
+    return bool((hidden == later).all() and (square.dtype == bool or not square[~later].any()))
+
+
+def hiding(place: Place, mask: Any, hides: bool) -> Any:
+    """Return the numbers that a mask adds to scores; truth values hide where they are ``hides``."""
+    if (array := place.array(mask)) is not None:
+        added = np.where(array == hides, HIDDEN, 0.0) if array.dtype == bool else np.maximum(array, HIDDEN)
+        return added.astype(np.float32)
+    return (mask if hides else 1.0 - mask) * HIDDEN if mask.dtype == BOOL else mask
 
 
 def attend(
@@ -93,6 +189,7 @@ def attend(
     scale: float | None = None,
     causal: bool = False,
     masks: Sequence[Any] = (),
+    hides: bool = True,
     bound: float = 0.0,
     ratio: float = 0.0,
     fused: bool = True,
@@ -103,24 +200,29 @@ def attend(
         heads: queries, keys and values.
         scale: of scores, 1/√n by default.
         causal: whether later steps are hidden.
-        masks: numbers that are added to scores.
+        masks: numbers that are added to scores, or truth values.
+        hides: which truth value of masks stands for what is hidden.
         bound: b, of scores s that become b·tanh(s/b), 0 for none.
         ratio: the share of the weights that are dropped in training.
         fused: whether it may be a kAttention.
     """
     q, k, v = heads
-    steps, keys, width = q.shape[2], k.shape[2], q.shape[3]
+    place, steps, keys, width = q.place, q.shape[2], k.shape[2], q.shape[3]
+    later = [mask for mask in masks if (array := place.array(mask)) is not None and hides_later(array, hides)]
+    causal, masks = causal or bool(later), [mask for mask in masks if not any(mask is each for each in later)]
     if scale is not None and not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-5):
         q = q * (scale * math.sqrt(width))
     if fused and not (masks or bound or ratio) and (not causal or steps == keys):
         sources, count = [join_heads(x).symbol for x in (q, v, k)], q.shape[1]
-        layer = Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=q.place.name())
-        return split_heads(batched(q.place, layer(sources)), count)
+        layer = Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
+        return split_heads(batched(place, layer(sources)), count)
+    check_size((steps, keys))
     scores = (q @ k.swap(2, 3, ".keys")) * (1 / math.sqrt(width))
     if bound:
         scores = (scores / bound).each(Activation, "tanh", suffix=".tanh") * bound
-    later = [np.triu(np.full((steps, keys), HIDDEN, np.float32), 1)] if causal else []
-    for mask in (*later, *masks):
-        scores = scores + mask
+    if causal:
+        scores = scores + np.triu(np.full((steps, keys), HIDDEN, np.float32), 1)
+    for mask in masks:
+        scores = scores + hiding(place, mask, hides)
     weights = scores.softmax()
     return (weights.each(Dropout, ratio, suffix=".dropout") if ratio else weights) @ v

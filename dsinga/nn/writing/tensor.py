@@ -41,6 +41,9 @@ class Place(NamesLayers, Protocol):
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
         """Return an operand beside others, such as a constant, as a tensor or a number."""
 
+    def array(self, x: Any) -> np.ndarray | None:
+        """Return the numbers of an operand that is a constant and does not train, None for others."""
+
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
         """Return numbers that are the same for all records, as a param that keeps its values."""
 
@@ -290,23 +293,6 @@ class Tensor:
             raise NoLayer("of vectors, or along the axis of the batch")
         y = Layer("kArithmetic", operator="MATMUL", name=self.place.name())(symbols)
         return result_of([a, b], y, rank, axis)
-
-    def along_last(self, layer: Callable[[Any], Symbol], units: int) -> Tensor:
-        """Return what a fully connected layer makes of the last axis, with ``units`` numbers along it."""
-        if self.batch_axis is None or self.batch_axis == self.rank - 1:
-            raise NoLayer("of a tensor whose last axis is the batch, or that has none")
-        rows, symbol = self.rows, self.symbol
-        if len(rows) > 2:
-            symbol = reshaped(self.place, symbol, (math.prod(rows[:-1]), rows[-1]), ".rows")
-        y = reshaped(self.place, layer(symbol), (*rows[:-1], units), ".axes")
-        return replace(self, source=y, shape=(*self.shape[:-1], units))
-
-    def looked_up(self, layer: Callable[[Any], Symbol], shape: tuple[int, ...]) -> Tensor:
-        """Return the vectors, or arrays of a shape, by which a layer replaces codes."""
-        codes = reshaped(self.place, self.symbol, (math.prod(self.rows),), ".codes")
-        result = (*self.shape, *shape)
-        y = reshaped(self.place, layer(codes), without(result, self.batch_axis), ".axes")
-        return replace(self, source=y, shape=result, dtype=FLOAT)
 
     def reduced(self, pool: str, axes: Sequence[int], keeps: bool) -> Tensor:
         """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, which the result has with length 1 or not."""
