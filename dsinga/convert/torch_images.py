@@ -11,7 +11,7 @@ from dsinga import nn
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.writing import images
 from dsinga.nn.writing.images import Window
-from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.tensor import Tensor, batched
 
 # The settings of kResize for modes of interpolate; the others are linear.
@@ -37,9 +37,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
         count_include_pad: bool = True, divisor_override: Any = None, *, dilation: Any = 1,
         return_indices: bool = False,
     ) -> Tensor:  # fmt: skip
-        others = {"divisor_override": divisor_override, "return_indices": return_indices}
-        if wrong := [name for name, value in others.items() if value]:
-            raise NoLayer(f"with {', '.join(wrong)}")
+        refuse({"divisor_override": divisor_override, "return_indices": return_indices})
         input.feature(axes + 1)
         given = (kernel_size, stride or kernel_size, dilation, padding, padding)
         window = Window(*(sizes_of(size, axes) for size in given))

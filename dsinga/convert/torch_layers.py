@@ -12,8 +12,8 @@ from dsinga.convert.torch_tensors import tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
 from dsinga.nn.writing.composed import attend, dense, is_input, join_heads, split_heads
-from dsinga.nn.writing.reshaping import NoLayer, made
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.recurrent import first_state, last_states, stacked_states
+from dsinga.nn.writing.reshaping import NoLayer, made, refuse
 from dsinga.nn.writing.tensor import BOOL, Tensor, batched
 
 
@@ -63,8 +63,9 @@ def present(module: Any) -> dict[str, str]:
 
 def linear_layer(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     """Return a fully connected layer of the last axis."""
-    settings = {"units": module.out_features, "use_bias": module.bias is not None}
-    return dense(input, layer_of(place, module, nn.Dense, present(module), **settings), module.out_features)
+    units = module.weight.shape[0]
+    settings = {"units": units, "use_bias": module.bias is not None}
+    return dense(input, layer_of(place, module, nn.Dense, present(module), **settings), units)
 
 
 def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any:
@@ -79,53 +80,49 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
     check_recurrent(module, input, begin)
     is_zero = not any(isinstance(x, Tensor) for x in begin)
     begins = ModulePlace(place.trace, f"{place.base}.begin")
-    starts = [] if is_zero else [first_state(begins, begin, number) for number in range(module.num_layers)]
-    x, settings = input.with_batch(0).feature(2), recurrent_settings(module, bool(starts))
+    starts = [] if is_zero else [start_of(begins, begin, number) for number in range(module.num_layers)]
+    input.with_batch(0).feature(2)
+    settings: dict[str, Any] = {"dim_hidden": size}
+    settings |= {"recurrent_bias": True} if module.bias else {"bias_term": False}
+    settings |= {"bidirectional": True} if module.bidirectional else {}
+    settings |= {"initial_state": True} if starts else {}
     is_dropped = drops(place, module.dropout, module.training)
 
     @functools.cache
-    def layer(number: int, **more: Any) -> Symbol:
-        """Return the feature of a layer of the stack."""
-        y = layer(number - 1) if number else x
+    def layer(number: int, **more: Any) -> Tensor:
+        """Return what a layer of the stack computes."""
+        y = layer(number - 1) if number else input.with_batch(0)
         if number and is_dropped:
-            y = nn.Dropout(module.dropout, name=place.name(f".dropout{number}"))(y)
+            y = y.each(nn.Dropout, module.dropout, suffix=f".dropout{number}")
         end = f".stacked{number}" if number else ""
         roles = recurrent_roles(f"{place.base}{end}", kind == "GRU", module.bias, module.bidirectional)
         make = layer_of(place, module, f"k{kind}", roles, end, f"{bool(starts)}{more}", **settings, **more)
-        symbol: Symbol = make([y, *starts[number : number + 1]])
-        return symbol
+        return batched(place, make([y.symbol, *(start.symbol for start in starts[number : number + 1])]))
 
-    last = functools.partial(layer, last_state=True)
+    def later(make: Callable[[], Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
+        """Return a tensor whose layers are made where it is first used."""
+        return Tensor(place, functools.cache(lambda: make().symbol), shape, axis)
 
-    def states() -> Symbol:
+    def states() -> Tensor:
         """Return the states h of layers and directions, (B, L, H)."""
-        parts = []
-        for number in range(module.num_layers):
-            y = layer(number)
-            for state in [y[:, -1, :size], y[:, 0, size:]] if module.bidirectional else [y[:, -1]]:
-                state.builder.name = place.name(".last")
-                parts.append(nn.Reshape([1, size], name=place.name(".state"))(state))
-        return joined(place, parts)
+        return stacked_states([end for number in stack for end in last_states(layer(number), size)])
 
-    def cells() -> Symbol:
+    def cells() -> Tensor:
         """Return the states c of layers, (B, L, H)."""
-        parts = [last(number)[:, size:] for number in range(module.num_layers)]
-        return joined(place, [nn.Reshape([1, size], name=place.name(".cell"))(part) for part in parts])
+        return stacked_states([last(number)[:, size:] for number in stack])
 
-    def last_states(make: Any) -> Tensor:
-        """Return the last states, (L, B, H), of which ``make`` makes the feature."""
-        return Tensor(place, functools.cache(make), (count, place.batch, size), 1)
-
-    sizes = input.shape[1 - axis], size * (1 + module.bidirectional)
-    shape = (*sizes[:axis], place.batch, *sizes[axis:])
-    y, h = Tensor(place, functools.partial(layer, module.num_layers - 1), shape, axis), last_states(states)
+    stack, last = range(module.num_layers), functools.partial(layer, last_state=True)
+    shape = [input.shape[1 - axis], size * (1 + module.bidirectional)]
+    shape.insert(axis, place.batch)
+    y, of_states = later(functools.partial(layer, stack[-1]), tuple(shape), axis), (count, place.batch, size)
+    h = later(states, of_states, 1)
     if kind != "LSTM":
         return y, h
+    c = later(states if module.bidirectional else cells, of_states, 1)
     if module.bidirectional:
-        c = place.trace.wrapped(last_states(states))
+        c = place.trace.wrapped(c)
         c.fault = f"on the last cell states of both directions of {place.base} (LSTM)"
         return y, (h, c)
-    c = last_states(cells)
     place.trace.sources |= {h.source: (last, "h"), c.source: (last, "c")}
     return y, (h, c)
 
@@ -134,49 +131,30 @@ def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
     """Raise NoLayer for settings and initial states of a module that recurrent layers do not have."""
     count, axis = module.num_layers * (1 + module.bidirectional), int(not module.batch_first)
     is_traced = [isinstance(x, Tensor) for x in begin]
-    lacking = {
-        "proj_size": getattr(module, "proj_size", 0),
-        "nonlinearity='relu'": getattr(module, "nonlinearity", "tanh") != "tanh",
-        "initial states of both directions": module.bidirectional and any(is_traced),
-        "initial states that are constants other than zeros": any(
-            x.any() for x, traced in zip(begin, is_traced, strict=True) if not traced
-        ),
-        "initial states of another shape": any(
-            len(x.shape) != 3 or x.shape[0] != count or x.shape[2] != module.hidden_size for x in begin
-        ),
-        "initial states whose axis 1 is not the batch": any(getattr(x, "batch_axis", 1) != 1 for x in begin),
-        f"batch_first={module.batch_first} where another axis is the batch": getattr(input, "batch_axis", axis) != axis,
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NoLayer(f"with {', '.join(wrong)}")
-
-
-def recurrent_settings(module: Any, has_start: bool) -> dict[str, Any]:
-    """Return the settings of the layers of torch.nn.LSTM, GRU or RNN that are not our defaults."""
-    settings: dict[str, Any] = {"dim_hidden": module.hidden_size}
-    settings |= {"recurrent_bias": True} if module.bias else {"bias_term": False}
-    settings |= {"bidirectional": True} if module.bidirectional else {}
-    return settings | ({"initial_state": True} if has_start else {})
-
-
-def first_state(place: ModulePlace, begin: Sequence[Any], number: int) -> Symbol:
-    """Return the state before the first step of a layer: h, of an LSTM h and c side by side."""
-    states = [x for x in begin if isinstance(x, Tensor)]
-    (maker, part), (other, cell) = (
-        place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])
+    refuse(
+        {
+            "proj_size": getattr(module, "proj_size", 0),
+            "nonlinearity='relu'": getattr(module, "nonlinearity", "tanh") != "tanh",
+            "initial states of both directions": module.bidirectional and any(is_traced),
+            "initial states that are constants other than zeros": any(
+                x.any() for x, traced in zip(begin, is_traced, strict=True) if not traced
+            ),
+            "initial states of another shape": any(
+                len(x.shape) != 3 or x.shape[0] != count or x.shape[2] != module.hidden_size for x in begin
+            ),
+            "initial states whose axis 1 is not the batch": any(getattr(x, "batch_axis", 1) != 1 for x in begin),
+            f"batch_first={module.batch_first} where another axis is the batch": getattr(input, "batch_axis", axis)
+            != axis,
+        }
     )
-    if maker is not None and maker is other and (part, cell) == ("h", "c"):
-        symbol: Symbol = maker(number)
-        return symbol
-    taken = [(x if isinstance(x, Tensor) else states[0]).at(place).part(0, number).symbol for x in begin]
-    parts = [y if isinstance(x, Tensor) else y * 0.0 for x, y in zip(begin, taken, strict=True)]
-    return parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name())(parts)  # type: ignore[no-any-return]
 
 
-def joined(place: ModulePlace, parts: Sequence[Symbol]) -> Symbol:
-    """Return states of layers and directions, (B, 1, H) each, as (B, L, H)."""
-    symbol: Symbol = parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name(".states"))(parts)
-    return symbol
+def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
+    """Return the state before the first step of a layer, of states (L, B, H)."""
+    origins = [place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])]
+    if origins[0][0] is not None and origins == [(origins[0][0], "h"), (origins[0][0], "c")]:
+        return origins[0][0](number)  # type: ignore[no-any-return]
+    return first_state([x.at(place).part(0, number) if isinstance(x, Tensor) else None for x in begin])
 
 
 def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: bool) -> dict[str, str]:
@@ -215,17 +193,17 @@ def multi_head_attention(
 ) -> Any:  # fmt: skip
     """Return attention of several heads, and None for its weights."""
     axis = int(not module.batch_first)
-    lacking = {
-        f"batch_first={module.batch_first} where another axis is the batch": any(
-            getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
-        ),
-        "kdim, vdim, add_bias_kv or add_zero_attn": not module._qkv_same_embed_dim
-        or module.bias_k is not None
-        or module.add_zero_attn,
-        "an attn_mask of 3 axes": attn_mask is not None and len(attn_mask.shape) != 2,
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NoLayer(f"with {', '.join(wrong)}")
+    refuse(
+        {
+            f"batch_first={module.batch_first} where another axis is the batch": any(
+                getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
+            ),
+            "kdim, vdim, add_bias_kv or add_zero_attn": not module._qkv_same_embed_dim
+            or module.bias_k is not None
+            or module.add_zero_attn,
+            "an attn_mask of 3 axes": attn_mask is not None and len(attn_mask.shape) != 2,
+        }
+    )
     has_bias, count = module.in_proj_bias is not None, module.num_heads
     settings = {"use_bias": has_bias, "trainable": module.in_proj_weight.requires_grad}
 

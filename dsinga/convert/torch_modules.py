@@ -7,7 +7,9 @@ and the arguments of its call. Those for functions take a place and PyTorch's ar
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
+import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -33,51 +35,37 @@ from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor
 
 AXES = (1, 2, 3)
-WINDOW, SIZES = "kernel_size stride padding ceil_mode", "size scale_factor mode"
-# Modules that are operations: the operation, and its arguments: the names of attributes, attribute:argument where these
-# differ, and argument=text.
-OPERATION_MODULES: Mapping[str, tuple[str, str]] = {
-    **{f"MaxPool{axes}d": (f"max_pool{axes}d", f"{WINDOW} dilation return_indices") for axes in AXES},
-    "AvgPool1d": ("avg_pool1d", f"{WINDOW} count_include_pad"),
-    **{f"AvgPool{axes}d": (f"avg_pool{axes}d", f"{WINDOW} count_include_pad divisor_override") for axes in (2, 3)},
-    **{f"AdaptiveAvgPool{axes}d": (f"adaptive_avg_pool{axes}d", "output_size") for axes in AXES},
-    **{f"AdaptiveMaxPool{axes}d": (f"adaptive_max_pool{axes}d", "output_size return_indices") for axes in AXES},
-    **{f"Dropout{axes}d": (f"dropout{axes}d", "p training") for axes in (2, 3)},
-    **{f"ZeroPad{axes}d": ("pad", "padding:pad") for axes in AXES},
-    **{f"ConstantPad{axes}d": ("pad", "padding:pad mode=constant value") for axes in AXES},
-    **{f"ReflectionPad{axes}d": ("pad", "padding:pad mode=reflect") for axes in AXES},
-    **{f"ReplicationPad{axes}d": ("pad", "padding:pad mode=replicate") for axes in AXES},
-    **{f"CircularPad{axes}d": ("pad", "padding:pad mode=circular") for axes in AXES},
-    **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
-    **{name: (name.lower(), "") for name in ("SELU", "Mish", "Softsign", "LogSigmoid")},
-    **{"ELU": ("elu", "alpha"), "CELU": ("celu", "alpha"), "Softplus": ("softplus", "beta threshold")},
-    **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p training"), "GELU": ("gelu", "approximate")},
-    **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
-    **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
-    **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
-    **{"PixelShuffle": ("pixel_shuffle", "upscale_factor"), "ChannelShuffle": ("channel_shuffle", "groups")},
-    "PixelUnshuffle": ("pixel_unshuffle", "downscale_factor"),
-    **{"Upsample": ("interpolate", f"{SIZES} align_corners recompute_scale_factor")},
-    **{
-        "UpsamplingNearest2d": ("interpolate", SIZES),
-        "UpsamplingBilinear2d": ("interpolate", f"{SIZES} align_corners"),
-    },
-}
+# Modules that are operations of the same name, but for underscores,
+ALIKE = (
+    "ReLU ReLU6 LeakyReLU ELU CELU SELU GELU SiLU Mish Sigmoid Hardsigmoid Hardswish Hardtanh Tanh Softplus Softsign "
+    "Softmax LogSoftmax Dropout Dropout2d Dropout3d Flatten Unflatten PixelShuffle PixelUnshuffle ChannelShuffle"
+).split() + [f"{kind}{axes}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool") for axes in AXES]
+# and of another name; modules that pad, with the mode.
+OTHERS = {"Identity": "contiguous", "LogSigmoid": "logsigmoid", "Upsample": "interpolate"}
+OTHERS |= dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "interpolate")
+PADS = {"Zero": "constant", "Constant": "constant", "Reflection": "reflect", "Replication": "replicate"}
+PADS |= {"Circular": "circular"}
+# Arguments of operations that their functions do not name, and attributes of modules that are called otherwise.
+ARGUMENTS = {"flatten": ("start_dim", "end_dim"), "unflatten": ("dim", "sizes")}
+ATTRIBUTES = {"pad": "padding", "sizes": "unflattened_size"}
 
 
-def operation(name: str, attributes: str) -> Callable[..., Any]:
-    """Return the function of a module that is an operation; see ``OPERATION_MODULES``."""
+def operation(name: str, **fixed: Any) -> Callable[..., Any]:
+    """Return the function of a module that is an operation, whose arguments are the module's attributes."""
     function = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
+    names = ARGUMENTS.get(name, inspect.signature(OPERATIONS[name]).parameters)
+    attributes = {argument: ATTRIBUTES.get(argument, argument) for argument in names}
 
     def make(place: ModulePlace, module: Any, x: Any) -> Any:
-        arguments = {}
-        for word in attributes.split():
-            attribute, _, argument = word.partition(":")
-            argument, _, text = (argument or attribute).partition("=")
-            arguments[argument] = text or getattr(module, attribute)
-        return ModulePlace(place.trace, place.base, module, function).call(OPERATIONS[name], [x], arguments)
+        given = {argument: getattr(module, each) for argument, each in attributes.items() if hasattr(module, each)}
+        return ModulePlace(place.trace, place.base, module, function).call(OPERATIONS[name], [x], given | fixed)
 
     return make
+
+
+def plain(kind: str) -> str:
+    """Return the name of the operation of a module, leaky_relu of LeakyReLU."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.replace("LU", "lu")).lower()
 
 
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
@@ -152,12 +140,12 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
     """Return the vectors of codes; of codes that are the same for all records, such as positions, those in a table."""
     if module.max_norm is not None:
         raise NoLayer("with max_norm")
-    count = module.num_embeddings
+    count, size = module.weight.shape
     if isinstance(input, Tensor):
-        settings = {"vocab_size": count, "feature_dim": module.embedding_dim, "dense_gradient": not module.sparse}
+        settings = {"vocab_size": count, "feature_dim": size, "dense_gradient": not module.sparse}
         settings |= {} if module.padding_idx is None else {"padding_code": module.padding_idx}
         layer = layer_of(place, module, "kEmbedding", {"weight": "weight"}, **settings)
-        return looked_up(input, layer, (module.embedding_dim,))
+        return looked_up(input, layer, (size,))
     codes = (input[0] if input.dim() == 2 else input).tolist()
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
@@ -186,7 +174,9 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "Embedding": embed,
     "MultiheadAttention": multi_head_attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
-    **{name: operation(*form) for name, form in OPERATION_MODULES.items()},
+    **{kind: operation(plain(kind)) for kind in ALIKE},
+    **{kind: operation(name) for kind, name in OTHERS.items()},
+    **{f"{kind}Pad{axes}d": operation("pad", mode=mode) for kind, mode in PADS.items() for axes in AXES},
 }
 
 
@@ -227,25 +217,6 @@ def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
     return param[0], param[1]
 
 
-def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
-    """Return a fully connected layer."""
-    return with_params(linear_layer, place, input, weight, bias, out_features=weight.shape[0])
-
-
-def layer_norm_of(
-    place: ModulePlace, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    """Return a layer normalisation."""
-    return with_params(layer_norm, place, input, weight, bias, normalized_shape=[*normalized_shape], eps=eps)
-
-
-def group_norm_of(
-    place: ModulePlace, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    """Return a normalisation over groups of channels."""
-    return with_params(group_norm, place, input, weight, bias, num_groups=num_groups, eps=eps)
-
-
 def batch_norm_of(
     place: ModulePlace, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
@@ -258,16 +229,6 @@ def batch_norm_of(
     if module.names or getattr(owner, "running_mean", None) is not running_mean:
         raise NoLayer("with statistics that are not those of the module of its weight")
     return batch_norm(place, module, input)
-
-
-def embedding(
-    place: ModulePlace, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Any:  # fmt: skip
-    """Return the vectors of codes."""
-    settings = {"num_embeddings": weight.shape[0], "embedding_dim": weight.shape[1], "padding_idx": padding_idx}
-    settings |= {"max_norm": max_norm, "sparse": sparse}
-    return with_params(embed, place, input, weight, None, **settings)
 
 
 def convolution(axes: int) -> Callable[..., Any]:
@@ -289,6 +250,15 @@ def convolution(axes: int) -> Callable[..., Any]:
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **OPERATIONS,
     **{f"conv{axes}d": convolution(axes) for axes in (1, 2, 3)},
-    **{"linear": linear, "embedding": embedding, "scaled_dot_product_attention": scaled_dot_product_attention},
-    **{"layer_norm": layer_norm_of, "group_norm": group_norm_of, "batch_norm": batch_norm_of},
+    **{"batch_norm": batch_norm_of, "scaled_dot_product_attention": scaled_dot_product_attention},
+    "linear": lambda place, input, weight, bias=None: with_params(linear_layer, place, input, weight, bias),
+    "layer_norm": lambda place, input, normalized_shape, weight=None, bias=None, eps=1e-5: with_params(
+        layer_norm, place, input, weight, bias, normalized_shape=[*normalized_shape], eps=eps
+    ),
+    "group_norm": lambda place, input, num_groups, weight=None, bias=None, eps=1e-5: with_params(
+        group_norm, place, input, weight, bias, num_groups=num_groups, eps=eps
+    ),
+    "embedding": lambda place, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False: (
+        with_params(embed, place, input, weight, None, padding_idx=padding_idx, max_norm=max_norm, sparse=sparse)
+    ),
 }

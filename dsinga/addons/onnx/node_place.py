@@ -71,7 +71,7 @@ class MadeLayers:
         self.operators: Mapping[str, Callable[..., Any]] = {}
         self.parts: dict[int, tuple[Tensor, int, int]] = {}
         self.stacks: dict[str, int] = {}
-        self.last_states: dict[int, tuple[Symbol, Symbol]] = {}
+        self.last_states: dict[int, tuple[Symbol, Tensor]] = {}
         self._names: dict[str, int] = {}  # with the number of the last one made of it
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 

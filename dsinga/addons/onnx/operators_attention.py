@@ -9,7 +9,8 @@ from typing import Any
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant
 from dsinga.nn.writing.composed import attend, join_heads, split_heads
-from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.images import check_size
+from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor, batched, joined
 
@@ -25,14 +26,14 @@ def attention(
     scale: float | None = None, is_causal: int = 0, softcap: float = 0.0,
 ) -> Any:  # fmt: skip
     """Return attention of heads (B, H, T, n), or of sequences (B, T, H·n), as the operator of version 23 has it."""
-    lacking = {
-        "keys of earlier calls": past_key is not None or past_value is not None,
-        "lengths of keys": lengths is not None,
-        "further outputs": any(place.node.output[1:]),
-        **{attribute.name: attribute.name not in SETTINGS for attribute in place.node.attribute},
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NoLayer(f"with {', '.join(wrong)}")
+    refuse(
+        {
+            "keys of earlier calls": past_key is not None or past_value is not None,
+            "lengths of keys": lengths is not None,
+            "further outputs": any(place.node.output[1:]),
+            **{attribute.name: attribute.name not in SETTINGS for attribute in place.node.attribute},
+        }
+    )
     heads = [query, key, value]
     if query.rank != 4:
         for x in heads:
@@ -42,6 +43,8 @@ def attention(
         x.feature()
     heads[1:] = [repeated_heads(x, heads[0].shape[1] // x.shape[1]) for x in heads[1:]]
     masks = [] if mask is None else [mask]
+    if masks or softcap:  # it becomes products
+        check_size((heads[0].shape[2], heads[1].shape[2]))
     y = attend(heads, scale, bool(is_causal), masks, hides=False, bound=softcap)
     return y if query.rank == 4 else join_heads(y)
 

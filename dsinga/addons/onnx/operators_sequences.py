@@ -13,9 +13,10 @@ from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_shapes import gather
 from dsinga.addons.onnx.values import Constant, integers
-from dsinga.nn.writing.reshaping import NoLayer, reshaped, rows_of
+from dsinga.nn.writing.recurrent import first_state, last_states, stacked_states
+from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.nn.writing.tensor import Tensor, batched
+from dsinga.nn.writing.tensor import Tensor, batched, joined
 
 # The gates of each operator in the order of ours, as numbers of those of ONNX: i o f c, and z r h.
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
@@ -42,7 +43,7 @@ class RecurrentNode:
     suffix: str
     params: list[dict[str, tuple[Constant, np.ndarray]]]
     settings: dict[str, Any]
-    starts: list[Symbol | None]
+    starts: list[Tensor | None]
     layout: int
     lengths: Symbol | None = None
 
@@ -51,8 +52,8 @@ class RecurrentNode:
         """The width of the state h."""
         return int(self.settings["dim_hidden"])
 
-    def layer(self, directions: list[int], x: Symbol, **more: Any) -> Symbol:
-        """Return the feature of a layer of these directions; the second one alone goes over steps from the last."""
+    def layer(self, directions: list[int], x: Tensor, **more: Any) -> Tensor:
+        """Return what a layer of these directions computes; the second one alone goes over steps from the last."""
         params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
                   self.params[d].items()}  # fmt: skip
         start = self.starts[directions[0]] if len(directions) == 1 else None
@@ -60,38 +61,36 @@ class RecurrentNode:
         settings |= {"bidirectional": True} if len(directions) > 1 else {}
         settings |= {"initial_state": True} if start is not None else {}
         layer = self.place.layer(f"k{self.place.node.op_type}", params, self.suffix, **settings)
-        symbol: Symbol = layer([each for each in (x, self.lengths, start) if each is not None])
-        return symbol
+        sources = [x.symbol, self.lengths, None if start is None else start.symbol]
+        return batched(self.place, layer([source for source in sources if source is not None]))
 
-    def over_steps(self, x: Symbol, is_reverse: bool) -> Symbol:
+    def over_steps(self, x: Tensor, is_reverse: bool) -> Tensor:
         """Return the states of all steps, (B, T, D·H)."""
         if len(self.params) == 1:
-            return reversed_steps(self.layer([0], reversed_steps(x))) if is_reverse else self.layer([0], x)
+            return self.layer([0], x[:, ::-1])[:, ::-1] if is_reverse else self.layer([0], x)
         if not any(start is not None for start in self.starts):
             return self.layer([0, 1], x)
-        parts = [self.layer([0], x), reversed_steps(self.layer([1], reversed_steps(x)))]
-        return nn.Concatenate(axis=2, name=self.place.name(".both"))(parts)
+        return joined([self.layer([0], x), self.layer([1], x[:, ::-1])[:, ::-1]], 2)
 
-    def last_states(self, y: Symbol, is_reverse: bool) -> list[Symbol]:
-        """Return the state h after the last step of each direction, (B, H)."""
-        backward = [is_reverse] if len(self.params) == 1 else [False, True]
-        items = [(slice(None), 0 if back else -1) for back in backward]
-        if len(backward) == 1:
-            return [y[items[0]]]
-        return [y[(*items[0], slice(None, self.size))], y[(*items[1], slice(self.size, None))]]
-
-    def last_cells(self, x: Symbol, is_reverse: bool) -> list[Symbol]:
-        """Return h and c side by side after the last step of each direction, (B, 2·H)."""
-        return [
-            self.layer([d], reversed_steps(x) if is_reverse or d else x, last_state=True)
-            for d in range(len(self.params))
-        ]
-
-
-def reversed_steps(x: Symbol) -> Symbol:
-    """Return sequences from their last step to the first."""
-    symbol: Symbol = x[:, ::-1]
-    return symbol
+    def results(self, x: Tensor, is_reverse: bool) -> list[Tensor | None]:
+        """Return the states of all steps and the last states h and c, None for those that no node takes."""
+        place, size, directions = self.place, self.size, range(len(self.params))
+        takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
+        last = [x[:, ::-1] if is_reverse or d else x for d in directions] if takes_cells else []
+        cells = [self.layer([d], y, last_state=True) for d, y in enumerate(last)]
+        results: list[Tensor | None] = [None, None, None]
+        states = [both[:, :size] for both in cells] if takes_last else []
+        if takes_all or not takes_cells:
+            y = self.over_steps(x, is_reverse)
+            states = [] if not takes_last else [y[:, 0]] if is_reverse else last_states(y, size)
+            y = y.reshape((*y.shape[:2], len(directions), size), ".directions")
+            results[0] = y if self.layout else y.transpose([1, 2, 0, 3])
+        for at, parts in ((1, states), (2, [both[:, size:] for both in cells])):
+            if parts:
+                results[at] = stacked_states(parts).with_batch(0 if self.layout else 1)
+        if results[1] and results[2] and len(directions) == 1:
+            place.made.last_states[id(results[2].symbol)] = results[1].symbol, cells[0]
+        return results
 
 
 def recurrent(
@@ -104,19 +103,19 @@ def recurrent(
     kind, weights, batch = place.node.op_type, (weight, state_weight, bias), 0 if layout else 1
     if not isinstance(x, Tensor) or x.rank != 3 or x.batch_axis != batch:
         raise NoLayer(f"of a tensor whose axis {batch} is not the batch")
-    lacking = {
-        "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
-        "more than two directions": any(isinstance(w, Constant) and len(w.array) > 2 for w in weights),
-        "lengths of sequences": isinstance(lengths, Constant)
-        and {*integers(lengths, "lengths")} != {x.shape[1 - batch]},
-        "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
-        "clip": clip,
-        "input_forget": input_forget,
-        "linear_before_reset 0, which resets the state before its product (set it to 1)": kind == "GRU"
-        and not linear_before_reset,
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NoLayer(f"with {', '.join(wrong)}")
+    refuse(
+        {
+            "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
+            "more than two directions": any(isinstance(w, Constant) and len(w.array) > 2 for w in weights),
+            "lengths of sequences": isinstance(lengths, Constant)
+            and {*integers(lengths, "lengths")} != {x.shape[1 - batch]},
+            "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
+            "clip": clip,
+            "input_forget": input_forget,
+            "linear_before_reset 0, which resets the state before its product (set it to 1)": kind == "GRU"
+            and not linear_before_reset,
+        }
+    )
     directions = len(weight.array)
     count = place.made.stacks[place.base] = place.made.stacks.get(place.base, -1) + 1
     if activation_alpha or activation_beta:
@@ -134,7 +133,7 @@ def recurrent(
     if ends is not None and (backward_apart or any(place.node.output[1:])):
         raise NoLayer("with lengths of sequences and last states, or one direction from the last step")
     node = RecurrentNode(place, f".stacked{count}" if count else "", params, settings, starts, layout, ends)
-    return results_of(node, x.symbol, is_reverse)
+    return node.results(x.with_batch(0), is_reverse)
 
 
 def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
@@ -152,28 +151,6 @@ def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
         raise NoLayer("with lengths of sequences that are not the number of their codes from 0 on")
     codes = place.made.ordered.get(id(symbol.sources[0]))
     return nn.SequenceLength(name=place.name(".lengths"))(symbol.sources[0]) if codes is None else codes
-
-
-def results_of(node: RecurrentNode, x: Symbol, is_reverse: bool) -> list[Tensor | None]:
-    """Return the states of all steps and the last states h and c, None for those that no node takes."""
-    place, directions = node.place, len(node.params)
-    takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
-    cells = node.last_cells(x, is_reverse) if takes_cells else []
-    results: list[Tensor | None] = [None, None, None]
-    lasts = [both[:, : node.size] for both in cells] if takes_last else []
-    if takes_all or not takes_cells:
-        y = node.over_steps(x, is_reverse)
-        lasts = node.last_states(y, is_reverse) if takes_last else []
-        rows = (rows_of(y)[0], directions, node.size)
-        states = batched(place, reshaped(place, y, rows, ".directions"))
-        results[0] = states if node.layout else states.transpose([1, 2, 0, 3])
-    if takes_last:
-        results[1] = of_directions(node, lasts)
-    if takes_cells:
-        results[2] = of_directions(node, [both[:, node.size :] for both in cells])
-    if results[1] and results[2] and directions == 1:
-        place.made.last_states[id(results[2].symbol)] = results[1].symbol, cells[0]
-    return results
 
 
 def activations_of(kind: str, activations: Any, directions: int) -> dict[str, str]:
@@ -212,42 +189,28 @@ def params_of(
     return params
 
 
-def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> Symbol | None:
-    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None."""
+def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> Tensor | None:
+    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None.
+
+    ``batch`` is the axis of the batch.
+    """
     states = [None if isinstance(x, Constant) and not x.is_param and not x.array.any() else x for x in begin]
     if all(x is None for x in states):
         return None
-    symbols: list[Any] = [None if x is None else state_symbol(place, x, batch) for x in states]
+    symbols = [x.symbol if isinstance(x, Tensor) else None for x in states]
     known = place.made.last_states.get(id(symbols[-1]))
     if known is not None and known[0] is symbols[0]:
         return known[1]
-    some = next(symbol for symbol in symbols if symbol is not None)
-    count, size = rows_of(some)
-    parts = [some * 0.0 if symbol is None else symbol for symbol in symbols]
-    rows = [reshaped(place, x, (size,), ".begin") if count == 1 else x[:, direction] for x in parts]
-    return rows[0] if len(rows) == 1 else nn.Concatenate(axis=1, name=place.name(".begin"))(rows)
 
+    def state(x: Any) -> Tensor:
+        x = place.vector(place.same_for_records(x, batch - 3)) if isinstance(x, Constant) else x
+        if x.rank != 3 or x.batch_axis not in (None, batch):
+            raise NoLayer("with initial states of another shape")
+        if x.batch_axis is None:
+            return x.reshape((x.shape[1 - batch], x.shape[2]), ".begin").part(0, direction)
+        return x.with_batch(0).part(1, direction)
 
-def state_symbol(place: NodePlace, x: Any, batch: int) -> Symbol:
-    """Return the feature of states, (B, D, H); ``batch`` is the axis of the batch."""
-    if isinstance(x, Constant):
-        x = place.vector(place.same_for_records(x, batch - 3))
-        return reshaped(place, x.symbol, (x.shape[1 - batch], x.shape[2]), ".begin")
-    if x.rank != 3 or x.batch_axis not in (None, batch):
-        raise NoLayer("with initial states of another shape")
-    symbol: Symbol = x.symbol
-    return symbol
-
-
-def of_directions(node: RecurrentNode, states: list[Symbol]) -> Tensor:
-    """Return states (B, H) of directions as the operator has them."""
-    place = node.place
-    for state in states:
-        state.builder.name = place.name(".last")
-    parts = [nn.Reshape([1, node.size], name=place.name(".state"))(state) for state in states]
-    symbol = parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name(".states"))(parts)
-    y = batched(place, symbol)
-    return y if node.layout else y.swap(0, 1)
+    return first_state([None if x is None else state(x) for x in states])
 
 
 def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) -> Tensor:

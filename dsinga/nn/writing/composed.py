@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.nn.words.activations import GELU, Activation
 from dsinga.nn.words.attention import Attention
 from dsinga.nn.words.basic_layers import Dropout
-from dsinga.nn.writing.images import LARGEST, check_size
+from dsinga.nn.writing.images import LARGEST
 from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched
@@ -216,7 +216,6 @@ def attend(
         sources, count = [join_heads(x).symbol for x in (q, v, k)], q.shape[1]
         layer = Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
         return split_heads(batched(place, layer(sources)), count)
-    check_size((steps, keys))
     scores = (q @ k.swap(2, 3, ".keys")) * (1 / math.sqrt(width))
     if bound:
         scores = (scores / bound).each(Activation, "tanh", suffix=".tanh") * bound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dsinga.nn.words.basic_layers import Layer
@@ -15,6 +15,12 @@ AS_IMAGE = ".image"  # the end of the name of the source of a convolution of seq
 
 class NoLayer(Exception):
     """An operation that no layer computes; the text says which setting of it, "" for all of it."""
+
+
+def refuse(settings: Mapping[str, Any]) -> None:
+    """Raise NoLayer, naming all of them, for settings that have values other than false ones."""
+    if wrong := [name for name, value in settings.items() if value]:
+        raise NoLayer(f"with {', '.join(wrong)}")
 
 
 class NamesLayers(Protocol):
