@@ -11,7 +11,7 @@ from dsinga.convert.torch_operations import drops
 from dsinga.convert.torch_tensors import tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.convert.weights import CONSTANT, RECURRENT, recurrent_name
-from dsinga.nn.writing.composed import attend, dense, is_input, join_heads, split_heads
+from dsinga.nn.writing.composed import attend, dense, is_input, join_heads, repeated_heads, split_heads
 from dsinga.nn.writing.recurrent import first_state, last_states, stacked_states
 from dsinga.nn.writing.reshaping import NoLayer, made, refuse
 from dsinga.nn.writing.tensor import BOOL, Tensor, batched
@@ -179,12 +179,11 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return attention of heads (B, H, T, n)."""
-    if enable_gqa:
-        raise NoLayer("with enable_gqa")
     for x in (query, key, value):
         x.feature(3)
+    heads = [query, *(repeated_heads(x, query.shape[1] // x.shape[1] if enable_gqa else 1) for x in (key, value))]
     masks, ratio = check_masks(attn_mask), dropout_p if drops(place, dropout_p, True) else 0.0
-    return attend((query, key, value), scale, is_causal, masks, hides=False, ratio=ratio, fused=place.trace.fused)
+    return attend(heads, scale, is_causal, masks, hides=False, ratio=ratio, fused=place.trace.fused)
 
 
 def multi_head_attention(

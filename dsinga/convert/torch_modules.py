@@ -73,7 +73,8 @@ SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = None) -> Tensor:
     """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
-    axes, padding = len(module.kernel_size), module.padding
+    kernel, padding = tuple(module.weight.shape[2:]), module.padding
+    axes = len(kernel)
     input.feature(axes + 1)
     if output_size is not None:
         raise NoLayer("with output_size (make it with an output_padding)")
@@ -81,11 +82,11 @@ def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = 
         around = input.at(ModulePlace(place.trace, f"{place.base}.pad"))
         padding = "valid"
         input = pad(around, tuple(module._reversed_padding_repeated_twice), module.padding_mode).at(place)
-    pads = (0,) * axes if isinstance(padding, str) else padding
-    window = Window(module.kernel_size, module.stride, module.dilation, pads, pads)
+    pads = 0 if isinstance(padding, str) else padding
+    window = Window(kernel, *(sizes_of(size, axes) for size in (module.stride, module.dilation, pads, pads)))
     make = functools.partial(layer_of, place, module, roles=present(module))
     if module.transposed:
-        window = window._replace(after=tuple(map(operator.sub, pads, module.output_padding)))
+        window = window._replace(after=tuple(map(operator.sub, window.before, module.output_padding)))
         settings = ({} if module.groups == 1 else {"group": module.groups}) | (
             {} if module.bias is not None else {"bias_term": False}
         )
@@ -231,25 +232,28 @@ def batch_norm_of(
     return batch_norm(place, module, input)
 
 
-def convolution(axes: int) -> Callable[..., Any]:
-    """Return the function of convolutions of sequences, images or volumes."""
+def embedding(
+    place: ModulePlace, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Any:  # fmt: skip
+    """Return the vectors of codes."""
+    settings = {"padding_idx": padding_idx, "max_norm": max_norm, "sparse": sparse}
+    return with_params(embed, place, input, weight, None, **settings)
 
-    def function(
-        place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-        dilation: Any = 1, groups: int = 1,
-    ) -> Any:  # fmt: skip
-        steps, gaps = sizes_of(stride, axes), sizes_of(dilation, axes)
-        settings = {"kernel_size": tuple(weight.shape[2:]), "stride": steps, "dilation": gaps, "transposed": False}
-        settings |= {"padding": padding if isinstance(padding, str) else sizes_of(padding, axes)}
-        settings |= {"out_channels": weight.shape[0], "groups": groups}
-        return with_params(convolve, place, input, weight, bias, padding_mode="zeros", **settings)
 
-    return function
+def convolution(
+    place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    """Return a convolution of sequences, images or volumes."""
+    sizes: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    fixed = {"transposed": False, "padding_mode": "zeros", "out_channels": weight.shape[0]}
+    return with_params(convolve, place, input, weight, bias, **sizes, **fixed)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **OPERATIONS,
-    **{f"conv{axes}d": convolution(axes) for axes in (1, 2, 3)},
+    **{f"conv{axes}d": convolution for axes in AXES},
     **{"batch_norm": batch_norm_of, "scaled_dot_product_attention": scaled_dot_product_attention},
     "linear": lambda place, input, weight, bias=None: with_params(linear_layer, place, input, weight, bias),
     "layer_norm": lambda place, input, normalized_shape, weight=None, bias=None, eps=1e-5: with_params(
@@ -258,7 +262,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "group_norm": lambda place, input, num_groups, weight=None, bias=None, eps=1e-5: with_params(
         group_norm, place, input, weight, bias, num_groups=num_groups, eps=eps
     ),
-    "embedding": lambda place, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False: (
-        with_params(embed, place, input, weight, None, padding_idx=padding_idx, max_norm=max_norm, sparse=sparse)
-    ),
+    "embedding": embedding,
 }

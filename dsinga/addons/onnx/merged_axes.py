@@ -43,7 +43,7 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
     if kind not in ALONG_LAST or not is_aligned or any(x.array.shape[-later - 1] > 1 for x in wide if kind != "Gemm"):
         raise NoLayer("of a tensor in which one axis has the records of a batch and more")
     apart = [replace(x, merged=None) if x in tensors else x for x in operands]
-    return replace(_negative_axis(place, tensors[0]).call(make, apart), merged=(start, stop))
+    return replace(place.call(make, apart, len(tensors[0].seen)), merged=(start, stop))
 
 
 def _of_steps(place: NodePlace, make: Callable[..., Any], x: Tensor, others: Sequence[Any]) -> Tensor:
@@ -59,13 +59,3 @@ def _of_steps(place: NodePlace, make: Callable[..., Any], x: Tensor, others: Seq
     for builder in reversed(builders):
         symbol = nn.TimeDistributed(builder)(symbol)
     return replace(batched(place, symbol), merged=(0, 2))
-
-
-def _negative_axis(place: NodePlace, x: Tensor) -> NodePlace:
-    """Return the place with the axis of its node counted from the end. Raises NoLayer for that of the batch."""
-    node = type(place.node)()
-    node.CopyFrom(place.node)
-    for attribute in node.attribute:
-        if attribute.name == "axis" and attribute.i >= 0 and node.op_type != "Gather":
-            attribute.i -= len(x.seen)
-    return NodePlace(place.made, node, place.base)

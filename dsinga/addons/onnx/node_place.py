@@ -177,11 +177,17 @@ class NodePlace:
                 values[attribute.name] = plain_value(value)
         return values
 
-    def call(self, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
-        """Return what the function of an operator makes of operands and those attributes of the node that it names."""
+    def call(self, make: Callable[..., Any], operands: Sequence[Any], rank: int = 0) -> Any:
+        """Return what the function of an operator makes of operands and those attributes of the node that it names.
+
+        With a ``rank``, an axis is one of a tensor of this rank and becomes one counted from the end.
+        """
         names = inspect.signature(make).parameters
         operands = [replace(x, place=self) if isinstance(x, Tensor) else x for x in operands]
-        return make(*([self] if "place" in names else []), *operands, **self.attributes(names))
+        attributes = self.attributes(names)
+        if rank and attributes.get("axis", -1) >= 0 and self.node.op_type != "Gather":
+            attributes["axis"] -= rank
+        return make(*([self] if "place" in names else []), *operands, **attributes)
 
     def keep(self, x: Any) -> None:
         """Remember that a constant keeps its numbers, though it may be a param."""

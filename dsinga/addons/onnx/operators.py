@@ -10,24 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.addons.onnx.operators_arithmetic import ARITHMETIC
-from dsinga.addons.onnx.operators_attention import ATTENTION
-from dsinga.addons.onnx.operators_dense import DENSE
 from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
-from dsinga.addons.onnx.operators_numbers import NUMBERS
+from dsinga.addons.onnx.operators_numbers import ARITHMETIC, NUMBERS
+from dsinga.addons.onnx.operators_products import PRODUCTS
 from dsinga.addons.onnx.operators_sequences import SEQUENCES
 from dsinga.addons.onnx.operators_shapes import SHAPES
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
-    **ARITHMETIC,
-    **ATTENTION,
-    **DENSE,
-    **IMAGES,
-    **NORMS,
-    **NUMBERS,
-    **SEQUENCES,
-    **SHAPES,
+    **{**ARITHMETIC, **NUMBERS, **NORMS, **PRODUCTS},
+    **{**IMAGES, **SEQUENCES, **SHAPES},
 }
 # Of operators without a layer, what is next to them.
 NEAREST: Mapping[str, str] = {

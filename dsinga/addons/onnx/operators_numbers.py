@@ -1,7 +1,10 @@
-"""ONNX's functions of single numbers: activations, bounds, dropout."""
+"""ONNX's functions of numbers: arithmetic, comparisons, activations, bounds, sums along axes, softmax, dropout."""
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,15 +12,116 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.values import Constant, decimal, number_in
+from dsinga.addons.onnx.values import Constant, decimal, integers, number_in
 from dsinga.nn.words.activations import ELU, Activation, PReLU, ReLU
-from dsinga.nn.words.basic_layers import Dropout
-from dsinga.nn.writing.composed import gelu
+from dsinga.nn.words.basic_layers import Dropout, Layer
+from dsinga.nn.writing.composed import gelu, running_sum, where
 from dsinga.nn.writing.images import GREATEST
 from dsinga.nn.writing.reshaping import NoLayer
-from dsinga.nn.writing.tensor import Tensor, arithmetic
+from dsinga.nn.writing.tensor import BOOL, Tensor, arithmetic
 
 SELU = 1.6732632, 1.050701  # alpha and gamma of its paper
+
+
+def comparison(name: str, swaps: bool = False) -> Callable[..., Tensor]:
+    """Return the function of an operator that gives truth values."""
+    return lambda place, a, b: arithmetic(place, name, *((b, a) if swaps else (a, b)), dtype=BOOL)
+
+
+def chained(name: str) -> Callable[..., Any]:
+    """Return the function of an operator of any number of tensors."""
+
+    def operate(place: NodePlace, first: Any, *others: Any) -> Any:
+        tensors = [x for x in (first, *others) if isinstance(x, Tensor)]
+        has_one_form = len({(x.shape, x.batch_axis) for x in tensors}) == 1
+        if name == "ADD" and len(tensors) == 1 + len(others) > 2 and has_one_form:
+            return first.of(Layer("kAdd", name=place.name())([x.symbol for x in tensors]))
+        return functools.reduce(lambda a, b: arithmetic(place, name, a, b), others, first)
+
+    return operate
+
+
+def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
+    """Return a / b. Raises NoLayer for integers, whose fractions are cut off."""
+    if isinstance(a, Tensor) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
+        return a
+    if "f" not in {a.dtype.kind, b.dtype.kind}:
+        raise NoLayer("of integers, which cuts off fractions")
+    return arithmetic(place, "DIVIDE", a, b)
+
+
+def power(place: NodePlace, x: Any, exponent: Any) -> Tensor:
+    """Return x ** exponent, where a number is no param."""
+    if isinstance(x, Tensor) and isinstance(exponent, Constant) and not exponent.is_param and exponent.array.size:
+        if (exponent.array == exponent.array.flat[0]).all():
+            return x ** float(exponent.array.flat[0])
+    return arithmetic(place, "POWER", x, exponent)
+
+
+def sign(place: NodePlace, x: Tensor) -> Tensor:
+    """Return 1, 0 or -1, whose gradient is 0."""
+    return arithmetic(place, "GREATER", x, 0.0) - arithmetic(place, "GREATER", 0.0, x)
+
+
+def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
+    """Return the function of a reduction over axes, of what ``before`` makes of numbers, followed by ``after``."""
+
+    def operate(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        over = {x.axis(axis) for axis in integers(axes, "axes") or ([] if noop_with_empty_axes else range(x.rank))}
+        y = before(x) if before else x
+        y = y.reduced(pool, [*over], bool(keepdims)) if over else y
+        return after(y) if after else y
+
+    return operate
+
+
+def softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
+    """Return the softmax over an axis of records; before version 13 over all axes from it on."""
+    if place.version >= 13:
+        return x.softmax(-1 if axis is None else axis)
+    at = x.axis(1 if axis is None else axis)
+    if x.batch_axis is not None and x.batch_axis >= at:
+        raise NoLayer("over the records of a batch")
+    return x.reshape((*x.shape[:at], math.prod(x.shape[at:])), ".flat").softmax().reshape(x.shape, ".axes")
+
+
+def log_softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
+    """Return the logarithm of a softmax, x less its maximum, less the logarithm of the sum of its exponentials."""
+    is_one = place.version >= 13
+    at = x.axis((-1 if is_one else 1) if axis is None else axis)
+    axes = [at] if is_one else [*range(at, x.rank)]
+    x = x - x.reduced("MAX", axes, True)
+    return x - x.activated("EXP").reduced("SUM", axes, True).activated("LOG")
+
+
+def cumulated(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Return the sums of all numbers up to each along an axis."""
+    return running_sum(x, integers(axis, "axis")[0], bool(exclusive), bool(reverse))
+
+
+def largest_index(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+    """Return the index of the largest number of each record."""
+    if select_last_index or x.rank != 2 or x.axis(axis) != 1:
+        raise NoLayer("of other than records that are vectors")
+    y = Layer("kArgSort", topk=1, name=x.place.name())(x.feature())
+    return Tensor(x.place, y, x.shape[:1] + (1,) * keepdims, 0, np.dtype(np.int64))
+
+
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    **{"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "And": operator.mul, "Div": divide},
+    **{name: chained(kind) for name, kind in {"Sum": "ADD", "Max": "MAXIMUM", "Min": "MINIMUM"}.items()},
+    "Mean": lambda place, *tensors: chained("ADD")(place, *tensors) / float(len(tensors)),
+    **{"Pow": power, "Neg": operator.neg, "Abs": operator.abs, "Sign": sign, "Sqrt": lambda x: x**0.5},
+    **{"Reciprocal": lambda x: 1.0 / x, "Not": lambda x: 1.0 - x, "Where": where},
+    **{"Equal": comparison("EQUAL"), "Xor": comparison("NOT_EQUAL"), "Or": chained("MAXIMUM")},
+    **{"Greater": comparison("GREATER"), "GreaterOrEqual": comparison("GREATER_EQUAL")},
+    **{"Less": comparison("GREATER", True), "LessOrEqual": comparison("GREATER_EQUAL", True)},
+    **{"ReduceMean": reduction("AVG"), "ReduceSum": reduction("SUM"), "ReduceMax": reduction("MAX")},
+    **{"ReduceMin": reduction("MAX", operator.neg, operator.neg), "ReduceL1": reduction("SUM", abs)},
+    "ReduceL2": reduction("SUM", lambda x: x * x, lambda x: x**0.5),
+    "ReduceSumSquare": reduction("SUM", lambda x: x * x),
+    **{"Softmax": softmax, "LogSoftmax": log_softmax, "CumSum": cumulated, "ArgMax": largest_index},
+}
 
 
 def named(activation: str) -> Callable[..., Any]:
@@ -49,9 +153,9 @@ def clip(place: NodePlace, x: Tensor, min: Any = None, max: Any = None) -> Tenso
         place.keep(given)
     bounds = [number_in(given) for given in (min, max)]
     bounds = [None if bound is None or abs(bound) >= GREATEST else decimal(bound) for bound in bounds]
-    for bound, operator in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
+    for bound, kind in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
         if bound is not None:
-            x = arithmetic(place, operator, *((bound, x) if bounds == [0, 6] else (x, bound)))
+            x = arithmetic(place, kind, *((bound, x) if bounds == [0, 6] else (x, bound)))
     return x
 
 

@@ -15,8 +15,9 @@ from dsinga.nn.words.basic_layers import Dropout
 from dsinga.nn.writing.images import LARGEST
 from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched
+from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched, joined
 
+MOST_HEADS = 1024  # of queries that share keys
 MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 
@@ -161,6 +162,17 @@ def where(place: Place, condition: Any, a: Any, b: Any) -> Tensor:
     y: Tensor = parts[0] if len(parts) == 1 else arithmetic(place, "ADD", *parts)
     dtypes = [x.dtype for x in (a, b) if isinstance(x, Tensor)] or [getattr(place.array(a), "dtype", FLOAT)]
     return y.of(y.symbol, dtypes[0])
+
+
+def repeated_heads(x: Tensor, times: int) -> Tensor:
+    """Return keys or values (B, H, T, n) of which each head is that of several heads of queries."""
+    if times < 2:
+        return x
+    if times > MOST_HEADS:
+        raise NoLayer(f"with {times} heads of queries for one of keys")
+    batch, count, steps, width = x.shape
+    one = x.reshape((batch, count, 1, steps * width), ".heads")
+    return joined([one] * times, 2).reshape((batch, count * times, steps, width), ".split")
 
 
 def hides_later(mask: np.ndarray, hides: bool) -> bool:
