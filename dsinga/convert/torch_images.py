@@ -85,14 +85,12 @@ def interpolate(
     align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return sequences (B, C, T), images or volumes of another size."""
-    old, axes = input.shape[2:], input.rank - 2
+    axes = input.rank - 2
     given = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
     new = tuple(place.torch_result(input, *given).shape[2:])
     if mode == "area":
         return adaptive("AVG", axes)(input, new)
     scales = None if size or recompute_scale_factor or align_corners else sizes_of(scale_factor, axes)
-    if scales and all(n == o * s for n, o, s in zip(new, old, scales, strict=True)):
-        scales = None
     settings: dict[str, Any] = {"method": "kLinear", **RESIZING.get(mode, {})}
     settings |= {"coordinates": "kAlignCorners"} if align_corners else {}
     settings |= {"antialias": True, "exclude_outside": True} if antialias else {}

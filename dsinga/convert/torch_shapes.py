@@ -10,7 +10,7 @@ import torch
 
 from dsinga.convert.torch_tensors import FREEZE, tensors_in, torch_dtype
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks, is_input, swapped_groups
+from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks, is_input, swapped_groups, tiled
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, joined, tensor_of
 
@@ -118,7 +118,8 @@ def constants(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> torch
 SHAPES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), view),
     **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "mT", "t", "T"), permute),
-    **dict.fromkeys(("expand", "expand_as", "repeat"), expand),
+    **dict.fromkeys(("expand", "expand_as"), expand),
+    "repeat": lambda x, *sizes: tiled(x, sizes[0] if isinstance(sizes[0], (list, tuple)) else sizes),
     **dict.fromkeys(("split", "chunk"), split),
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),
     **dict.fromkeys(("to", "float", "long", "int", "type_as", "contiguous"), cast),

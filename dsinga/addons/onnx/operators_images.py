@@ -156,8 +156,7 @@ def resize(
     settings: dict[str, Any] = {"method": f"k{mode.title()}", "coordinates": word(coordinates)}
     settings |= {"rounding": word(rounding.removeprefix("round_"))} if mode == "nearest" else {}
     # Between corners PyTorch and ONNX Runtime count with whole sizes, unlike the text of ONNX.
-    is_exact = np.allclose(np.multiply(x.shape[2:], factors[2:]), counts[2:], rtol=1e-6)
-    scale = None if is_exact or coordinates == "align_corners" else factors[2:]
+    scale = None if coordinates == "align_corners" else factors[2:]
     settings |= {"cubic_coeff": cubic_coeff_a} if mode == "cubic" else {}
     settings |= ({"antialias": True} if antialias else {}) | ({"exclude_outside": True} if exclude_outside else {})
     return images.resized(x, counts[2:], scale, **settings)

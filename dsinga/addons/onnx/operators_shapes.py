@@ -12,13 +12,12 @@ import numpy as np
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, integers
 from dsinga.nn.words.basic_layers import Dense, Layer
-from dsinga.nn.writing.composed import is_input, looked_up
+from dsinga.nn.writing.composed import MOST_PARTS, is_input, looked_up, tiled
 from dsinga.nn.writing.reshaping import NoLayer, axis_of, axis_with_batch, reshaped, rows_of
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, arithmetic, batched, joined
 
 MOST_SEQUENCE, MOST_PROJECTED = 4096, 1 << 24  # parts of a sequence; numbers of queries, keys and values
-MOST_PARTS = 64  # of a tensor that are taken one by one, by an index that is no slice
 
 
 def reshape(place: NodePlace, x: Tensor, shape: Any = None, allowzero: int = 0) -> Tensor:
@@ -93,20 +92,6 @@ def expand(place: NodePlace, x: Tensor, shape: Any) -> Tensor:
     if at is None and place.batch not in result and given in result and own[result.index(given)] == 1 < given:
         result = tuple(place.batch if axis == result.index(given) else size for axis, size in enumerate(result))
     return x.expand(result)
-
-
-def tile(place: NodePlace, x: Tensor, repeats: Any) -> Tensor:
-    """Return a tensor repeated along its axes."""
-    for axis, count in enumerate(integers(repeats, "repeats")):
-        if count > 1 and axis == x.batch_axis:
-            raise NoLayer("along the records of a batch")
-        if count == place.batch and x.batch_axis is None and x.shape[axis] == 1:
-            x = x.expand([count if at == axis else size for at, size in enumerate(x.shape)])
-        elif count > MOST_PARTS or count < 1:
-            raise NoLayer(f"{count} times")
-        elif count > 1:
-            x = joined([x] * count, axis)
-    return x
 
 
 def concat(place: NodePlace, *tensors: Any, axis: int = 0) -> Tensor:
@@ -264,7 +249,14 @@ SHAPES: Mapping[str, Callable[..., Any]] = {
     **{"Reshape": reshape, "Flatten": flatten, "Squeeze": squeeze, "Unsqueeze": unsqueeze},
     "Shape": lambda x, start=0, end=None: Constant(np.asarray(x.seen[start:end], np.int64)),
     "Size": lambda x: Constant(np.asarray(math.prod(x.shape), np.int64)),
-    **{"Transpose": transpose, "Expand": expand, "Tile": tile, "Concat": concat, "Split": split_of, "Slice": slice_of},
+    **{
+        "Transpose": transpose,
+        "Expand": expand,
+        "Tile": lambda x, repeats: tiled(x, integers(repeats, "repeats")),
+        "Concat": concat,
+        "Split": split_of,
+        "Slice": slice_of,
+    },
     "SplitToSequence": split_to_sequence,
     "SequenceAt": lambda parts, position: parts[integers(position, "position")[0]],
     **{"Gather": gather, "Cast": cast, "CastLike": cast},

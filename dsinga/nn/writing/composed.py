@@ -17,6 +17,7 @@ from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched, joined
 
+MOST_PARTS = 64  # of a tensor that are taken or made one by one
 MOST_HEADS = 1024  # of queries that share keys
 MOST_SUMMED = 4096  # numbers along an axis, whose sums are a product with a matrix
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
@@ -97,6 +98,21 @@ def looked_up(codes: Tensor, layer: Callable[[Any], Symbol], shape: tuple[int, .
     y = layer(reshaped(codes.place, codes.symbol, (math.prod(codes.rows),), ".codes"))
     y = reshaped(codes.place, y, without(result, codes.batch_axis), ".axes")
     return replace(codes, source=y, shape=result, dtype=FLOAT)
+
+
+def tiled(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """Return a tensor repeated along its axes; with more counts than axes it gets axes of length 1 in front."""
+    x = x.reshape((1,) * (len(counts) - x.rank) + x.shape)
+    for axis, count in enumerate(counts):
+        if count > 1 and axis == x.batch_axis:
+            raise NoLayer("along the records of a batch")
+        if count == x.place.batch and x.batch_axis is None and x.shape[axis] == 1:
+            x = x.expand([count if at == axis else size for at, size in enumerate(x.shape)])
+        elif not 1 <= count <= MOST_PARTS:
+            raise NoLayer(f"{count} times")
+        elif count > 1:
+            x = joined([x] * count, axis)
+    return x
 
 
 def running_sum(x: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:

@@ -216,11 +216,13 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
     Args:
         x: the tensor.
         size: of the result along each axis after the channels.
-        scale: how many times as large it is there, where that says more than the size.
+        scale: how many times as large it is there, in exact numbers.
         settings: of kResize: method, coordinates, rounding and so on.
     """
     axes, method = x.rank - 2, settings["method"]
     old, coordinates = x.shape[2:], settings.get("coordinates", "kHalfPixel")
+    if scale is not None and np.allclose(np.multiply(old, scale), size, rtol=1e-6):
+        scale = None
     is_whole = not any(n % o for n, o in zip(size, old, strict=True)) and scale is None
     is_repeated = method == "kNearest" and (coordinates, settings.get("rounding")) in REPEATED
     is_between = method == "kLinear" and coordinates in CENTRED

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.nn.words.activations import ReLU, Softmax
 from dsinga.nn.words.basic_layers import Layer
 from dsinga.nn.words.shape_layers import Concatenate
-from dsinga.nn.writing.operators import SIMPLE
+from dsinga.nn.writing.operators import SIMPLE, Arithmetic
 from dsinga.nn.writing.reshaping import (
     NamesLayers,
     NoLayer,
@@ -49,7 +49,7 @@ class Place(NamesLayers, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class Tensor(Arithmetic):
     """A tensor that layers compute.
 
     Heads of attention, say, are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0; as
@@ -73,8 +73,6 @@ class Tensor:
     batch_axis: int | None = 0
     dtype: np.dtype = FLOAT
     merged: tuple[int, int] | None = None
-
-    __array_ufunc__ = None  # numpy leaves operators of arrays and tensors to these
 
     @functools.cached_property
     def symbol(self) -> Symbol:
@@ -231,35 +229,11 @@ class Tensor:
             number -= count
         return None
 
-    def __add__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "ADD", self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "ADD", other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "SUBTRACT", self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "SUBTRACT", other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "MULTIPLY", self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "MULTIPLY", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "DIVIDE", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "DIVIDE", other, self)
+    def _binary(self, operator: str, other: Any, swapped: bool = False) -> Tensor:
+        return arithmetic(self.place, operator, *((other, self) if swapped else (self, other)))
 
     def __pow__(self, other: Any) -> Tensor:
-        return arithmetic(self.place, "POWER", self, other)
-
-    def __neg__(self) -> Tensor:
-        return self * -1.0
+        return self._binary("POWER", other)
 
     def __abs__(self) -> Tensor:
         """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
@@ -267,11 +241,11 @@ class Tensor:
 
     def maximum(self, other: Any) -> Tensor:
         """Return the larger one of two numbers each."""
-        return arithmetic(self.place, "MAXIMUM", self, other)
+        return self._binary("MAXIMUM", other)
 
     def minimum(self, other: Any) -> Tensor:
         """Return the smaller one of two numbers each."""
-        return arithmetic(self.place, "MINIMUM", self, other)
+        return self._binary("MINIMUM", other)
 
     def activated(self, kind: str, **numbers: float) -> Tensor:
         """Return what a function of kActivation makes of each number, as EXP."""
