@@ -50,10 +50,9 @@ def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
     """Return the function of means or maxima over as many windows as the result has pixels."""
 
     def adapt(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+        refuse({"return_indices": return_indices})
         sizes, given = input.shape[2:], sizes_of(output_size, axes)
         counts = tuple(size if count is None else count for size, count in zip(sizes, given, strict=True))
-        if return_indices:
-            raise NoLayer("with return_indices")
         input.feature(axes + 1)
         if {*counts} == {1} and axes > 1 and kind == "AVG":
             return images.pooled_whole(input, kind)
@@ -98,10 +97,16 @@ def interpolate(
     return images.resized(input, new, scales and [*map(float, scales)], **settings)
 
 
+def with_indices(*args: Any, **kwargs: Any) -> Tensor:
+    """Raise NoLayer for maxima with their indices."""
+    raise NoLayer("with return_indices")
+
+
 IMAGES: Mapping[str, Callable[..., Any]] = {
     **{f"max_pool{axes}d": pooling("MAX", axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": pooling("AVG", axes) for axes in (1, 2, 3)},
     **{f"adaptive_avg_pool{axes}d": adaptive("AVG", axes) for axes in (1, 2, 3)},
     **{f"adaptive_max_pool{axes}d": adaptive("MAX", axes) for axes in (1, 2, 3)},
+    **{f"{kind}_pool{axes}d_with_indices": with_indices for kind in ("max", "adaptive_max") for axes in (1, 2, 3)},
     **{"pad": pad, "interpolate": interpolate},
 }

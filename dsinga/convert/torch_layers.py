@@ -153,7 +153,7 @@ def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
     """Return the state before the first step of a layer, of states (L, B, H)."""
     origins = [place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])]
     if origins[0][0] is not None and origins == [(origins[0][0], "h"), (origins[0][0], "c")]:
-        return origins[0][0](number)  # type: ignore[no-any-return]
+        return origins[0][0](number)
     return first_state([x.at(place).part(0, number) if isinstance(x, Tensor) else None for x in begin])
 
 
@@ -220,5 +220,5 @@ def multi_head_attention(
     fused = place.trace.fused and not module.dropout
     heads, causal = [split_heads(x, count) for x in (q, k, v)], is_causal and attn_mask is None
     y = join_heads(attend(heads, None, causal, masks, ratio=ratio, fused=fused))
-    out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
+    out = ModulePlace(place.trace, f"{place.base}.out_proj", is_module=True)
     return linear_layer(out, module.out_proj, y.at(out)).with_batch(axis), None

@@ -7,9 +7,7 @@ and the arguments of its call. Those for functions take a place and PyTorch's ar
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
-import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -35,39 +33,6 @@ from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor
 
 AXES = (1, 2, 3)
-# Modules that are operations of the same name, but for underscores,
-ALIKE = (
-    "ReLU ReLU6 LeakyReLU ELU CELU SELU GELU SiLU Mish Sigmoid Hardsigmoid Hardswish Hardtanh Tanh Softplus Softsign "
-    "Softmax LogSoftmax Dropout Dropout2d Dropout3d Flatten Unflatten PixelShuffle PixelUnshuffle ChannelShuffle"
-).split() + [f"{kind}{axes}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool") for axes in AXES]
-# and of another name; modules that pad, with the mode.
-OTHERS = {"Identity": "contiguous", "LogSigmoid": "logsigmoid", "Upsample": "interpolate"}
-OTHERS |= dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "interpolate")
-PADS = {"Zero": "constant", "Constant": "constant", "Reflection": "reflect", "Replication": "replicate"}
-PADS |= {"Circular": "circular"}
-# Arguments of operations that their functions do not name, and attributes of modules that are called otherwise.
-ARGUMENTS = {"flatten": ("start_dim", "end_dim"), "unflatten": ("dim", "sizes")}
-ATTRIBUTES = {"pad": "padding", "sizes": "unflattened_size"}
-
-
-def operation(name: str, **fixed: Any) -> Callable[..., Any]:
-    """Return the function of a module that is an operation, whose arguments are the module's attributes."""
-    function = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
-    names = ARGUMENTS.get(name, inspect.signature(OPERATIONS[name]).parameters)
-    attributes = {argument: ATTRIBUTES.get(argument, argument) for argument in names}
-
-    def make(place: ModulePlace, module: Any, x: Any) -> Any:
-        given = {argument: getattr(module, each) for argument, each in attributes.items() if hasattr(module, each)}
-        return ModulePlace(place.trace, place.base, module, function).call(OPERATIONS[name], [x], given | fixed)
-
-    return make
-
-
-def plain(kind: str) -> str:
-    """Return the name of the operation of a module, leaky_relu of LeakyReLU."""
-    return re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.replace("LU", "lu")).lower()
-
-
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
@@ -151,7 +116,7 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
         raise NoLayer("called on codes that are neither those of records nor neighbours")
-    table = place.trace.param_tensor(f"{place.base}.weight", module.weight).at(place)
+    table = place.trace.param(f"{place.base}.weight", module.weight).at(place)
     return table if (first, last) == (0, count - 1) else table[first : last + 1]
 
 
@@ -165,9 +130,9 @@ def drop_branch(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
 
 MODULES: Mapping[str, Callable[..., Any]] = {
     "Linear": linear_layer,
-    **{f"{kind}{axes}d": convolve for kind in ("Conv", "ConvTranspose") for axes in (1, 2, 3)},
-    **{f"BatchNorm{axes}d": batch_norm for axes in (1, 2, 3)},
-    **{f"InstanceNorm{axes}d": group_norm for axes in (1, 2, 3)},
+    **{f"{kind}{axes}d": convolve for kind in ("Conv", "ConvTranspose") for axes in AXES},
+    **{f"BatchNorm{axes}d": batch_norm for axes in AXES},
+    **{f"InstanceNorm{axes}d": group_norm for axes in AXES},
     "LayerNorm": layer_norm,
     "RMSNorm": layer_norm,
     "GroupNorm": group_norm,
@@ -175,9 +140,6 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "Embedding": embed,
     "MultiheadAttention": multi_head_attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
-    **{kind: operation(plain(kind)) for kind in ALIKE},
-    **{kind: operation(name) for kind, name in OTHERS.items()},
-    **{f"{kind}Pad{axes}d": operation("pad", mode=mode) for kind, mode in PADS.items() for axes in AXES},
 }
 
 
@@ -197,7 +159,7 @@ def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tup
         module = SimpleNamespace(names={} if path else names, path=path, **values, **settings)
         place.trace.stand_ins[key] = module
     module = place.trace.stand_ins[key]
-    return ModulePlace(place.trace, module.path, module, place.function) if module.path else place, module
+    return ModulePlace(place.trace, module.path, place.kind, is_module=True) if module.path else place, module
 
 
 def with_params(make: Any, place: ModulePlace, input: Any, weight: Any, bias: Any, **settings: Any) -> Any:

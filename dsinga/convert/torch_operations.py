@@ -201,7 +201,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{name: formula(name.upper()) for name in ("exp", "log", "erf", "sin", "cos")},
     **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus},
     "gelu": lambda input, approximate="none": composed.gelu(input, approximate),
-    "logsigmoid": lambda input: -softplus(-input),
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), lambda input: -softplus(-input)),
     "relu": lambda input, inplace=False: input.each(nn.ReLU),
     "leaky_relu": lambda input, negative_slope=0.01, inplace=False: input.each(nn.ReLU, negative_slope),
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},

@@ -67,7 +67,7 @@ def _run(
     results = list(result.values()) if isinstance(result, dict) else result
     outputs = [x for x in (results if isinstance(results, (list, tuple)) else [results]) if x is not None]
     for tensor in outputs or [None]:
-        if not isinstance(tensor, TracedTensor) or tensor.value.batch_axis is None:
+        if not isinstance(tensor, TracedTensor) or not tensor.value or tensor.value.batch_axis is None:
             raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
     return trace, outputs
 

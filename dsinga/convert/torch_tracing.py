@@ -71,6 +71,7 @@ class Trace:
         self.param_names = {id(param): name for name, param in module.named_parameters()}
         self.stand_ins: dict[Any, Any] = {}
         self._scopes = [""]
+        self._operation: tuple[str, str] | None = None  # the path and the text of a module that is an operation
         self._names = {path for path, _ in module.named_modules()}  # names that layers of modules get
         self.taken: set[str] = set()
         self._layers: dict[tuple[int, str], Any] = {}
@@ -109,12 +110,8 @@ class Trace:
         self._names.add(name)
         return name
 
-    def param(self, name: str, param: Any) -> TracedTensor:
+    def param(self, name: str, param: Any) -> Tensor:
         """Return a param of the module, whose layer is made where it is first used."""
-        return TracedTensor(self, self.param_tensor(name, param), param.shape)
-
-    def param_tensor(self, name: str, param: Any) -> Tensor:
-        """Return a param of the module as a symbolic tensor, whose layer is made where it is first used."""
         make = functools.cache(functools.partial(self.learnt, name, param))
         self.sources[make] = name, param
         return Tensor(ModulePlace(self, name), make, tuple(param.shape), None)
@@ -170,10 +167,10 @@ class Trace:
             raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
         is_in_place = name[-1] == "_" != name[-2:-1] or kwargs.get("inplace") is True
         plain = "bool" if name == "to" and any(x is torch.bool for x in (*args, *kwargs.values())) else name.strip("_")
-        make = self.operations.get(plain)
-        scope = self._scopes[-1]
-        place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)
-        result = self._convert(make, place, self._where(plain), function, args, kwargs)
+        make, what, scope = self.operations.get(plain), self._where(plain), self._scopes[-1]
+        base = self._operation[0] if self._operation else f"{scope}.{plain}" if scope else plain
+        place = ModulePlace(self, base, plain, function, is_module=self._operation is not None)
+        result = self._convert(make, place, what, function, args, kwargs)
         if is_in_place and not isinstance(args[0], TracedTensor):
             self._changed.append(args[0])
             return result
@@ -187,34 +184,31 @@ class Trace:
         return result
 
     def _where(self, name: str) -> str:
-        """Return an operation with the module that calls it, for messages."""
+        """Return an operation with the module that calls it, or that is such an operation, for messages."""
+        if self._operation:
+            return self._operation[1]
         scope = self._scopes[-1]
         return f"{name} in {scope}" if scope else name
 
     def _call_module(self, module: Any, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the result of the forward of a module: of one of PyTorch's layers after its layer is made."""
-        kind = type(module)
-        make = self.modules.get(kind.__name__) if is_of_torch(module) else None
+        kind = type(module).__name__
+        make = self.modules.get(kind) if is_of_torch(module) else None
         is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
         if hasattr(module, "_orig_mod"):  # torch.compile has wrapped the module
             forward = module._orig_mod
         on_meta = any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
-        if not is_leaf or on_meta:
-            self._scopes.append(path)
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self._scopes.pop()
-        what = f"{path} ({kind.__name__})"
-        function = functools.partial(_on_meta, module)
-        result = self._convert(make, ModulePlace(self, path, module, function), what, function, args, kwargs)
-        if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
-            args[0].value = result.value
-            change_views(args[0], what)
-            relate_views(args[0], [result])
-        elif kind.__name__ in VIEWS:
-            relate_views(args[0], traced_in([result]))
-        return result
+        what, outer = f"{path} ({kind})", self._operation
+        if is_leaf and not on_meta and (make or [*module.parameters()]):
+            function = functools.partial(_on_meta, module)
+            return self._convert(make, ModulePlace(self, path, kind, function, module), what, function, args, kwargs)
+        self._operation = (path, what) if is_leaf else None
+        self._scopes.append(path)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._scopes.pop()
+            self._operation = outer
 
     def _convert(
         self, make: Any, place: ModulePlace, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -259,7 +253,7 @@ class Trace:
 
     def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return tensors of the shapes that PyTorch's own function gives, so that the forward goes on."""
-        result = ModulePlace(self, "", function=function).torch_result(*args, **kwargs)
+        result = ModulePlace(self, "", "", function).torch_result(*args, **kwargs)
 
         def stand_in(tensor: Any) -> TracedTensor:
             shape = tuple(tensor.shape)
@@ -279,7 +273,7 @@ class Trace:
         for path, module in modules.items():
             if not is_of_torch(module) or type(module).__name__.startswith("Parameter"):
                 for name, param in params[module]:
-                    module._parameters[name] = self.param(f"{path}.{name}" if path else name, param)
+                    module._parameters[name] = self.wrapped(self.param(f"{path}.{name}" if path else name, param))
             module.__dict__["forward"] = functools.partial(self._call_module, module, path, module.forward)
             if getattr(module, "use_nested_tensor", False):  # a TransformerEncoder has it for speed in evaluation only
                 module.use_nested_tensor = False
@@ -299,21 +293,21 @@ class ModulePlace:
     Attributes:
         trace: the run of the forward.
         base: the path of the module, or of an operation in it.
-        module: the module, None for an operation.
+        kind: the name of the class of the module, or of the operation.
         function: PyTorch's function of the operation or the module.
+        module: the module, None for an operation.
+        is_module: whether the first layer has the name of a module, which may be that of an operation.
     """
 
-    def __init__(self, trace: Trace, base: str, module: Any = None, function: Any = None):
-        self.trace, self.base, self.module, self.function = trace, base, module, function
+    def __init__(
+        self, trace: Trace, base: str, kind: str = "", function: Any = None, module: Any = None, is_module: bool = False
+    ):
+        self.trace, self.base, self.kind, self.function, self.module = trace, base, kind, function, module
+        self.is_module = is_module or module is not None
 
     def name(self, suffix: str = "") -> str:
         """Return the name of a further layer."""
-        return self.trace.unique(self.base + suffix, self.module is not None and not suffix)
-
-    @property
-    def kind(self) -> str:
-        """The name of the operation, or of the class of the module."""
-        return self.base.rpartition(".")[2] if self.module is None else type(self.module).__name__
+        return self.trace.unique(self.base + suffix, self.is_module and not suffix)
 
     @property
     def batch(self) -> int:

@@ -174,8 +174,8 @@ class NetWalk:
         where = f"{shortened(node.name)} ({node.op_type})" if node.name else node.op_type
         try:
             is_constant = not any(isinstance(x, (Tensor, list)) for x in operands) and not is_stray  # or parts of one
-            if is_constant and not needs_layers(node, operands):  # type: ignore[arg-type]
-                results = folded(node, operands, self.made.version, self.made.room)  # type: ignore[arg-type]
+            if is_constant and not needs_layers(node, operands):
+                results = folded(node, operands, self.made.version, self.made.room)
             elif make is None:
                 nearest = NEAREST.get(node.op_type)
                 raise NoLayer(f"(the nearest is {nearest})" if nearest else "")

@@ -21,30 +21,27 @@ def epsilon_of(epsilon: float) -> dict[str, Any]:
     return {} if epsilon == 1e-5 else {"epsilon": epsilon}
 
 
-def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
-    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out."""
+def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = False) -> Params:
+    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out.
+
+    So are ones and zeros, unless ``keeps_plain``: an exporter wrote them since the module has no params.
+    """
     params: Params = {}
-    for role, given in (("scale", scale), ("bias", bias)):
+    for role, given, plain in (("scale", scale, 1), ("bias", bias, 0)):
         if given is not None and not isinstance(given, Constant):
             raise NoLayer(f"with a {role} that layers compute")
-        if given is not None and (given.array.size not in (1, math.prod(shape)) or is_one_param(given, shape)):
+        if given is None or not (keeps_plain or given.is_param or (given.array != plain).any()):
+            params[role] = None
+            continue
+        if given.array.size not in (1, math.prod(shape)) or is_one_param(given, shape):
             raise NoLayer(f"with a {role} of the shape {given.array.shape}, not {shape}")
-        params[role] = given if given is None else (given, vector_of(given, shape))
+        params[role] = given, vector_of(given, shape)
     return params
 
 
 def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
     """Whether a scale or bias is one number that trains, in place of one for each number of a shape."""
     return isinstance(given, Constant) and given.is_param and given.array.size == 1 < math.prod(shape)
-
-
-def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
-    """Return a scale and a bias, None for ones and zeros that an exporter wrote since the module has no params."""
-    is_plain = [
-        isinstance(given, Constant) and not given.is_param and bool((given.array == number).all())
-        for given, number in ((scale, 1), (bias, 0))
-    ]
-    return None if is_plain[0] else scale, None if is_plain[1] else bias
 
 
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
@@ -64,7 +61,7 @@ def batch_normalise(
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
         raise NoLayer("by statistics that layers compute")
     channels = x.shape[1:2]
-    params = affine(*without_plain(scale, bias), channels)
+    params = affine(scale, bias, channels)
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
         params[role] = Constant(given.array), vector_of(given, channels)
     settings = {"momentum": round(1 - momentum, 7), "keep_initial": True, **epsilon_of(epsilon)}
@@ -76,10 +73,9 @@ def group_normalise(
 ) -> Any:
     """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     channels = x.shape[1]
-    if place.node.op_type == "InstanceNormalization":
-        scale, bias = without_plain(scale, bias)
+    params = affine(scale, bias, (channels,), keeps_plain=place.node.op_type != "InstanceNormalization")
     settings = {"groups": num_groups or channels, **epsilon_of(epsilon)}
-    return place.layer("kGroupNorm", affine(scale, bias, (channels,)), **settings)(x.feature())
+    return place.layer("kGroupNorm", params, **settings)(x.feature())
 
 
 def last_axes(kind: str) -> Callable[..., Any]:
@@ -92,7 +88,7 @@ def last_axes(kind: str) -> Callable[..., Any]:
         if x.batch_axis is None or axis <= x.batch_axis:
             raise NoLayer("over the records of a batch")
         is_apart = any(isinstance(given, Tensor) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
-        params = affine(*((None, None) if is_apart else without_plain(scale, bias)), x.shape[axis:])
+        params = affine(*((None, None) if is_apart else (scale, bias)), x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
         y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(epsilon))(x.symbol))
@@ -106,7 +102,7 @@ def normalise_responses(
     place: NodePlace, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Any:
     """Return x·(bias + alpha·mean(x²))^-beta over neighbouring channels."""
-    settings = {"alpha": alpha, "beta": beta, "knorm": bias, "local_size": size}
+    settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "knorm": bias, "local_size": size}
     return place.layer("kLRN", {}, **settings)(x.feature(3))
 
 

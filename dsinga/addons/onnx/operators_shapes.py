@@ -89,7 +89,8 @@ def expand(place: NodePlace, x: Tensor, shape: Any) -> Tensor:
     except ValueError:
         raise NoLayer(f"from {x.shape} to {tuple(sizes)}") from None
     own = (1,) * (len(result) - x.rank) + x.shape
-    if at is None and place.batch not in result and given in result and own[result.index(given)] == 1 < given:
+    is_for_batch = given in result and own[result.index(given)] == 1 < (given or 0)
+    if at is None and place.batch not in result and is_for_batch:
         result = tuple(place.batch if axis == result.index(given) else size for axis, size in enumerate(result))
     return x.expand(result)
 

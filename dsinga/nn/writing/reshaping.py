@@ -72,7 +72,7 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
         return symbol
     is_flat = len(rows) == 1 and rows_of(symbol) != ()
     layer = Flatten(name=place.name(suffix)) if is_flat else Reshape([*rows], name=place.name(suffix))
-    return layer(symbol)  # type: ignore[no-any-return]
+    return layer(symbol)
 
 
 def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
@@ -81,4 +81,4 @@ def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: st
     if symbol.builder.kind == "Permute" and order:
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]
         order = [before[axis - 1] for axis in order]
-    return symbol if order == sorted(order) else Permute(order, name=place.name(suffix))(symbol)  # type: ignore[no-any-return]
+    return symbol if order == sorted(order) else Permute(order, name=place.name(suffix))(symbol)

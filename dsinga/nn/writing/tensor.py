@@ -272,8 +272,8 @@ class Tensor(Arithmetic):
         """Return the means (AVG), sums (SUM) or maxima (MAX) over axes, which the result has with length 1 or not."""
         if self.batch_axis is None:  # the batch in front is that of the layer
             of_batch = replace(self, shape=(self.place.batch, *self.shape), batch_axis=0)
-            y = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
-            return replace(y, shape=y.shape[1:], batch_axis=None)
+            result = of_batch.reduced(pool, [axis + 1 for axis in axes], keeps)
+            return replace(result, shape=result.shape[1:], batch_axis=None)
         batch, rank, axes = self.batch_axis, self.rank, sorted(axes)
         if batch in axes:
             raise NoLayer("over the records of a batch")
@@ -287,8 +287,8 @@ class Tensor(Arithmetic):
             count = math.prod(self.shape[axis] for axis in axes)
             steps = reshaped(self.place, turned, (count, math.prod(self.rows) // count), ".steps")
             y = Layer("kPooling1D", pool=pool, name=self.place.name())(steps)
-        y = reshaped(self.place, y, without(shape, batch_after), ".rows")
-        return replace(self, source=y, shape=shape, batch_axis=batch_after)
+        rows = reshaped(self.place, y, without(shape, batch_after), ".rows")
+        return replace(self, source=rows, shape=shape, batch_axis=batch_after)
 
     def softmax(self, axis: int = -1) -> Tensor:
         """Return the softmax over an axis."""
