@@ -52,13 +52,8 @@ def onnx_package() -> Any:
     return onnx
 
 
-def read_onnx(path: str | os.PathLike[str]) -> ModelProto:
+def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
     """Return the net in an ONNX file, as :func:`checked_net` does. Raises UserError, naming the file."""
-    return read_nets(path)[0]
-
-
-def read_nets(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
-    """Return the net in an ONNX file, and the same without its large tensors. Raises UserError, naming the file."""
     onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
 

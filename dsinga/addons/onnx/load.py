@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import nn
-from dsinga.addons.onnx.files import REMEDY, error_text, fault_of_shapes, read_nets, tensor_array
+from dsinga.addons.onnx.files import REMEDY, error_text, fault_of_shapes, read_onnx, tensor_array
 from dsinga.addons.onnx.import_net import import_graph
 from dsinga.addons.onnx.values import Constant
 from dsinga.addons.onnx.written_files import DATA
@@ -51,7 +51,7 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
 
 def _read(path: Path) -> tuple[ModelProto, ModelProto, dict[str, Constant]]:
     """Return the net in a file, the same without large tensors, and its tensors by name."""
-    model, light = read_nets(path)
+    model, light = read_onnx(path)
     kinds = {
         value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")
         for value in model.graph.value_info

@@ -88,7 +88,7 @@ def last_axes(kind: str) -> Callable[..., Any]:
         if x.batch_axis is None or axis <= x.batch_axis:
             raise NoLayer("over the records of a batch")
         is_apart = any(isinstance(given, Tensor) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
-        params = affine(*((None, None) if is_apart else (scale, bias)), x.shape[axis:])
+        params = affine(None if is_apart else scale, None if is_apart else bias, x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
         y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(epsilon))(x.symbol))
