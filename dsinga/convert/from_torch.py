@@ -61,7 +61,9 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     known = [_checked_shape(shape) for shape in shapes] or _first_shape(module)
     inputs = _inputs(module, known)
     trace, outputs = trace_forward(module, inputs)
-    model = nn.Model(list(inputs.values()), [tensor.symbol for tensor in outputs], name=name or type(module).__name__)
+    model = nn.Model(
+        list(inputs.values()), [tensor.value.symbol for tensor in outputs], name=name or type(module).__name__
+    )
     arrays = {
         key: array.detach().cpu().float().numpy().copy() for key, array in module.state_dict(keep_vars=True).items()
     }

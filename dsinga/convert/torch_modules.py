@@ -6,6 +6,8 @@ and the arguments of its call. Those for functions take a place and PyTorch's ar
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -13,121 +15,61 @@ from typing import Any
 import torch
 
 from dsinga import nn
-from dsinga.convert import torch_operations as operations
-from dsinga.convert import torch_shapes as shapes
+from dsinga.convert.torch_images import pad, sizes_of
 from dsinga.convert.torch_layers import (
     layer_of,
-    layer_type,
     linear_layer,
     multi_head_attention,
     present,
     recur,
     scaled_dot_product_attention,
 )
-from dsinga.convert.torch_reductions import REDUCTIONS
-from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
+from dsinga.convert.torch_operations import OPERATIONS, drops
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.windows import sides
-from dsinga.nn.writing import reshaping
+from dsinga.nn.writing.composed import looked_up
+from dsinga.nn.writing.images import Window, convolved, convolved_transposed
+from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import Tensor
 
 AXES = (1, 2, 3)
-WINDOW, SIZES = "kernel_size stride padding ceil_mode", "size scale_factor mode"
-# Modules that are operations: the operation, and its arguments: the names of attributes, attribute:argument where these
-# differ, and argument=text.
-OPERATIONS: Mapping[str, tuple[str, str]] = {
-    **{f"MaxPool{axes}d": (f"max_pool{axes}d", f"{WINDOW} dilation return_indices") for axes in AXES},
-    "AvgPool1d": ("avg_pool1d", f"{WINDOW} count_include_pad"),
-    **{f"AvgPool{axes}d": (f"avg_pool{axes}d", f"{WINDOW} count_include_pad divisor_override") for axes in (2, 3)},
-    **{f"AdaptiveAvgPool{axes}d": (f"adaptive_avg_pool{axes}d", "output_size") for axes in AXES},
-    **{f"AdaptiveMaxPool{axes}d": (f"adaptive_max_pool{axes}d", "output_size return_indices") for axes in AXES},
-    **{f"Dropout{axes}d": (f"dropout{axes}d", "p training") for axes in (2, 3)},
-    **{f"ZeroPad{axes}d": ("pad", "padding:pad") for axes in AXES},
-    **{f"ConstantPad{axes}d": ("pad", "padding:pad mode=constant value") for axes in AXES},
-    **{f"ReflectionPad{axes}d": ("pad", "padding:pad mode=reflect") for axes in AXES},
-    **{f"ReplicationPad{axes}d": ("pad", "padding:pad mode=replicate") for axes in AXES},
-    **{f"CircularPad{axes}d": ("pad", "padding:pad mode=circular") for axes in AXES},
-    **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
-    **{name: (name.lower(), "") for name in ("SELU", "Mish", "Softsign", "LogSigmoid")},
-    **{"ELU": ("elu", "alpha"), "CELU": ("celu", "alpha"), "Softplus": ("softplus", "beta threshold")},
-    **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p training"), "GELU": ("gelu", "approximate")},
-    **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
-    **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
-    **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
-    **{"PixelShuffle": ("pixel_shuffle", "upscale_factor"), "ChannelShuffle": ("channel_shuffle", "groups")},
-    "PixelUnshuffle": ("pixel_unshuffle", "downscale_factor"),
-    **{"Upsample": ("interpolate", f"{SIZES} align_corners recompute_scale_factor")},
-    **{
-        "UpsamplingNearest2d": ("interpolate", SIZES),
-        "UpsamplingBilinear2d": ("interpolate", f"{SIZES} align_corners"),
-    },
-}
-
-
-def operation(name: str, attributes: str) -> Callable[..., Any]:
-    """Return the function of a module that is an operation; see ``OPERATIONS``."""
-    function = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
-
-    def make(place: ModulePlace, module: Any, x: Any) -> Any:
-        arguments = {}
-        for word in attributes.split():
-            attribute, _, argument = word.partition(":")
-            argument, _, text = (argument or attribute).partition("=")
-            arguments[argument] = text or getattr(module, attribute)
-        return operations.OPERATIONS[name](ModulePlace(place.trace, place.base, module, function), x, **arguments)
-
-    return make
-
-
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
-def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = None) -> Symbol:
+def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = None) -> Tensor:
     """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
-    axes, padding = len(module.kernel_size), module.padding
-    symbol = shapes.feature(input, axes + 1)
+    kernel, padding = tuple(module.weight.shape[2:]), module.padding
+    axes = len(kernel)
+    input.feature(axes + 1)
     if output_size is not None:
-        raise NotConvertible("with output_size (make it with an output_padding)")
+        raise NoLayer("with output_size (make it with an output_padding)")
     if module.padding_mode != "zeros" and padding != "valid":
-        around = ModulePlace(place.trace, f"{place.base}.pad")
-        amounts = tuple(module._reversed_padding_repeated_twice)
-        symbol, padding = operations.pad(around, input, amounts, module.padding_mode), "valid"
-    sizes: dict[str, Any] = {"kernel_size": module.kernel_size, "strides": module.stride, "padding": padding}
-    sizes |= {"dilation_rate": module.dilation}
-    sizes |= {"output_padding": module.output_padding} if module.transposed else {}
-    if axes == 1:  # the steps of a sequence are the columns of an image of one row
-        row = {"padding": 0, "output_padding": 0}
-        sizes = {name: size if isinstance(size, str) else (row.get(name, 1), *size) for name, size in sizes.items()}
-        symbol = reshaping.as_image(place, symbol)
-    make, settings = getattr(nn, f"Conv{max(axes, 2)}D"), {"use_bias": module.bias is not None, **sizes}
-    settings |= {"filters": module.out_channels, "groups": module.groups}
+        around = input.at(ModulePlace(place.trace, f"{place.base}.pad"))
+        padding = "valid"
+        input = pad(around, tuple(module._reversed_padding_repeated_twice), module.padding_mode).at(place)
+    pads = 0 if isinstance(padding, str) else padding
+    window = Window(kernel, *(sizes_of(size, axes) for size in (module.stride, module.dilation, pads, pads)))
+    make = functools.partial(layer_of, place, module, roles=present(module))
     if module.transposed:
-        make, settings = layer_type("kTransposedConvolution"), transposed_settings(module, sizes)
-    y = layer_of(place, module, make, present(module), **settings)(symbol)
-    return reshaping.as_sequence(place, y) if axes == 1 else y
-
-
-def transposed_settings(module: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a kTransposedConvolution that are not its defaults."""
-    names = {"kernel_size": "kernel", "strides": "stride", "padding": "pad", "output_padding": "output_pad"}
-    names["dilation_rate"] = "dilation"
-    plain = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1, "group": 1, "bias_term": True}
-    settings = {"num_filters": module.out_channels, "group": module.groups, "bias_term": module.bias is not None}
-    for name, size in sizes.items():
-        settings |= sides(names[name], size)
-    return {name: value for name, value in settings.items() if plain.get(name, -1) != value}
+        window = window._replace(after=tuple(map(operator.sub, window.before, module.output_padding)))
+        settings = ({} if module.groups == 1 else {"group": module.groups}) | (
+            {} if module.bias is not None else {"bias_term": False}
+        )
+        return convolved_transposed(input, window, make, num_filters=module.out_channels, **settings)
+    settings = {"use_bias": module.bias is not None, "filters": module.out_channels, "groups": module.groups}
+    return convolved(input, window, make, padding == "same", **settings)
 
 
 def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a batch normalisation with PyTorch's running statistics, which do not move in one that stays in eval()."""
     if module.running_mean is None or (module.training and not place.trace.training):
-        raise NotConvertible("with track_running_stats=False, or in training mode in evaluation")
+        raise NoLayer("with track_running_stats=False, or in training mode in evaluation")
     if module.momentum is None:
-        raise NotConvertible("with momentum=None (the mean over all batches so far; give it a number, such as 0.1)")
+        raise NoLayer("with momentum=None (the mean over all batches so far; give it a number, such as 0.1)")
     moves = {"momentum": module.momentum, "keep_initial": True}
     moves |= {} if module.training or not place.trace.training else {"use_global_stats": True}
-    layer = layer_of(place, module, layer_type("kBM"), SCALE_BIAS, **epsilon(module.eps), **moves)
-    return layer(shapes.feature(input))
+    layer = layer_of(place, module, "kBM", SCALE_BIAS, **epsilon(module.eps), **moves)
+    return layer(input.feature())
 
 
 def epsilon(eps: float | None) -> dict[str, Any]:
@@ -135,61 +77,62 @@ def epsilon(eps: float | None) -> dict[str, Any]:
     return {} if eps == 1e-5 else {"epsilon": torch.finfo(torch.float32).eps if eps is None else eps}
 
 
-def layer_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
+def layer_norm(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     """Return a layer normalisation, or one by the root mean square, of the last axes."""
-    settings = {"first_axis": input.dim() - len(module.normalized_shape), **epsilon(module.eps)}
+    settings = {"first_axis": input.rank - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
-    return layer_of(place, module, layer_type(kind), roles, **settings)(shapes.as_rows(place, input))
+    symbol = input.symbol
+    if symbol.feature is not None and symbol.feature.flat:  # whose layer would have params of more axes
+        symbol = nn.Reshape(list(input.rows), name=place.name(".rows"))(symbol)
+    return input.of(layer_of(place, module, kind, roles, **settings)(symbol))
 
 
 def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     if getattr(module, "track_running_stats", False):
-        raise NotConvertible("with track_running_stats=True")
+        raise NoLayer("with track_running_stats=True")
     settings = {"groups": getattr(module, "num_groups", None) or module.num_features, **epsilon(module.eps)}
-    return layer_of(place, module, layer_type("kGroupNorm"), SCALE_BIAS, **settings)(shapes.feature(input))
+    return layer_of(place, module, "kGroupNorm", SCALE_BIAS, **settings)(input.feature())
 
 
 def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a rectifier with learnt slopes."""
     of_all = module.num_parameters == 1
-    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=of_all)(shapes.feature(input))
+    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=of_all)(input.feature())
 
 
 def embed(place: ModulePlace, module: Any, input: Any) -> Any:
     """Return the vectors of codes; of codes that are the same for all records, such as positions, those in a table."""
     if module.max_norm is not None:
-        raise NotConvertible("with max_norm")
-    count = module.num_embeddings
-    if isinstance(input, TracedTensor):
-        settings = {"vocab_size": count, "feature_dim": module.embedding_dim, "dense_gradient": not module.sparse}
+        raise NoLayer("with max_norm")
+    count, size = module.weight.shape
+    if isinstance(input, Tensor):
+        settings = {"vocab_size": count, "feature_dim": size, "dense_gradient": not module.sparse}
         settings |= {} if module.padding_idx is None else {"padding_code": module.padding_idx}
-        layer = layer_of(place, module, layer_type("kEmbedding"), {"weight": "weight"}, **settings)
-        return layer(shapes.feature(input))
+        layer = layer_of(place, module, "kEmbedding", {"weight": "weight"}, **settings)
+        return looked_up(input, layer, (size,))
     codes = (input[0] if input.dim() == 2 else input).tolist()
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
-        raise NotConvertible("called on codes that are neither those of records nor neighbours")
-    table = place.trace.param(f"{place.base}.weight", module.weight)
-    return table if (first, last) == (0, count - 1) else shapes.getitem(place, table, slice(first, last + 1))
+        raise NoLayer("called on codes that are neither those of records nor neighbours")
+    table = place.trace.param(f"{place.base}.weight", module.weight).at(place)
+    return table if (first, last) == (0, count - 1) else table[first : last + 1]
 
 
-def drop_branch(place: ModulePlace, module: Any, input: Any) -> Symbol:
+def drop_branch(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     """Return rows that are 0 at random in training, of timm's DropPath and torchvision's StochasticDepth."""
     ratio = module.drop_prob if hasattr(module, "drop_prob") else module.p
     if getattr(module, "mode", "row") != "row" or not getattr(module, "scale_by_keep", True):
-        raise NotConvertible("of whole batches, or without scale_by_keep")
-    x = shapes.feature(input)
-    drops = operations.drops(place, ratio, module.training)
-    return layer_type("kDropout")(dropout_ratio=ratio, unit="kRow", name=place.name())(x) if drops else x
+        raise NoLayer("of whole batches, or without scale_by_keep")
+    return input.each("kDropout", dropout_ratio=ratio, unit="kRow") if drops(place, ratio, module.training) else input
 
 
 MODULES: Mapping[str, Callable[..., Any]] = {
     "Linear": linear_layer,
-    **{f"{kind}{axes}d": convolve for kind in ("Conv", "ConvTranspose") for axes in (1, 2, 3)},
-    **{f"BatchNorm{axes}d": batch_norm for axes in (1, 2, 3)},
-    **{f"InstanceNorm{axes}d": group_norm for axes in (1, 2, 3)},
+    **{f"{kind}{axes}d": convolve for kind in ("Conv", "ConvTranspose") for axes in AXES},
+    **{f"BatchNorm{axes}d": batch_norm for axes in AXES},
+    **{f"InstanceNorm{axes}d": group_norm for axes in AXES},
     "LayerNorm": layer_norm,
     "RMSNorm": layer_norm,
     "GroupNorm": group_norm,
@@ -197,7 +140,6 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "Embedding": embed,
     "MultiheadAttention": multi_head_attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
-    **{name: operation(*form) for name, form in OPERATIONS.items()},
 }
 
 
@@ -217,36 +159,25 @@ def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tup
         module = SimpleNamespace(names={} if path else names, path=path, **values, **settings)
         place.trace.stand_ins[key] = module
     module = place.trace.stand_ins[key]
-    return ModulePlace(place.trace, module.path, module, place.function) if module.path else place, module
+    return ModulePlace(place.trace, module.path, place.kind, is_module=True) if module.path else place, module
+
+
+def with_params(make: Any, place: ModulePlace, input: Any, weight: Any, bias: Any, **settings: Any) -> Any:
+    """Return what the function of a module makes for a function with these params and settings."""
+    place, module = stand_in(place, weight, bias, **settings)
+    return place.call(make, [module, input], {})
 
 
 def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
-    """Return the name and the value of a param of the module. Raises NotConvertible for what is computed."""
+    """Return the name and the value of a param of the module. Raises NoLayer for what is computed."""
     if x is None:
         return None
-    param: Any = x.param if isinstance(x, TracedTensor) else (place.trace.param_names.get(id(x)), x)
+    param: Any = (place.trace.param_names.get(id(x)), x)
+    if isinstance(x, Tensor):
+        param = place.trace.sources.get(x.source)
     if param is None or param[0] is None:
-        raise NotConvertible("with a weight or a bias that is no param of the module")
+        raise NoLayer("with a weight or a bias that is no param of the module")
     return param[0], param[1]
-
-
-def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
-    """Return a fully connected layer."""
-    return linear_layer(*stand_in(place, weight, bias, out_features=len(weight)), input)
-
-
-def layer_norm_of(
-    place: ModulePlace, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    """Return a layer normalisation."""
-    return layer_norm(*stand_in(place, weight, bias, normalized_shape=[*normalized_shape], eps=eps), input)
-
-
-def group_norm_of(
-    place: ModulePlace, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    """Return a normalisation over groups of channels."""
-    return group_norm(*stand_in(place, weight, bias, num_groups=num_groups, eps=eps), input)
 
 
 def batch_norm_of(
@@ -259,7 +190,7 @@ def batch_norm_of(
     owner = dict(place.trace.module.named_modules()).get(place.base)
     module.running_mean = running_mean
     if module.names or getattr(owner, "running_mean", None) is not running_mean:
-        raise NotConvertible("with statistics that are not those of the module of its weight")
+        raise NoLayer("with statistics that are not those of the module of its weight")
     return batch_norm(place, module, input)
 
 
@@ -268,31 +199,30 @@ def embedding(
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:  # fmt: skip
     """Return the vectors of codes."""
-    settings = {"num_embeddings": len(weight), "embedding_dim": weight.shape[1], "padding_idx": padding_idx}
-    settings |= {"max_norm": max_norm, "sparse": sparse}
-    return embed(*stand_in(place, weight, None, **settings), input)
+    settings = {"padding_idx": padding_idx, "max_norm": max_norm, "sparse": sparse}
+    return with_params(embed, place, input, weight, None, **settings)
 
 
-def convolution(axes: int) -> Callable[..., Any]:
-    """Return the function of convolutions of sequences, images or volumes."""
-
-    def function(
-        place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-        dilation: Any = 1, groups: int = 1,
-    ) -> Any:  # fmt: skip
-        steps, gaps = operations.sizes_of(stride, axes), operations.sizes_of(dilation, axes)
-        settings = {"kernel_size": tuple(weight.shape[2:]), "stride": steps, "dilation": gaps, "transposed": False}
-        settings |= {"padding": padding if isinstance(padding, str) else operations.sizes_of(padding, axes)}
-        settings |= {"out_channels": len(weight), "groups": groups}
-        return convolve(*stand_in(place, weight, bias, padding_mode="zeros", **settings), input)
-
-    return function
+def convolution(
+    place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    """Return a convolution of sequences, images or volumes."""
+    sizes: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    fixed = {"transposed": False, "padding_mode": "zeros", "out_channels": weight.shape[0]}
+    return with_params(convolve, place, input, weight, bias, **sizes, **fixed)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **operations.OPERATIONS,
-    **REDUCTIONS,
-    **{f"conv{axes}d": convolution(axes) for axes in (1, 2, 3)},
-    **{"linear": linear, "embedding": embedding, "scaled_dot_product_attention": scaled_dot_product_attention},
-    **{"layer_norm": layer_norm_of, "group_norm": group_norm_of, "batch_norm": batch_norm_of},
+    **OPERATIONS,
+    **{f"conv{axes}d": convolution for axes in AXES},
+    **{"batch_norm": batch_norm_of, "scaled_dot_product_attention": scaled_dot_product_attention},
+    "linear": lambda place, input, weight, bias=None: with_params(linear_layer, place, input, weight, bias),
+    "layer_norm": lambda place, input, normalized_shape, weight=None, bias=None, eps=1e-5: with_params(
+        layer_norm, place, input, weight, bias, normalized_shape=[*normalized_shape], eps=eps
+    ),
+    "group_norm": lambda place, input, num_groups, weight=None, bias=None, eps=1e-5: with_params(
+        group_norm, place, input, weight, bias, num_groups=num_groups, eps=eps
+    ),
+    "embedding": embedding,
 }

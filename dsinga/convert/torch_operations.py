@@ -1,345 +1,212 @@
-"""Builds the dsinga layers for PyTorch operations: functions with PyTorch's arguments after a place in the net.
+"""PyTorch's functions of numbers, sums along axes, softmax and dropout, with PyTorch's arguments.
 
-A place is a :class:`dsinga.convert.torch_tracing.ModulePlace`: where in the net a layer is made, and so its name.
+A function takes symbolic tensors; one whose argument is called ``place`` takes the
+:class:`dsinga.convert.torch_tracing.ModulePlace`, too.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
-from operator import floordiv
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_shapes import SHAPES, align, feature, like, operand
-from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
+from dsinga.convert.torch_images import IMAGES
+from dsinga.convert.torch_shapes import SHAPES
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.windows import sides
 from dsinga.nn.writing import composed
-from dsinga.nn.writing.operators import SIMPLE
-from dsinga.nn.writing.reshaping import as_image, as_sequence, reshaped, rows_of
+from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.tensor import BOOL, Tensor, arithmetic, tensor_of
 
-HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
-# The settings of kResize for modes of interpolate; the others are linear.
-RESIZING: Mapping[str, Mapping[str, str]] = {
-    "nearest": {"method": "kNearest", "coordinates": "kAsymmetric", "rounding": "kFloor"},
-    "nearest-exact": {"method": "kNearest", "rounding": "kPreferCeil"},
-    "bicubic": {"method": "kCubic"},
-}
-PAD_MODES = {"constant": "zero", "reflect": "reflect", "replicate": "edge", "circular": "periodic"}
+Axes = int | Sequence[int] | None
 
 
-def binary(operator: str, swaps: bool = False) -> Callable[..., Any]:
+def binary(name: str, swaps: bool = False) -> Callable[..., Tensor]:
     """Return the function of an operator of two tensors, or of a tensor and a number."""
-
-    def operate(place: ModulePlace, input: Any, other: Any) -> Any:
-        operands = [operand(place, value) for value in ((other, input) if swaps else (input, other))]
-        tensors = [value for value in operands if isinstance(value, TracedTensor)]
-        rows = [x.dim() - 1 for x in tensors if not x.unbatched] or [max(x.dim() for x in tensors)]
-        symbols: list[Any] = [align(place, x, max(rows)) for x in tensors] if tensors[1:] else [tensors[0].symbol]
-        fields: dict[str, Any] = {"operator": operator}
-        if len(tensors) == 1:
-            fields["number"] = operands[1] if tensors[0] is operands[0] else operands[0]
-            fields |= {"swapped": True} if tensors[0] is not operands[0] else {}
-        is_simple = operator in SIMPLE and len(symbols) > 1 and rows_of(symbols[0]) == rows_of(symbols[1])
-        kind, fields = (SIMPLE[operator], {}) if is_simple else ("kArithmetic", fields)
-        y = nn.Layer(kind, name=place.name(), **fields)(symbols)
-        return like(next((x for x in tensors if not x.unbatched), tensors[0]), y)
-
-    return operate
+    return lambda place, input, other: arithmetic(place, name, *((other, input) if swaps else (input, other)))
 
 
 add, subtract, multiply, divide, power = map(binary, ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "POWER"))
 maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
-equal, not_equal, greater, greater_equal = map(binary, ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL"))
 
 
-def clamp(place: ModulePlace, input: Any, min: Any = None, max: Any = None, inplace: bool = False) -> Any:
+def clamp(input: Tensor, min: Any = None, max: Any = None, inplace: bool = False) -> Tensor:
     """Return a tensor with its numbers between two."""
-    y = input if min is None else place.trace.wrapped(maximum(place, input, min))
-    return y if max is None else minimum(place, y, max)
+    y = input if min is None else input.maximum(min)
+    return y if max is None else y.minimum(max)
 
 
-def between(place: ModulePlace, input: Any, low: float = -1.0, high: float = 1.0, inplace: bool = False) -> Any:
+def between(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Return a tensor with its numbers between two, at which its gradient is 0, unlike that of :func:`clamp`."""
-    return minimum(place, high, place.trace.wrapped(maximum(place, low, input)))
-
-
-def absolute(place: ModulePlace, input: Any) -> Any:
-    """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
-    wrapped = place.trace.wrapped
-    parts = [nn.ReLU(name=place.name(".part"))(feature(wrapped(x))) for x in (input, multiply(place, input, -1.0))]
-    return nn.Layer("kAdd", name=place.name())(*parts)
+    return arithmetic(input.place, "MINIMUM", max_val, arithmetic(input.place, "MAXIMUM", min_val, input))
 
 
 def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of truth values, which are 0 or 1."""
 
     def operate(place: ModulePlace, *args: Any) -> Any:
-        if any(isinstance(x, torch.Tensor) and x.dtype != torch.bool for x in args):
-            raise NotConvertible("of numbers that are no truth values")
+        if any(isinstance(x, (Tensor, torch.Tensor)) and x.dtype not in (BOOL, torch.bool) for x in args):
+            raise NoLayer("of numbers that are no truth values")
         return combine(place, *args)
 
     return operate
 
 
-def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Any:
-    """Return a tensor where a condition holds, another one elsewhere; -inf is a number that softmax makes 0."""
-    if condition.dtype != torch.bool:
-        raise NotConvertible("by numbers that are no truth values")
-    wrapped = place.trace.wrapped
-    parts = []
-    for x, share in ((input, condition), (other, None)):
-        if not isinstance(x, torch.Tensor) or x.numel() == 1:
-            x = max(float(x), HIDDEN)
-        is_zero = not isinstance(x, TracedTensor) and not torch.as_tensor(x).any()
-        if not is_zero:
-            share = wrapped(subtract(place, 1.0, condition)) if share is None else share
-            parts.append(wrapped(multiply(place, share, x)))
-    return add(place, *parts) if parts[1:] else parts[0]
+def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Tensor:
+    """Return a tensor where a condition holds, another one elsewhere."""
+    if condition.dtype not in (BOOL, torch.bool):
+        raise NoLayer("by numbers that are no truth values")
+    return composed.where(place, condition, input, other)
 
 
-def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Any:
+def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tensor:
     """Return scores with a number in place of those that a mask hides, which a softmax then makes 0."""
-    if isinstance(mask, TracedTensor):
+    if isinstance(mask, Tensor):
         return where(place, mask, value, input)
     if value > -1e4:
-        raise NotConvertible("with a constant mask and a value above -1e4")
-    return add(place, input, torch.where(mask.bool(), HIDDEN, 0.0))
+        raise NoLayer("with a constant mask and a value above -1e4")
+    return composed.where(place, mask.bool(), -math.inf, input)
 
 
-def of_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of single numbers that a layer computes."""
-    return lambda place, input, *args, inplace=False: make(*args, name=place.name())(feature(input))
+def named(activation: str) -> Callable[..., Tensor]:
+    """Return the function of an activation without settings."""
+    return lambda input, inplace=False: input.each(nn.Activation, activation)
 
 
-def leaky_relu(place: ModulePlace, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    """Return x, or slope·x where it is negative."""
-    return nn.ReLU(negative_slope, name=place.name())(feature(input))
-
-
-def formula(kind: str) -> Callable[..., Any]:
+def formula(kind: str) -> Callable[..., Tensor]:
     """Return the function of mathematics of this name in kActivation."""
-    return lambda place, input: nn.Layer("kActivation", name=place.name(), activation_conf={"type": kind})(
-        feature(input)
-    )
+    return lambda input: input.activated(kind)
 
 
-def exponential(kind: str) -> Callable[..., Any]:
+def exponential(kind: str) -> Callable[..., Tensor]:
     """Return the function of ELU or CELU."""
-
-    def operate(place: ModulePlace, input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-        settings = {"type": kind} if alpha == 1 else {"type": kind, "alpha": alpha}
-        return nn.Layer("kActivation", name=place.name(), activation_conf=settings)(feature(input))
-
-    return operate
+    return lambda input, alpha=1.0, inplace=False: input.activated(kind, **({} if alpha == 1 else {"alpha": alpha}))
 
 
-def softplus(place: ModulePlace, input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return log(1 + e^(βx)) / β, which above the threshold is x to the bit, or nearly."""
-    x = input if beta == 1 else place.trace.wrapped(multiply(place, input, beta))
-    y = nn.Activation("softplus", name=place.name())(feature(x))
-    return y if beta == 1 else divide(place, place.trace.wrapped(y), beta)
+    y = (input if beta == 1 else input * beta).each(nn.Activation, "softplus")
+    return y if beta == 1 else y / beta
 
 
-def logsigmoid(place: ModulePlace, input: Any) -> Any:
-    """Return -log(1 + e^-x)."""
-    y = softplus(place, place.trace.wrapped(multiply(place, input, -1.0)))
-    return multiply(place, place.trace.wrapped(y), -1.0)
+def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """Return the softmax over an axis of records."""
+    if dim is None or input.axis(dim) == input.batch_axis:
+        raise NoLayer(f"over the axis {dim}; give it an axis of a record")
+    return input.softmax(dim)
 
 
-def gelu(place: ModulePlace, input: Any, approximate: str = "none") -> Any:
-    """Return x·Φ(x), or its approximation by tanh."""
-    return composed.gelu(place, feature(input), approximate)
-
-
-def softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-    """Return the softmax over the last axis."""
-    axis = None if dim is None else dim % input.dim()
-    if not axis or input.batch_axis:
-        raise NotConvertible(f"over the axis {dim}; give it an axis of a record")
-    return composed.softmax_over(place, feature(input), axis)
-
-
-def log_softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-    """Raise NotConvertible for log_softmax, with the remedy."""
-    raise NotConvertible("(the loss takes scores: return those)")
+def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """Raise NoLayer for log_softmax, with the remedy."""
+    raise NoLayer("(the loss takes scores: return those)")
 
 
 def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
-    """Whether dropout makes numbers 0 in this call. Raises NotConvertible for what drops them in evaluation, too."""
+    """Whether dropout makes numbers 0 in this call. Raises NoLayer for what drops them in evaluation, too."""
     if ratio and training and not place.trace.training:
-        raise NotConvertible("(which drops in evaluation, too: give it training=self.training)")
+        raise NoLayer("(which drops in evaluation, too: give it training=self.training)")
     return bool(ratio and training)
 
 
-def dropping(layer: Any) -> Callable[..., Any]:
+def dropping(layer: Any) -> Callable[..., Tensor]:
     """Return the function that makes numbers, or channels, 0 in training."""
 
-    def drop(place: ModulePlace, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        x = feature(input)
-        return layer(p, name=place.name())(x) if drops(place, p, training) else x
+    def drop(place: ModulePlace, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        return input.each(layer, p) if drops(place, p, training) else input
 
     return drop
 
 
-def pooling(kind: str, axes: int) -> Callable[..., Any]:
-    """Return the function that pools windows of sequences (B, C, T), images or volumes; ``kind`` is Max or Average."""
-    layer = getattr(nn, f"{kind}Pooling{max(axes, 2)}D")
+def over_axes(pool: str) -> Callable[..., Tensor]:
+    """Return the function of means, sums or maxima over axes; of equal numbers the first maximum has the gradient."""
 
-    def pool(
-        place: ModulePlace, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: Any = None, *, dilation: Any = 1,
-        return_indices: bool = False,
-    ) -> Any:  # fmt: skip
-        others = {"divisor_override": divisor_override, "return_indices": return_indices}
-        if wrong := [name for name, value in others.items() if value]:
-            raise NotConvertible(f"with {', '.join(wrong)}")
-        symbol = feature(input, axes + 1)
-        given = (kernel_size, stride or kernel_size, padding, dilation)
-        kernel, steps, pad, gaps = (sizes_of(size, axes) for size in given)
-        if axes == 1:
-            symbol, kernel, steps, pad = as_image(place, symbol), (1, *kernel), (1, *steps), (0, *pad)
-            gaps = (1, *gaps)
-        if ceil_mode or {*gaps} != {1}:
-            fields: dict[str, Any] = sides("kernel", kernel) | sides("stride", steps)
-            fields |= {} if {*gaps} == {1} else sides("dilation", gaps)
-            fields |= {"ceil": True} if ceil_mode else {}
-            fields |= sides("pad", pad) if any(pad) else {}
-            fields |= {} if kind == "Max" else {"pool": "AVG", "count_include_pad": count_include_pad}
-            y = nn.Layer("kPooling", name=place.name(), **fields)(symbol)
-            return as_sequence(place, y) if axes == 1 else y
-        if kind == "Average" and any(pad) and count_include_pad:
-            around = nn.ZeroPadding2D if axes < 3 else nn.ZeroPadding3D
-            symbol, pad = around(pad, name=place.name(".pad"))(symbol), (0,) * len(pad)
-        y = layer(kernel, steps, pad, name=place.name())(symbol)
-        return as_sequence(place, y) if axes == 1 else y
+    def operate(input: Tensor, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        axes = range(input.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+        return input.reduced(pool, [*{input.axis(axis) for axis in axes}], keepdim)
 
-    return pool
+    return operate
 
 
-def adaptive(kind: str, axes: int) -> Callable[..., Any]:
-    """Return the function of means or maxima over as many windows as the result has pixels."""
-
-    def adapt(place: ModulePlace, input: Any, output_size: Any, return_indices: bool = False) -> Any:
-        sizes = tuple(input.shape[2:])
-        counts = [
-            size if count is None else count for size, count in zip(sizes, sizes_of(output_size, axes), strict=True)
-        ]
-        if return_indices:
-            raise NotConvertible("with return_indices")
-        if {*counts} == {1} and axes > 1 and kind == "Average":
-            return nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(feature(input, axes + 1))
-        if not any(size % count for size, count in zip(sizes, counts, strict=True)):
-            return pooling(kind, axes)(place, input, tuple(map(floordiv, sizes, counts)))
-        symbol = feature(input, axes + 1)
-        if axes == 1:
-            symbol, counts = as_image(place, symbol), [1, *counts]
-        y = getattr(nn, f"Adaptive{kind}Pooling{len(counts)}D")(tuple(counts), name=place.name())(symbol)
-        return as_sequence(place, y) if axes == 1 else y
-
-    return adapt
+mean, total, largest = map(over_axes, ("AVG", "SUM", "MAX"))
 
 
-def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """Return a tensor with numbers around its last axes, which become those of an image or a volume."""
-    symbol, rows = feature(input), tuple(input.shape[1:])
-    sides = [pad] * 2 * (len(rows) - 1) if isinstance(pad, int) else [*pad]
-    pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
-    if min(sides) < 0 and mode == "constant":  # which leaves points out
-        kept = zip(rows[-len(pairs) :], pairs, strict=True)
-        symbol = symbol[(..., *(slice(max(-first, 0), size - max(-last, 0)) for size, (first, last) in kept))]
-        symbol.builder.name = place.name(".inner")
-        sides = [max(side, 0) for side in sides]
-        rows, pairs = rows_of(symbol), [*zip(sides[::2], sides[1::2], strict=True)][::-1]
-    images = rows if len(rows) > 2 and len(pairs) < len(rows) else (*(1,) * max(1, 3 - len(rows)), *rows)
-    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or not math.isfinite(value or 0):
-        raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {len(rows)} axes")
-    padding = ((0, 0),) * (len(images) - 1 - len(pairs)) + tuple(pairs)
-    layer = nn.Padding2D if len(images) == 3 else nn.Padding3D
-    if images != rows:
-        symbol = reshaped(place, symbol, images, ".axes")
-    y = layer(padding, PAD_MODES[mode], value or 0.0, name=place.name())(symbol)
-    if images != rows:
-        y = reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
-    return y
+def smallest(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Return minima over axes, as the maxima of -x times -1."""
+    return -largest(-input, dim, keepdim)
 
 
-def interpolate(
-    place: ModulePlace, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-    align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
-) -> Any:  # fmt: skip
-    """Return sequences (B, C, T), images or volumes of another size."""
-    old, axes = tuple(input.shape[2:]), input.dim() - 2
-    given = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
-    new = tuple(place.torch_result(input, *given).shape[2:])
-    if mode == "area":
-        return adaptive("Average", axes)(place, input, new)
-    is_whole = not any(n % o for n, o in zip(new, old, strict=True))
-    scales = None if size or recompute_scale_factor or align_corners else sizes_of(scale_factor, axes)
-    scales = None if scales and all(n == o * s for n, o, s in zip(new, old, scales, strict=True)) else scales
-    symbol = feature(input)
-    if axes == 1:
-        old, new, symbol, scales = (1, *old), (1, *new), as_image(place, symbol), scales and (1, *scales)
-    if is_whole and not (scales or align_corners or mode == "bicubic"):  # where antialias changes nothing
-        factors = tuple(map(floordiv, new, old))
-        layer, between = (nn.UpSampling3D, "trilinear") if axes == 3 else (nn.UpSampling2D, "bilinear")
-        y = layer(factors, "nearest" if mode.startswith("nearest") else between, name=place.name())(symbol)
-    else:
-        settings: dict[str, Any] = {"size": list(new), **RESIZING.get(mode, {})}
-        settings |= {"scale": list(map(float, scales))} if scales else {}
-        settings |= {"coordinates": "kAlignCorners"} if align_corners else {}
-        if antialias:
-            settings |= {"antialias": True, "exclude_outside": True}
-            settings |= {"cubic_coeff": -0.5} if mode == "bicubic" else {}
-        y = nn.Layer("kResize", name=place.name(), **settings)(symbol)
-    return as_sequence(place, y) if axes == 1 else y
+class Extrema(NamedTuple):
+    """The result of torch.max or torch.min along an axis; layers compute no indices."""
+
+    values: Any
+    indices: Any
 
 
-def sizes_of(size: Any, axes: int) -> tuple[Any, ...]:
-    """Return a size along each axis."""
-    sizes = tuple(size) if isinstance(size, (list, tuple)) else (size,)
-    return sizes * axes if len(sizes) == 1 else sizes
+def extrema(along: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a tensor and an axis, or of two tensors."""
+
+    def operate(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+        if not isinstance(dim, int):
+            return elementwise(place, input, other if dim is None else dim)
+        values = along(input, dim, keepdim)
+        indices = place.trace.wrapped(values)
+        indices.fault = "on the indices of extrema"
+        return Extrema(values, indices)
+
+    return operate
+
+
+def variance(
+    input: Tensor, dim: Axes = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Tensor:
+    """Return variances over axes."""
+    centred = input - mean(input, dim, True)
+    y = mean(centred * centred, dim, keepdim)
+    count = math.prod(input.shape) / math.prod(y.shape)
+    less = float(unbiased) if correction is None else correction
+    return y * (count / (count - less)) if less else y
+
+
+def normalise(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
+    """Return vectors along an axis divided by their lengths."""
+    if p != 2:
+        raise NoLayer(f"with p={p}")
+    return input / (total(input * input, dim, True) ** 0.5).maximum(eps)
 
 
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **SHAPES,
+    **IMAGES,
     **dict.fromkeys(("add", "radd"), add),
     **dict.fromkeys(("sub", "subtract"), subtract),
     **dict.fromkeys(("mul", "multiply", "rmul"), multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
-    **{**dict.fromkeys(("matmul", "bmm"), binary("MATMUL")), "maximum": maximum, "minimum": minimum, "pow": power},
     **{"rsub": binary("SUBTRACT", True), "rdiv": binary("DIVIDE", True), "rtruediv": binary("DIVIDE", True)},
-    "neg": lambda place, input: multiply(place, input, -1.0),
-    "square": lambda place, input: power(place, input, 2.0),
-    **dict.fromkeys(("abs", "absolute"), absolute),
-    **{"eq": equal, "ne": not_equal, "gt": greater, "ge": greater_equal},
+    **dict.fromkeys(("matmul", "bmm"), lambda place, input, other: tensor_of(place, input, (other,)) @ other),
+    **{"maximum": maximum, "minimum": minimum, "pow": power, "neg": lambda input: -input},
+    **{"square": lambda input: input**2.0, "sqrt": lambda input: input**0.5, "rsqrt": lambda input: input**-0.5},
+    **dict.fromkeys(("abs", "absolute"), lambda input: abs(input)),
+    **{"eq": binary("EQUAL"), "ne": binary("NOT_EQUAL"), "gt": binary("GREATER"), "ge": binary("GREATER_EQUAL")},
     **{"lt": binary("GREATER", True), "le": binary("GREATER_EQUAL", True)},
     **dict.fromkeys(("and", "logical_and", "bitwise_and"), logical(multiply)),
     **dict.fromkeys(("or", "logical_or", "bitwise_or"), logical(maximum)),
     **dict.fromkeys(("invert", "logical_not", "bitwise_not"), logical(lambda place, x: subtract(place, 1.0, x))),
-    **{"bool": lambda place, x: x if x.dtype == torch.bool else not_equal(place, x, 0.0), "where": where},
-    "sqrt": lambda place, input: power(place, input, 0.5),
-    "rsqrt": lambda place, input: power(place, input, -0.5),
-    **{"clamp": clamp, "clip": clamp, "masked_fill": masked_fill},
-    "hardtanh": lambda place, input, min_val=-1.0, max_val=1.0, inplace=False: between(place, input, min_val, max_val),
-    "relu6": lambda place, input, inplace=False: between(place, input, 0.0, 6.0),
-    **{
-        name: of_numbers(functools.partial(nn.Activation, name))
-        for name in ("sigmoid", "tanh", "silu", "selu", "mish", "softsign")
-    },
-    **{f"hard{name}": of_numbers(functools.partial(nn.Activation, f"hard_{name}")) for name in ("sigmoid", "swish")},
+    "bool": lambda place, x: x if x.dtype == BOOL else arithmetic(place, "NOT_EQUAL", x, 0.0),
+    **{"where": where, "clamp": clamp, "clip": clamp, "masked_fill": masked_fill, "hardtanh": between},
+    "relu6": lambda input, inplace=False: between(input, 0.0, 6.0),
+    **{name: named(name) for name in ("sigmoid", "tanh", "silu", "selu", "mish", "softsign")},
+    **{f"hard{name}": named(f"hard_{name}") for name in ("sigmoid", "swish")},
     **{name: formula(name.upper()) for name in ("exp", "log", "erf", "sin", "cos")},
-    **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus, "logsigmoid": logsigmoid},
-    **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
+    **{"elu": exponential("ELU"), "celu": exponential("CELU"), "softplus": softplus},
+    "gelu": lambda input, approximate="none": composed.gelu(input, approximate),
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), lambda input: -softplus(-input)),
+    "relu": lambda input, inplace=False: input.each(nn.ReLU),
+    "leaky_relu": lambda input, negative_slope=0.01, inplace=False: input.each(nn.ReLU, negative_slope),
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),
-    **{f"max_pool{axes}d": pooling("Max", axes) for axes in (1, 2, 3)},
-    **{f"avg_pool{axes}d": pooling("Average", axes) for axes in (1, 2, 3)},
-    **{f"adaptive_avg_pool{axes}d": adaptive("Average", axes) for axes in (1, 2, 3)},
-    **{f"adaptive_max_pool{axes}d": adaptive("Max", axes) for axes in (1, 2, 3)},
-    **{"pad": pad, "interpolate": interpolate},
+    **{"mean": mean, "sum": total, "amax": largest, "amin": smallest, "var": variance, "normalize": normalise},
+    "std": lambda *args, **kwargs: variance(*args, **kwargs) ** 0.5,
+    **{"max": extrema(largest, maximum), "min": extrema(smallest, minimum)},
 }

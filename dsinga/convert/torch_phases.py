@@ -67,7 +67,7 @@ def _run(
     results = list(result.values()) if isinstance(result, dict) else result
     outputs = [x for x in (results if isinstance(results, (list, tuple)) else [results]) if x is not None]
     for tensor in outputs or [None]:
-        if not isinstance(tensor, TracedTensor) or tensor.unbatched:
+        if not isinstance(tensor, TracedTensor) or not tensor.value or tensor.value.batch_axis is None:
             raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
     return trace, outputs
 
@@ -93,7 +93,7 @@ def described(trace: Trace, outputs: list[Any]) -> list[Any]:
     """
     places: dict[int, int] = {}
     layers: list[Any] = []
-    for symbol in ancestors([tensor.symbol for tensor in outputs]):
+    for symbol in ancestors([tensor.value.symbol for tensor in outputs]):
         builder, sources = symbol.builder, [places[id(source.whole)] for source in symbol.sources]
         if builder.kind in ("Dropout", "SpatialDropout2D"):
             places[id(symbol)] = sources[0]
@@ -105,7 +105,7 @@ def described(trace: Trace, outputs: list[Any]) -> list[Any]:
             name, settings = value.cpu().numpy().tobytes(), {}
         places[id(symbol)] = len(layers)
         layers.append((builder.kind, name, remake.args, settings, sources))
-    return [*layers, [(places[id(x.symbol.whole)], x.symbol.part, tuple(x.shape)[1:]) for x in outputs]]
+    return [*layers, [(places[id(x.symbol.whole)], x.symbol.part, x.shape[1:]) for x in (y.value for y in outputs)]]
 
 
 def _difference(first: list[Any], second: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tensors without numbers that stand for outputs of layers while the forward of a PyTorch module is traced."""
+"""Tensors of PyTorch without numbers that stand for symbolic tensors while the forward of a module is traced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from dsinga.base.errors import UserError
-from dsinga.nn.writing.reshaping import rows_of
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import BOOL, Tensor
 
 # What tensors tell without their numbers: properties, and methods.
 KNOWN = {
@@ -23,69 +22,26 @@ _Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is inst
 FREEZE = "which stops gradients: freeze the params before it, by requires_grad_(False)"
 
 
-class NotConvertible(Exception):
-    """A module or an operation that has no counterpart; the text says which setting of it, "" for all of it."""
-
-
 class TracedTensor(_Tensor):  # type: ignore[misc]
-    """A tensor without numbers that stands for the feature of a layer.
+    """A tensor without numbers that stands for a symbolic tensor.
 
     Attributes:
         tracer: the run of the forward that it belongs to.
-        symbol: the feature of a layer, None where the first axis is no batch, after an operation that is unsupported.
-        unbatched: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
-            the rows of the symbol have its shape.
-        batch_axis: the axis of the batch, 1 of sequences (T, B, n), whose symbol has it first, as any.
-        param: the name and the value of a param of the module, None for others.
-        make: makes the layer where its feature is first used, None where there is one.
+        value: the symbolic tensor, None after an operation that is unsupported.
+        fault: why it cannot be used further, if it cannot.
     """
 
     tracer: Any
-    _symbol: Symbol | None
-    unbatched: bool
-    batch_axis: int
-    param: tuple[str, Any] | None
-    make: Callable[[], Symbol] | None
+    value: Tensor | None
 
     @staticmethod
     def __new__(
-        cls, trace: Any, symbol: Symbol | None, shape: Sequence[int], unbatched: bool = False, batch_axis: int = 0,
-        make: Callable[[], Symbol] | None = None, param: tuple[str, Any] | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> TracedTensor:  # fmt: skip
+        cls, trace: Any, value: Tensor | None, shape: Sequence[int], dtype: torch.dtype = torch.float32
+    ) -> TracedTensor:
         """Return a tensor of this shape."""
         tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype)
-        tensor.tracer, tensor.symbol, tensor.unbatched, tensor.batch_axis = trace, symbol, unbatched, batch_axis
-        tensor.make, tensor.param = make, param
+        tensor.tracer, tensor.value = trace, value
         return tensor
-
-    @property
-    def symbol(self) -> Symbol | None:
-        """The feature of a layer."""
-        if self._symbol is None and self.make is not None:
-            self._symbol = self.make()
-        return self._symbol
-
-    @symbol.setter
-    def symbol(self, symbol: Symbol | None) -> None:
-        self._symbol = symbol
-
-    @property
-    def is_made(self) -> bool:
-        """Whether its layer was made, after which an operation may have changed the tensor in place."""
-        return self._symbol is not None
-
-    @property
-    def is_stray(self) -> bool:
-        """Whether no layer computes it, after an operation that is unsupported."""
-        return self._symbol is None and self.make is None
-
-    def with_batch_axis(self, axis: int) -> TracedTensor:
-        """Return the tensor of the same feature that has the batch as this axis."""
-        assert self.symbol is not None
-        rows = rows_of(self.symbol)
-        shape = (*rows[:axis], self.tracer.batch, *rows[axis:])
-        return TracedTensor(self.tracer, self.symbol, shape, batch_axis=axis, dtype=self.dtype)
 
     @classmethod
     def __torch_function__(
@@ -111,7 +67,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a value with each tensor in its tuples, lists and dicts changed."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, Tensor)):
         return change(value)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
         items = [replaced(item, change) for item in value]
@@ -119,19 +75,19 @@ def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     return {key: replaced(item, change) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+def without_numbers(tensor: torch.Tensor | Tensor) -> torch.Tensor:
     """Return a tensor of the same shape on the device "meta"."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype), device="meta")
 
 
-def batch_first(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the batch as its first axis, if it is a traced one."""
-    return tensor.with_batch_axis(0) if isinstance(tensor, TracedTensor) else tensor
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """Return the dtype of truth values or numbers, as that of a symbolic tensor, in PyTorch."""
+    return dtype if isinstance(dtype, torch.dtype) else torch.bool if dtype == BOOL else torch.float32
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[Any]:
     """Return the tensors in a value."""
-    tensors: list[torch.Tensor] = []
+    tensors: list[Any] = []
     replaced(value, tensors.append)
     return tensors
 
@@ -142,12 +98,12 @@ def traced_in(value: Any) -> list[TracedTensor]:
 
 
 # Tensors that are views of one another: a change in place of one changes the others in PyTorch, not here.
-RESHAPING = {
+# These are the operations and modules whose results have the numbers of their first argument.
+VIEWS = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
     *("movedim", "mT", "t", "T", "getitem", "unbind", "detach", "data"),
+    *("expand", "expand_as", "split", "chunk", "Flatten", "Unflatten"),
 }
-# Operations and modules whose results have the numbers of their first argument.
-VIEWS = RESHAPING | {"expand", "expand_as", "split", "chunk", "Flatten", "Unflatten"}
 
 
 def relate_views(tensor: Any, views: Sequence[Any]) -> None:

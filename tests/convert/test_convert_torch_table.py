@@ -19,7 +19,8 @@ TABLE = [
     "padded (4, 8), circular", "padded (2, 4, 5, 3), circular", "same, circular", "pads of steps", "causal",
     "upsampled", "means", "mean of channels", "extrema", "adaptive maxima", "absolute", "edges", "constants",
     "stacked", "unbound", "chosen", "lengths", "by hand", "transposed 1", "transposed 2", "transposed 3",
-    "heads of a ViT", "relative positions", "unseen keys", "unseen steps", "GRU", "RNN", "LSTM", "last cells",
+    "heads of a ViT", "heads that share keys", "repeated", "relative positions", "unseen keys", "unseen steps", "GRU",
+    "RNN", "LSTM", "last cells",
     "states and cells", "states in the wrong order", "step by step", "one number a record", "learnt state",
     "functions", "norm of channels", "tied", "one weight in several calls",
 ]  # fmt: skip

@@ -33,6 +33,12 @@ def run(shape: tuple[int, ...], function: Callable[..., Any], *makes: Make, code
     return (shape,), codes, lambda: Run(function, *(make() for make in makes))
 
 
+def shared_heads(queries: Any, keys: Any) -> Any:
+    """Return attention of four heads of queries, (B, T, 8), of which two each share keys and values, (B, T, 4)."""
+    q, k = (x.unflatten(2, (-1, 2)).transpose(1, 2) for x in (queries, keys))
+    return F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2).flatten(2)
+
+
 def of(shape: tuple[int, ...], make: Make) -> Any:
     """Return the shape of records, no codes, and what makes a module of one layer."""
     return (shape,), 0, lambda: nn.Sequential(make())
@@ -245,6 +251,10 @@ TABLE: dict[str, tuple[tuple[tuple[int, ...], ...], int, Make]] = {
     },
     # Attention and recurrence.
     "heads of a ViT": (((5, 8),), 0, Attention),
+    "heads that share keys": run(
+        (5, 8), lambda m, a, b, x: shared_heads(a(x), b(x)), lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 4)
+    ),
+    "repeated": run((3, 4), lambda m, a, x: a(x.repeat(1, 2, 1)), lambda: nn.Linear(4, 5)),
     "relative positions": (((5, 8),), 0, lambda: Attention(True)),
     "unseen keys": ((CODES,), 7, lambda: Padded(nn.MultiheadAttention(8, 2, batch_first=True))),
     "unseen steps": ((CODES,), 7, lambda: Padded(

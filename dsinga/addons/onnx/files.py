@@ -52,7 +52,7 @@ def onnx_package() -> Any:
     return onnx
 
 
-def read_onnx(path: str | os.PathLike[str]) -> ModelProto:
+def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
     """Return the net in an ONNX file, as :func:`checked_net` does. Raises UserError, naming the file."""
     onnx, path = onnx_package(), local_folder(path)
     from google.protobuf.message import DecodeError
@@ -67,12 +67,12 @@ def read_onnx(path: str | os.PathLike[str]) -> ModelProto:
         raise UserError(f"{path}: {error}") from None
 
 
-def checked_net(model: ModelProto, folder: Path) -> ModelProto:
+def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto]:
     """Return a net from the ONNX file in ``folder``, after checks, with functions of the file written out as nodes.
 
     Each value has one name and is there before a node takes it; each tensor has as many bytes as its shape needs, in
-    the file or in one beside it; those of nodes are in the file then. Raises UserError, naming the node or tensor, for
-    all that this module refuses.
+    the file or in one beside it; those of nodes are in the file then. The second net is that of :func:`light_net`.
+    Raises UserError, naming the node or tensor, for all that this module refuses.
     """
     _check_versions(model)
     model = _without_functions(model)
@@ -83,11 +83,13 @@ def checked_net(model: ModelProto, folder: Path) -> ModelProto:
         _check_tensor(tensor, where, folder)
     _check_shared(model, folder)
     for node in model.graph.node:
+        node.domain = _domain(node.domain)
         for attribute in node.attribute:
             if (tensor := attribute.t).data_location == tensor.EXTERNAL:
                 attribute.t.CopyFrom(onnx_package().numpy_helper.from_array(tensor_array(tensor, folder), tensor.name))
-    _check_nodes(model)
-    return model
+    light = light_net(model)
+    _check_nodes(model, light)
+    return model, light
 
 
 def tensor_array(tensor: TensorProto, folder: str | os.PathLike[str]) -> np.ndarray:
@@ -308,16 +310,37 @@ def _external_place(tensor: TensorProto, where: str, folder: Path) -> tuple[Path
     return path, offset, length
 
 
-def _check_nodes(model: ModelProto) -> None:
+def light_net(model: ModelProto) -> ModelProto:
+    """Return a net whose large tensors are inputs of their shapes, since ONNX's checks make copies of tensors."""
+    onnx, graph = onnx_package(), model.graph
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    for node in graph.node:
+        if (
+            node.op_type == "Constant"
+            and len(node.attribute) == len(node.output) == 1
+            and node.attribute[0].HasField("t")
+        ):
+            tensors.append((node.output[0], node.attribute[0].t))
+    large = [(name, x) for name, x in tensors if math.prod(x.dims) > MOST_SEEN or x.data_location == x.EXTERNAL]
+    names = {name for name, _ in large}
+    light = type(model)(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.graph.name = "net"
+    light.graph.node.extend(node for node in graph.node if names.isdisjoint(node.output))
+    light.graph.input.extend(value for value in graph.input if value.name not in names)
+    light.graph.input.extend(onnx.helper.make_tensor_value_info(name, x.data_type, x.dims) for name, x in large)
+    light.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name not in names)
+    light.graph.output.extend(graph.output)
+    return light
+
+
+def _check_nodes(model: ModelProto, light: ModelProto) -> None:
     """Raise UserError for operators of other domains, all of them at once, and for the first fault that ONNX finds.
 
     Its checker sees that nodes are as their operators have them, that each value has one name, and that an input, a
     tensor or an earlier node gives it.
     """
-    onnx, graph = onnx_package(), model.graph
-    for node in graph.node:
-        node.domain = _domain(node.domain)
-    if custom := [node_text(node) for node in graph.node if node.domain not in DOMAINS]:
+    onnx, graph = onnx_package(), light.graph
+    if custom := [node_text(node) for node in model.graph.node if node.domain not in DOMAINS]:
         raise UserError(f"only ONNX's own operators become layers, not {_listed(custom)}; export the net without them")
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version
@@ -330,47 +353,24 @@ def _check_nodes(model: ModelProto) -> None:
         for names in (inputs, [value.name for value in graph.output])
     )
     try:
-        nodes = [_without_tensor(node) for node in graph.node]
-        onnx.checker.check_graph(onnx.helper.make_graph(nodes, "net", *values), context)
+        onnx.checker.check_graph(onnx.helper.make_graph(graph.node, "net", *values), context)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise UserError(f"it is not as ONNX says ({error_text(error)}); {REMEDY}") from None
 
 
-def fault_of_shapes(model: ModelProto) -> str:
-    """Return what ONNX finds wrong with the shapes and kinds of numbers of a checked net, "" for nothing.
+def fault_of_shapes(light: ModelProto) -> str:
+    """Return what ONNX finds wrong with the shapes and kinds of numbers of a light net, "" for nothing.
 
-    Of large tensors it gets the shapes alone; what the file says of its outputs is not compared.
+    What the file says of its outputs is not compared.
     """
-    onnx, graph = onnx_package(), model.graph
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    made = {node.output[0]: each.t for node in graph.node for each in node.attribute if node.op_type == "Constant"}
-    tensors |= {name: tensor for name, tensor in made.items() if tensor.data_type}
-    large = {name for name, x in tensors.items() if math.prod(x.dims) > MOST_SEEN or x.data_location == x.EXTERNAL}
-    small = type(model)(ir_version=model.ir_version, opset_import=model.opset_import)
-    small.graph.name = "net"
-    small.graph.node.extend(node for node in graph.node if large.isdisjoint(node.output))
-    small.graph.input.extend(value for value in graph.input if value.name not in large)
-    infos = (onnx.helper.make_tensor_value_info(name, tensors[name].data_type, tensors[name].dims) for name in large)
-    small.graph.input.extend(infos)
-    small.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name not in large)
-    small.graph.output.extend(graph.output)
-    for value in small.graph.output:
+    onnx = onnx_package()
+    for value in light.graph.output:
         value.ClearField("type")
     try:
-        onnx.shape_inference.infer_shapes(small, check_type=True, strict_mode=True)
+        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         return error_text(error)
     return ""
-
-
-def _without_tensor(node: NodeProto) -> NodeProto:
-    """Return a Constant with a small tensor in place of its own, of which the checker would make copies."""
-    onnx = onnx_package()
-    given = [(each.name, each.type) for each in node.attribute if each.HasField("t")]
-    if node.op_type != "Constant" or len(node.attribute) != 1 or given != [("value", onnx.AttributeProto.TENSOR)]:
-        return node
-    small = onnx.numpy_helper.from_array(np.zeros((), np.float32))
-    return onnx.helper.make_node("Constant", node.input, node.output, node.name, value=small)
 
 
 def error_text(error: Exception) -> str:

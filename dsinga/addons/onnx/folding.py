@@ -14,13 +14,13 @@ from dsinga.addons.onnx.naming import is_made_up
 from dsinga.addons.onnx.values import (
     LARGEST,
     Constant,
-    NotImportable,
     Room,
     integers,
     spread,
     without_repeats,
 )
 from dsinga.base.errors import UserError
+from dsinga.nn.writing.reshaping import NoLayer
 
 STRING, MOST_LETTERS = 8, 300  # ONNX's number of texts; letters of a message of numpy
 MOST_BYTES = 1 << 27  # of constants that are computed and of params, beside those that the file has
@@ -68,7 +68,7 @@ def needs_layers(node: Any, operands: Sequence[Constant | None]) -> bool:
 def folded(node: Any, operands: Sequence[Constant | None], version: int, room: Room) -> list[Constant]:
     """Return the outputs of a node of constants, of which only a list of operators is computed, by the evaluator.
 
-    Raises NotImportable for one that cannot be computed here, UserError where too much has been computed.
+    Raises NoLayer for one that cannot be computed here, UserError where too much has been computed.
     """
     from onnx import ValueInfoProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -88,7 +88,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
         size = result_size(node, given)
         taken = sum(array.size for array in given)
         if not size <= max(LARGEST, sum(array.size for array in given if 0 not in array.strides)):
-            raise NotImportable(f"that makes more than {LARGEST} numbers")
+            raise NoLayer(f"that makes more than {LARGEST} numbers")
         bytes_each = 1 if node.op_type in TRUTHS else max((array.itemsize for array in given), default=0)
         needed = size * (8 if node.op_type in ("Cast", "CastLike") else bytes_each)
         room.take(needed, NODE + (size + taken) * (FUNCTION if node.op_type in FUNCTIONS else 1))
@@ -103,14 +103,14 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
                 graph = helper.make_graph([node], "node", inputs, outputs)
                 evaluator: Any = ReferenceEvaluator(graph, opsets={node.domain: version})
                 results = evaluator.run(None, arrays)
-    except (NotImportable, UserError):
+    except (NoLayer, UserError):
         raise
     except Exception as error:  # whatever a wrong graph leads numpy to
         fault = textwrap.shorten(f"{type(error).__name__}: {str(error)[:MOST_LETTERS]}", MOST_LETTERS)
-        raise NotImportable(f"whose constants do not fit: {fault}") from None
+        raise NoLayer(f"whose constants do not fit: {fault}") from None
     results = [np.asarray(array) for array in results]
     if node.op_type != "Constant" and any(array.dtype.kind not in "biuf" for array in results):
-        raise NotImportable("that makes other than numbers")
+        raise NoLayer("that makes other than numbers")
     room.take((0 if node.op_type == "Constant" else sum(x.nbytes for x in results if 0 not in x.strides)) - needed)
     name, kind = _name_of(node, operands), first.kind if first is not None and node.op_type in RENAMING else ""
     made = node.op_type in RENAMING | TAKING and any(x is not None and x.is_param for x in operands)
@@ -121,7 +121,7 @@ def folded(node: Any, operands: Sequence[Constant | None], version: int, room: R
 
 
 def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
-    """Return a bound of how many numbers the results of a node have. Raises NotImportable for other operators."""
+    """Return a bound of how many numbers the results of a node have. Raises NoLayer for other operators."""
     kind, shapes = node.op_type, [array.shape for array in arrays]
     if kind in BY_NUMBER:
         return spread(shapes)
@@ -147,7 +147,7 @@ def result_size(node: Any, arrays: Sequence[np.ndarray]) -> float:
         return spread([shape[:-2] for shape in shapes[:2]]) * math.prod(shapes[0][-2:]) * shapes[1][-1]
     if kind == "Pad":
         return math.prod(size + float(np.abs(arrays[1].astype(float)).sum()) for size in shapes[0])
-    raise NotImportable("of constants, which import computes by few operators only")
+    raise NoLayer("of constants, which import computes by few operators only")
 
 
 def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
@@ -162,18 +162,18 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
 
 
 def filled(node: Any, shape: Constant) -> Constant:
-    """Return one number in a shape, which takes no memory. Raises NotImportable."""
+    """Return one number in a shape, which takes no memory. Raises NoLayer."""
     from onnx import numpy_helper
 
     sizes = tuple(integers(shape, "shape"))
     if min(sizes, default=0) < 0 or math.prod(map(float, sizes)) > MOST_FILLED:
-        raise NotImportable(f"that makes more than {MOST_FILLED} numbers, or none")
+        raise NoLayer(f"that makes more than {MOST_FILLED} numbers, or none")
     values = [numpy_helper.to_array(attribute.t) for attribute in node.attribute] or [np.zeros(1, np.float32)]
     return Constant(np.broadcast_to(values[0].reshape(()), sizes))
 
 
 def expanded(x: Constant, shape: Constant) -> Constant:
-    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NotImportable.
+    """Return a constant with axes of length 1 repeated, which takes no memory. Raises NoLayer.
 
     Numbers that are all the same, such as first states, may have been made for the batch of the file.
     """
@@ -185,7 +185,7 @@ def expanded(x: Constant, shape: Constant) -> Constant:
             return replace(x, array=np.broadcast_to(array, np.broadcast_shapes(array.shape, sizes)))
         except ValueError as error:
             fault = error
-    raise NotImportable(f"whose constants do not fit: {fault}")
+    raise NoLayer(f"whose constants do not fit: {fault}")
 
 
 def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Constant:
@@ -198,7 +198,7 @@ def rows_of_table(node: Any, table: Constant, codes: Constant, room: Room) -> Co
     try:
         array = table.array.take(own, axis)
     except IndexError as error:
-        raise NotImportable(f"whose constants do not fit: {error}") from None
+        raise NoLayer(f"whose constants do not fit: {error}") from None
     shape = (*table.array.shape[:axis], *codes.array.shape, *table.array.shape[axis + 1 :])
     return Constant(np.broadcast_to(array, shape), made=(node, [table, Constant(own)], 0))
 
@@ -229,7 +229,7 @@ def fold_constants(
             continue
         try:
             results = folded(node, operands, version, room)
-        except NotImportable:
+        except NoLayer:
             left.append(node)  # which the walk names
             continue
         if node.op_type == "Constant" and results[0].array.size > 1 and not has_kinds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections import Counter
@@ -20,10 +19,12 @@ from dsinga.addons.onnx.node_place import MOST_LAYERS, MadeLayers, NodePlace
 from dsinga.addons.onnx.operators import NEAREST, OPERATORS
 from dsinga.addons.onnx.operators_images import folded_norms
 from dsinga.addons.onnx.spelled_out import recognised
-from dsinga.addons.onnx.values import LARGEST, Constant, NotImportable, Operand, Value, is_same
+from dsinga.addons.onnx.values import LARGEST, Constant, is_same
 from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.errors import UserError
+from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import Tensor, batched
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class NetWalk:
     def __init__(self, graph: Any, nodes: Sequence[Any], constants: Mapping[str, Constant], made: MadeLayers):
         self.graph, self.nodes, self.made = graph, nodes, made
         made.operators = OPERATORS
-        self.tensors: dict[str, Operand | None] = dict(constants)
+        self.tensors: dict[str, Any] = dict(constants)
         self.faults: dict[str, None] = {}
         # The names of modules with params, which the layers of these have, and no others.
         uses = Counter(name for node in self.nodes for name in {*self._params_of(node)})
@@ -127,7 +128,9 @@ class NetWalk:
             rows, dtype = self._rows(info, shape)
             name = self.made.unique(info.name)
             symbols.append(nn.Input(rows or (1,), name, data_format="channels_first"))
-            self.tensors[info.name] = Value(symbols[-1], (self.made.batch, *rows), 0, dtype)
+            self.tensors[info.name] = Tensor(
+                NodePlace(self.made, None, name), symbols[-1], (self.made.batch, *rows), 0, dtype
+            )
         if not symbols:
             raise UserError("the net has no inputs; export it with those that it takes")
         self.made.source = symbols[0]
@@ -170,15 +173,15 @@ class NetWalk:
         make = OPERATORS.get(node.op_type)
         where = f"{shortened(node.name)} ({node.op_type})" if node.name else node.op_type
         try:
-            is_constant = not any(isinstance(x, (Value, list)) for x in operands) and not is_stray  # or parts of one
-            if is_constant and not needs_layers(node, operands):  # type: ignore[arg-type]
-                results = folded(node, operands, self.made.version, self.made.room)  # type: ignore[arg-type]
+            is_constant = not any(isinstance(x, (Tensor, list)) for x in operands) and not is_stray  # or parts of one
+            if is_constant and not needs_layers(node, operands):
+                results = folded(node, operands, self.made.version, self.made.room)
             elif make is None:
                 nearest = NEAREST.get(node.op_type)
-                raise NotImportable(f"(the nearest is {nearest})" if nearest else "")
+                raise NoLayer(f"(the nearest is {nearest})" if nearest else "")
             elif not is_stray:
                 results = self._made(make, node, operands, is_constant)
-        except NotImportable as error:
+        except NoLayer as error:
             self.faults[f"{where} {error}{params_text(operands)}".rstrip()] = None
         except UserError as error:
             self.faults[f"{where}: {error}"] = None
@@ -186,7 +189,7 @@ class NetWalk:
             self.faults[f"{where} whose attributes or shapes do not fit ({shortened(str(error))})"] = None
         self.tensors |= dict(zip(node.output, results, strict=False))
 
-    def _made(self, make: Any, node: Any, operands: Sequence[Operand | None], is_constant: bool) -> Sequence[Any]:
+    def _made(self, make: Any, node: Any, operands: Sequence[Any], is_constant: bool) -> Sequence[Any]:
         """Return the outputs of a node, whose layers are made; of params alone, these are features."""
         params = self._params_of(node)
         base = layer_name(node, params, self.shared)
@@ -200,13 +203,12 @@ class NetWalk:
         if len(operands) > MOST_OPERANDS and (
             node.op_type in CHAINED or any(isinstance(x, Constant) for x in operands)
         ):
-            raise NotImportable(f"of {len(operands):,} tensors")
-        inspect.signature(make).bind(place, *operands)
+            raise NoLayer(f"of {len(operands):,} tensors")
         operands = [sparing(place, at, x) if isinstance(x, Constant) else x for at, x in enumerate(operands)]
-        has_merged = any(isinstance(x, Value) and x.merged for x in operands)
-        result = of_merged(place, make, operands) if has_merged else make(place, *operands)
+        has_merged = any(isinstance(x, Tensor) and x.merged for x in operands)
+        result = of_merged(place, make, operands) if has_merged else place.call(make, operands)
         results = result if isinstance(result, (list, tuple)) else [result]
-        return [place.value(x) if isinstance(x, Symbol) else x for x in results]
+        return [batched(place, x) if isinstance(x, Symbol) else x for x in results]
 
     def _params_of(self, node: Any) -> list[str]:
         """Return the names of the constants of a node that may be params."""
@@ -216,9 +218,9 @@ class NetWalk:
     def _output(self, name: str) -> Symbol | None:
         """Return the feature of an output of the graph; record a fault for one that is none of the records'."""
         x = self.tensors.get(name)
-        if isinstance(x, Value) and x.batch_axis == 0 and not x.merged:
+        if isinstance(x, Tensor) and x.batch_axis == 0 and not x.merged:
             return x.symbol
-        if isinstance(x, Value) and x.batch_axis is not None:
+        if isinstance(x, Tensor) and x.batch_axis is not None:
             what = "mixes the records of a batch" if x.merged else "moves the batch"
         else:
             what = "is the same for all records"
@@ -241,7 +243,7 @@ class NetWalk:
 def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
     """Return a constant that takes no memory, such as one of Expand, with one record where it repeats these.
 
-    Raises NotImportable for a large one that is no weight of a layer.
+    Raises NoLayer for a large one that is no weight of a layer.
     """
     is_weight = place.node.op_type in WITH_WEIGHTS and position == 1 and x.array.dtype == np.float32
     if x.array.size <= LARGEST or 0 not in x.array.strides or is_weight:
@@ -249,7 +251,7 @@ def sparing(place: NodePlace, position: int, x: Constant) -> Constant:
     if x.array.strides[0] == 0 and len(x.array) in (place.batch, place.made.given_batch):
         x = replace(x, array=x.array[:1])
     if x.array.size > LARGEST:
-        raise NotImportable(f"of a constant of more than {LARGEST} numbers")
+        raise NoLayer(f"of a constant of more than {LARGEST} numbers")
     return x
 
 
@@ -261,7 +263,7 @@ def shortened(text: str) -> str:
 def params_text(operands: Sequence[Any]) -> str:
     """Return the names of the params that operands are, or are computed from alone, for a message; "" for none."""
     names = {name: None for x in operands if isinstance(x, Constant) and x.is_param for name in x.params()}
-    symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Value) and x.batch_axis is None}
+    symbols = {id(x.symbol): x.symbol for x in operands if isinstance(x, Tensor) and x.batch_axis is None}
     while symbols:
         _, symbol = symbols.popitem()
         if symbol.builder.settings.get("type") != "kLearnedVector":

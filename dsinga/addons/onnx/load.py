@@ -35,9 +35,9 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """
     path = local_folder(path)
-    model, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))
+    model, light, constants = read_saved(path.parent, (path.name, path.name + DATA), lambda _: _read(path))
     version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
-    fault = fault_of_shapes(model)
+    fault = fault_of_shapes(light)
     try:
         net = import_graph(model.graph, constants, version, shapes, name or path.stem)
     except UserError as error:
@@ -49,17 +49,18 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
     return net
 
 
-def _read(path: Path) -> tuple[ModelProto, dict[str, Constant]]:
-    """Return the net in a file, and its tensors by name."""
-    model = read_onnx(path)
+def _read(path: Path) -> tuple[ModelProto, ModelProto, dict[str, Constant]]:
+    """Return the net in a file, the same without large tensors, and its tensors by name."""
+    model, light = read_onnx(path)
     kinds = {
         value.name: next((each.value for each in value.metadata_props if each.key == KIND), "FOLDED")
         for value in model.graph.value_info
     }
     kinds = kinds if "PARAMETER" in kinds.values() else {}
-    return model, {
+    constants = {
         tensor.name: Constant(
             tensor_array(tensor, path.parent), tensor.name, kind=kinds.get(tensor.name, "FOLDED" if kinds else "")
         )
         for tensor in model.graph.initializer
     }
+    return model, light, constants

@@ -9,7 +9,9 @@ from typing import Any
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.operators_numbers import NUMBERS
-from dsinga.addons.onnx.values import Constant, NotImportable, Value
+from dsinga.addons.onnx.values import Constant
+from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.tensor import Tensor, batched
 
 KNOWING = {"Reshape", "Transpose", "Shape", "Size"}  # take such tensors as they are
 ALONG_LAST = {
@@ -22,14 +24,14 @@ BY_STEP = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "
 
 
 def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Return the result of an operator, some of whose operands have merged axes. Raises NotImportable.
+    """Return the result of an operator, some of whose operands have merged axes. Raises NoLayer.
 
     Those that compute number by number or along later axes do so with the axes apart.
     """
     kind = place.node.op_type
     if kind in KNOWING:
-        return make(place, *operands)
-    tensors = [x for x in operands if isinstance(x, Value) and x.batch_axis is not None]
+        return place.call(make, operands)
+    tensors = [x for x in operands if isinstance(x, Tensor) and x.batch_axis is not None]
     start, stop = next(x.merged for x in tensors if x.merged)
     if kind in BY_STEP and tensors == [operands[0]] and (start, stop, tensors[0].batch_axis) == (0, 2, 0):
         return _of_steps(place, make, tensors[0], operands[1:])
@@ -39,18 +41,16 @@ def of_merged(place: NodePlace, make: Callable[..., Any], operands: Sequence[Any
     ]
     is_aligned = all(x.merged and x.rank - x.merged[1] == later and x.merged[0] == start for x in tensors)
     if kind not in ALONG_LAST or not is_aligned or any(x.array.shape[-later - 1] > 1 for x in wide if kind != "Gemm"):
-        raise NotImportable("of a tensor in which one axis has the records of a batch and more")
-    result = make(
-        _negative_axis(place, tensors[0]), *(replace(x, merged=None) if x in tensors else x for x in operands)
-    )
-    return replace(result, merged=(start, stop))
+        raise NoLayer("of a tensor in which one axis has the records of a batch and more")
+    apart = [replace(x, merged=None) if x in tensors else x for x in operands]
+    return replace(place.call(make, apart, len(tensors[0].seen)), merged=(start, stop))
 
 
-def _of_steps(place: NodePlace, make: Callable[..., Any], x: Value, others: Sequence[Any]) -> Value:
+def _of_steps(place: NodePlace, make: Callable[..., Any], x: Tensor, others: Sequence[Any]) -> Tensor:
     """Return the result of an operator that computes each step of (B, T, ...) by itself."""
     records, _, *sizes = x.shape
     step = nn.Input(tuple(sizes))
-    result = make(place, Value(step, (records, *sizes)), *others)
+    result = place.call(make, [Tensor(place, step, (records, *sizes)), *others]).symbol
     builders = []
     while result is not step:
         builders.append(result.builder)
@@ -58,14 +58,4 @@ def _of_steps(place: NodePlace, make: Callable[..., Any], x: Value, others: Sequ
     symbol = x.symbol
     for builder in reversed(builders):
         symbol = nn.TimeDistributed(builder)(symbol)
-    return replace(place.value(symbol), merged=(0, 2))
-
-
-def _negative_axis(place: NodePlace, x: Value) -> NodePlace:
-    """Return the place with the axis of its node counted from the end. Raises NotImportable for that of the batch."""
-    node = type(place.node)()
-    node.CopyFrom(place.node)
-    for attribute in node.attribute:
-        if attribute.name == "axis" and attribute.i >= 0 and node.op_type != "Gather":
-            attribute.i -= len(x.seen)
-    return NodePlace(place.made, node, place.base)
+    return replace(batched(place, symbol), merged=(0, 2))

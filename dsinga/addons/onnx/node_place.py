@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.addons.onnx.folding import folded
 from dsinga.addons.onnx.naming import is_lone, is_made_up, plain
 from dsinga.addons.onnx.values import (
     LARGEST,
     Constant,
-    NotImportable,
     Room,
-    Value,
-    integers,
+    decimal,
+    is_bound,
     is_same,
     without_repeats,
 )
 from dsinga.base.errors import UserError
-from dsinga.nn.writing.reshaping import reshaped
+from dsinga.nn.writing.composed import HIDDEN
+from dsinga.nn.writing.reshaping import NoLayer, made, reshaped
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import Tensor
 
 MOST_LAYERS, MOST_LETTERS = 4000, 200  # of a net; of the name of one
 MOST_REPEATED = 1 << 22  # numbers of a param that is repeated and of which layers take parts
@@ -61,16 +62,16 @@ class MadeLayers:
         self.given_batch: int | None = None
         self.arrays: dict[tuple[str, str], np.ndarray] = {}
         self.given: dict[tuple[str, str], tuple[Constant, np.ndarray]] = {}
-        self.vectors: dict[str, Value] = {}
+        self.vectors: dict[str, Tensor] = {}
         self.uses: dict[str, dict[str, Constant]] = {}
         self.offsets: dict[str, int] = {}
         self.kept: dict[str, None] = {}
         self.orders: dict[int, Symbol] = {}
         self.ordered: dict[int, Symbol] = {}
         self.operators: Mapping[str, Callable[..., Any]] = {}
-        self.parts: dict[int, tuple[Value, int, int]] = {}
+        self.parts: dict[int, tuple[Tensor, int, int]] = {}
         self.stacks: dict[str, int] = {}
-        self.last_states: dict[int, tuple[Symbol, Symbol]] = {}
+        self.last_states: dict[int, tuple[Symbol, Tensor]] = {}
         self._names: dict[str, int] = {}  # with the number of the last one made of it
         self._owners: dict[str, tuple[np.ndarray, str]] = {}
 
@@ -119,7 +120,7 @@ class MadeLayers:
 
         def leaf(x: Constant) -> Constant:
             if 0 in x.array.strides and x.array.size > MOST_REPEATED:
-                raise NotImportable(f"of a param that is repeated, with more than {MOST_REPEATED:,} numbers")
+                raise NoLayer(f"of a param that is repeated, with more than {MOST_REPEATED:,} numbers")
             first = self.offsets.setdefault(x.name, self.offsets.get("", 0))
             self.offsets[""] = max(self.offsets.get("", 0), first + x.array.size)
             return Constant(np.arange(x.array.size).reshape(x.array.shape) + first)
@@ -164,21 +165,29 @@ class NodePlace:
         """Return the name of a further layer of the node."""
         return self.made.unique(self.base + suffix)
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node: a number, a text, an array, a list of these, or ``default``."""
+    def attributes(self, names: Container[str]) -> dict[str, Any]:
+        """Return those attributes of the node that have these names: numbers, texts, arrays, lists of these."""
         from onnx import helper, numpy_helper
 
+        values: dict[str, Any] = {}
         for attribute in self.node.attribute:
-            if attribute.name == name:
+            if attribute.name in names:
                 value = helper.get_attribute_value(attribute)
-                if attribute.HasField("t"):
-                    return numpy_helper.to_array(value)
-                return value.decode() if isinstance(value, bytes) else value
-        return default
+                value = numpy_helper.to_array(value) if attribute.HasField("t") else value
+                values[attribute.name] = plain_value(value)
+        return values
 
-    def integers(self, name: str, given: Any = None) -> Any:
-        """Return integers, which are an input of the node, or in older versions an attribute; None for neither."""
-        return self.attribute(name) if given is None else integers(given, name)
+    def call(self, make: Callable[..., Any], operands: Sequence[Any], rank: int = 0) -> Any:
+        """Return what the function of an operator makes of operands and those attributes of the node that it names.
+
+        With a ``rank``, an axis is one of a tensor of this rank and becomes one counted from the end.
+        """
+        names = inspect.signature(make).parameters
+        operands = [replace(x, place=self) if isinstance(x, Tensor) else x for x in operands]
+        attributes = self.attributes(names)
+        if rank and attributes.get("axis", -1) >= 0 and self.node.op_type != "Gather":
+            attributes["axis"] -= rank
+        return make(*([self] if "place" in names else []), *operands, **attributes)
 
     def keep(self, x: Any) -> None:
         """Remember that a constant keeps its numbers, though it may be a param."""
@@ -224,17 +233,16 @@ class NodePlace:
             self.made.use(constant, owner)
             if constant.kind == "FOLDED":
                 self.made.kept[constant.name] = None
-        make = functools.partial(nn.Layer, make) if isinstance(make, str) else make
-        return make(name=layer_name, param=confs if any(confs) else None, **settings)
+        return made(make, name=layer_name, param=confs if any(confs) else None, **settings)
 
-    def vector(self, x: Constant, suffix: str = "") -> Value:
+    def vector(self, x: Constant, suffix: str = "") -> Tensor:
         """Return a constant as a tensor that is the same for all records: a param.
 
         It trains if a name of the file says that it is a param; else it keeps its numbers.
         """
         array = without_repeats(x.array) if x.is_param else x.array  # repeated axes are those of operators that take it
         if array.size > LARGEST:
-            raise NotImportable(f"of more than {LARGEST} numbers")
+            raise NoLayer(f"of more than {LARGEST} numbers")
         if not x.is_param:
             if (
                 x.kind == "FOLDED"
@@ -244,29 +252,69 @@ class NodePlace:
                 self.made.kept[x.name] = None
             return self._learned(self, Constant(array), f".constant{suffix}", trainable=False)  # of one layer
 
-        def leaf(param: Constant) -> Value:
+        def leaf(param: Constant) -> Tensor:
             if param.name not in self.made.vectors:
                 self.made.vectors[param.name] = self._learned(NodePlace(self.made, self.node, param.name), param, "")
             return self.made.vectors[param.name]
 
         def apply(node: Any, given: Sequence[Any], output: int) -> Any:
-            result = self.made.operators[node.op_type](NodePlace(self.made, node, self.base), *given)
+            result = NodePlace(self.made, node, self.base).call(self.made.operators[node.op_type], given)
             return result[output] if isinstance(result, list) else result
 
-        value: Value = x.computed(leaf, apply)
-        symbol = reshaped(self, value.symbol, array.shape or (1,), ".aligned")
-        return Value(symbol, array.shape, None, array.dtype)
+        symbol = reshaped(self, x.computed(leaf, apply).symbol, array.shape or (1,), ".aligned")
+        return Tensor(self, symbol, array.shape, None, array.dtype)
 
-    def _learned(self, base: NodePlace, x: Constant, suffix: str, **settings: Any) -> Value:
+    def _learned(self, base: NodePlace, x: Constant, suffix: str, **settings: Any) -> Tensor:
         """Return a constant as the param of a layer of its own."""
         rows = x.array.shape or (1,)
         params = {"vector": (x, np.asarray(x.array, np.float32).reshape(rows))}
         settings |= {"num_output": rows[-1], "leading": list(rows[:-1])}
         symbol = base.layer("kLearnedVector", params, suffix, **settings)(self.made.source)
-        return Value(symbol, x.array.shape, None, x.array.dtype)
+        return Tensor(self, symbol, x.array.shape, None, x.array.dtype)
 
-    def value(self, symbol: Symbol) -> Value:
-        """Return the tensor of a feature whose first axis is the batch."""
-        rows = symbol.rows
-        assert rows is not None
-        return Value(symbol, (self.batch, *rows))
+    def same_for_records(self, x: Constant, axis: int) -> Constant:
+        """Return a constant with length 1 along the axis of the batch, counted from the end, for which it was made."""
+        array, axis = x.array, axis + x.array.ndim
+        if axis < 0 or array.shape[axis] == 1 or array.shape[axis] not in (self.batch, self.made.given_batch):
+            return x
+        first = array.take([0], axis)
+        if array.strides[axis] and (x.is_param or not (array == first).all()):
+            raise NoLayer("of constants that differ among the records of a batch")
+        return replace(x, array=first)
+
+    def tensor(self, x: Any, others: Sequence[Any] = ()) -> Tensor:
+        """Return an operand as a tensor that layers compute, beside others, of which some have an axis of the batch."""
+        if isinstance(x, Tensor):
+            return x
+        axes = [other.batch_axis - other.rank for other in others if getattr(other, "batch_axis", None) is not None]
+        return self.vector(self.same_for_records(x, axes[0]) if axes else x)
+
+    def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
+        """Return an operand as a tensor that layers compute, or a number; constants that files name become params."""
+        if isinstance(x, (Tensor, float)):
+            return x
+        x = x if isinstance(x, Constant) else Constant(x)
+        if is_bound(x.array):
+            self.keep(x)  # a softmax makes 0 of it
+            x = Constant(np.maximum(x.array, np.float32(HIDDEN)))
+        elif x.array.size == 1 and not x.is_param:
+            if x.array.ndim <= max((other.rank for other in others if isinstance(other, Tensor)), default=0):
+                return decimal(x.array.reshape(()))
+        return self.tensor(x, others)
+
+    def array(self, x: Any) -> np.ndarray | None:
+        """Return the numbers of a constant that is no param, None for other operands."""
+        return x.array if isinstance(x, Constant) and not x.is_param else None
+
+    def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
+        """Return numbers that are the same for all records, as a param that keeps its values."""
+        return self.vector(Constant(array), suffix)
+
+
+def plain_value(value: Any) -> Any:
+    """Return the value of an attribute with texts and decimal numbers as Python has them."""
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, float):
+        return decimal(value)
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,7 +1,8 @@
 """The operators of ONNX that have layers: for each the function that makes them.
 
-A function takes the place of a node (:class:`dsinga.addons.onnx.node_place.NodePlace`) and the node's operands, None
-for one that is left out; attributes are those of the place. It returns a feature, a tensor, or one for each output.
+A function takes the node's operands, symbolic tensors and constants, None for one that is left out; attributes of the
+node are arguments of the same name, and one that is called ``place`` is the
+:class:`dsinga.addons.onnx.node_place.NodePlace`. It returns a feature, a tensor, or one for each output.
 """
 
 from __future__ import annotations
@@ -9,26 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.addons.onnx.operators_arithmetic import ARITHMETIC
-from dsinga.addons.onnx.operators_attention import ATTENTION
-from dsinga.addons.onnx.operators_dense import DENSE
 from dsinga.addons.onnx.operators_images import IMAGES
 from dsinga.addons.onnx.operators_norms import NORMS
-from dsinga.addons.onnx.operators_numbers import NUMBERS
-from dsinga.addons.onnx.operators_points import POINTS
+from dsinga.addons.onnx.operators_numbers import ARITHMETIC, NUMBERS
+from dsinga.addons.onnx.operators_products import PRODUCTS
 from dsinga.addons.onnx.operators_sequences import SEQUENCES
 from dsinga.addons.onnx.operators_shapes import SHAPES
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
-    **ARITHMETIC,
-    **ATTENTION,
-    **DENSE,
-    **IMAGES,
-    **NORMS,
-    **NUMBERS,
-    **POINTS,
-    **SEQUENCES,
-    **SHAPES,
+    **{**ARITHMETIC, **NUMBERS, **NORMS, **PRODUCTS},
+    **{**IMAGES, **SEQUENCES, **SHAPES},
 }
 # Of operators without a layer, what is next to them.
 NEAREST: Mapping[str, str] = {

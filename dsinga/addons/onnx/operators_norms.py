@@ -1,4 +1,4 @@
-"""Makes layers for ONNX's normalisations: of batches, channels, groups of channels, the last axes."""
+"""ONNX's normalisations: of batches, channels, groups of channels, the last axes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import add, multiply
-from dsinga.addons.onnx.operators_numbers import number_of
-from dsinga.addons.onnx.values import Constant, NotImportable, Value, axis_of, feature
+from dsinga.addons.onnx.values import Constant
+from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.tensor import Tensor
 
 Params = dict[str, tuple[Constant, np.ndarray] | None]
 
 
-def epsilon_of(place: NodePlace) -> dict[str, Any]:
+def epsilon_of(epsilon: float) -> dict[str, Any]:
     """Return the setting of a normalisation that is not its default."""
-    epsilon = number_of(place, "epsilon", 1e-5)
     return {} if epsilon == 1e-5 else {"epsilon": epsilon}
 
 
-def affine(scale: Any, bias: Any, shape: tuple[int, ...]) -> Params:
-    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out."""
+def affine(scale: Any, bias: Any, shape: tuple[int, ...], keeps_plain: bool = False) -> Params:
+    """Return the scale and the bias of a normalisation, in the shape of the layer's; None for one that is left out.
+
+    So are ones and zeros, unless ``keeps_plain``: an exporter wrote them since the module has no params.
+    """
     params: Params = {}
-    for role, given in (("scale", scale), ("bias", bias)):
+    for role, given, plain in (("scale", scale, 1), ("bias", bias, 0)):
         if given is not None and not isinstance(given, Constant):
-            raise NotImportable(f"with a {role} that layers compute")
-        if given is not None and (given.array.size not in (1, math.prod(shape)) or is_one_param(given, shape)):
-            raise NotImportable(f"with a {role} of the shape {given.array.shape}, not {shape}")
-        params[role] = given if given is None else (given, vector_of(given, shape))
+            raise NoLayer(f"with a {role} that layers compute")
+        if given is None or not (keeps_plain or given.is_param or (given.array != plain).any()):
+            params[role] = None
+            continue
+        if given.array.size not in (1, math.prod(shape)) or is_one_param(given, shape):
+            raise NoLayer(f"with a {role} of the shape {given.array.shape}, not {shape}")
+        params[role] = given, vector_of(given, shape)
     return params
 
 
@@ -39,70 +44,66 @@ def is_one_param(given: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(given, Constant) and given.is_param and given.array.size == 1 < math.prod(shape)
 
 
-def without_plain(scale: Any, bias: Any) -> tuple[Any, Any]:
-    """Return a scale and a bias, None for ones and zeros that an exporter wrote since the module has no params."""
-    is_plain = [
-        isinstance(given, Constant) and not given.is_param and bool((given.array == number).all())
-        for given, number in ((scale, 1), (bias, 0))
-    ]
-    return None if is_plain[0] else scale, None if is_plain[1] else bias
-
-
 def vector_of(given: Constant, shape: tuple[int, ...]) -> np.ndarray:
     """Return the numbers of a param in a shape, one number repeated."""
     array = np.asarray(given.array, np.float32)
     return array.reshape(shape) if array.size == math.prod(shape) else np.broadcast_to(array.reshape(()), shape)
 
 
-def batch_normalise(place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+def batch_normalise(
+    place: NodePlace, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float = 1e-5,
+    momentum: float = 0.9,
+) -> Any:  # fmt: skip
     """Return a batch normalisation with the running statistics of the file, which move in training, as PyTorch's do.
 
     A net that was exported in training mode gives what it gives in evaluation until it is trained.
     """
     if not isinstance(mean, Constant) or not isinstance(variance, Constant):
-        raise NotImportable("by statistics that layers compute")
+        raise NoLayer("by statistics that layers compute")
     channels = x.shape[1:2]
-    scale, bias = without_plain(scale, bias)
     params = affine(scale, bias, channels)
     for role, given in (("mean", mean), ("variance", variance)):  # statistics are of one layer, whoever has the same
         params[role] = Constant(given.array), vector_of(given, channels)
-    momentum = round(1 - place.attribute("momentum", 0.9), 7)
-    return place.layer("kBM", params, momentum=momentum, keep_initial=True, **epsilon_of(place))(feature(x))
+    settings = {"momentum": round(1 - momentum, 7), "keep_initial": True, **epsilon_of(epsilon)}
+    return place.layer("kBM", params, **settings)(x.feature())
 
 
-def group_normalise(place: NodePlace, x: Any, scale: Any, bias: Any) -> Any:
+def group_normalise(
+    place: NodePlace, x: Any, scale: Any, bias: Any, num_groups: int | None = None, epsilon: float = 1e-5
+) -> Any:
     """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     channels = x.shape[1]
-    if place.node.op_type == "InstanceNormalization":
-        scale, bias = without_plain(scale, bias)
-    settings = {"groups": place.attribute("num_groups", channels), **epsilon_of(place)}
-    return place.layer("kGroupNorm", affine(scale, bias, (channels,)), **settings)(feature(x))
+    params = affine(scale, bias, (channels,), keeps_plain=place.node.op_type != "InstanceNormalization")
+    settings = {"groups": num_groups or channels, **epsilon_of(epsilon)}
+    return place.layer("kGroupNorm", params, **settings)(x.feature())
 
 
 def last_axes(kind: str) -> Callable[..., Any]:
     """Return the function of a normalisation over the last axes."""
 
-    def operate(place: NodePlace, x: Any, scale: Any = None, bias: Any = None) -> Any:
-        axis = axis_of(place.attribute("axis", -1), x)
+    def operate(
+        place: NodePlace, x: Any, scale: Any = None, bias: Any = None, axis: int = -1, epsilon: float = 1e-5
+    ) -> Any:
+        axis = x.axis(axis)
         if x.batch_axis is None or axis <= x.batch_axis:
-            raise NotImportable("over the records of a batch")
-        is_apart = any(isinstance(given, Value) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
-        own = (None, None) if is_apart else without_plain(scale, bias)
-        params = affine(own[0], own[1], x.shape[axis:])
+            raise NoLayer("over the records of a batch")
+        is_apart = any(isinstance(given, Tensor) or is_one_param(given, x.shape[axis:]) for given in (scale, bias))
+        params = affine(None if is_apart else scale, None if is_apart else bias, x.shape[axis:])
         if kind == "kRMSNorm":
             del params["bias"]
-        y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(place))(x.symbol))
-        y = multiply(place, y, scale) if is_apart else y
-        return add(place, y, bias) if is_apart and bias is not None else y
+        y = x.of(place.layer(kind, params, first_axis=axis, **epsilon_of(epsilon))(x.symbol))
+        y = y * scale if is_apart else y
+        return y + bias if is_apart and bias is not None else y
 
     return operate
 
 
-def normalise_responses(place: NodePlace, x: Any) -> Any:
+def normalise_responses(
+    place: NodePlace, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Any:
     """Return x·(bias + alpha·mean(x²))^-beta over neighbouring channels."""
-    settings: dict[str, Any] = {"alpha": number_of(place, "alpha", 1e-4), "beta": number_of(place, "beta", 0.75)}
-    settings |= {"knorm": number_of(place, "bias", 1.0), "local_size": place.attribute("size")}
-    return place.layer("kLRN", {}, **settings)(feature(x, 3))
+    settings: dict[str, Any] = {"alpha": alpha, "beta": beta, "knorm": bias, "local_size": size}
+    return place.layer("kLRN", {}, **settings)(x.feature(3))
 
 
 NORMS: Mapping[str, Callable[..., Any]] = {

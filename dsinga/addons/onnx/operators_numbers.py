@@ -1,150 +1,196 @@
-"""Makes layers for ONNX's functions of single numbers: activations, bounds, dropout."""
+"""ONNX's functions of numbers: arithmetic, comparisons, activations, bounds, sums along axes, softmax, dropout."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import math
+import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.values import Constant, NotImportable, Value, feature
-from dsinga.nn.writing import composed
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.addons.onnx.values import Constant, decimal, integers, number_in
+from dsinga.nn.words.activations import ELU, Activation, PReLU, ReLU
+from dsinga.nn.words.basic_layers import Dropout, layer_of_type
+from dsinga.nn.writing.composed import gelu, running_sum, where
+from dsinga.nn.writing.images import GREATEST
+from dsinga.nn.writing.reshaping import NoLayer
+from dsinga.nn.writing.tensor import BOOL, Tensor, arithmetic
 
-GREATEST = 3.4028234e38  # among float32 numbers, in place of infinity
-
-
-def decimal(number: float) -> float:
-    """Return the shortest decimal number that is this float32, as 1e-05 of 9.999999747378752e-06."""
-    return float(str(np.float32(number)))
-
-
-def number_of(place: NodePlace, name: str, default: float) -> float:
-    """Return an attribute that is one number."""
-    return decimal(place.attribute(name, default))
+SELU = 1.6732632, 1.050701  # alpha and gamma of its paper
 
 
-def number_in(x: Any, default: Any) -> Any:
-    """Return the number that an input of an operator is, ``default`` where it is left out."""
-    if isinstance(x, Value):
-        raise NotImportable("with a number that depends on a batch")
-    return default if x is None else decimal(x.array.reshape(()))
+def comparison(name: str, swaps: bool = False) -> Callable[..., Tensor]:
+    """Return the function of an operator that gives truth values."""
+    return lambda place, a, b: arithmetic(place, name, *((b, a) if swaps else (a, b)), dtype=BOOL)
 
 
-def elementwise(make: Callable[..., Symbol]) -> Callable[..., Any]:
-    """Return the function of an operator that computes each number by itself, in whatever shape the numbers are."""
+def chained(name: str) -> Callable[..., Any]:
+    """Return the function of an operator of any number of tensors."""
 
-    def operate(place: NodePlace, x: Any, *others: Any) -> Value:
-        if not isinstance(x, Value):
-            raise NotImportable("of constants only")
-        return dataclasses.replace(x, symbol=make(place, x.symbol, *others))
+    def operate(place: NodePlace, first: Any, *others: Any) -> Any:
+        tensors = [x for x in (first, *others) if isinstance(x, Tensor)]
+        has_one_form = len({(x.shape, x.batch_axis) for x in tensors}) == 1
+        if name == "ADD" and len(tensors) == 1 + len(others) > 2 and has_one_form:
+            return first.of(layer_of_type("kAdd", name=place.name())([x.symbol for x in tensors]))
+        return functools.reduce(lambda a, b: arithmetic(place, name, a, b), others, first)
 
     return operate
 
 
+def divide(place: NodePlace, a: Any, b: Any) -> Tensor:
+    """Return a / b. Raises NoLayer for integers, whose fractions are cut off."""
+    if isinstance(a, Tensor) and isinstance(b, Constant) and b.array.size == 1 and b.array.item() == 1:
+        return a
+    if "f" not in {a.dtype.kind, b.dtype.kind}:
+        raise NoLayer("of integers, which cuts off fractions")
+    return arithmetic(place, "DIVIDE", a, b)
+
+
+def power(place: NodePlace, x: Any, exponent: Any) -> Tensor:
+    """Return x ** exponent, where a number is no param."""
+    if isinstance(x, Tensor) and isinstance(exponent, Constant) and not exponent.is_param and exponent.array.size:
+        if (exponent.array == exponent.array.flat[0]).all():
+            return x ** float(exponent.array.flat[0])
+    return arithmetic(place, "POWER", x, exponent)
+
+
+def sign(place: NodePlace, x: Tensor) -> Tensor:
+    """Return 1, 0 or -1, whose gradient is 0."""
+    return arithmetic(place, "GREATER", x, 0.0) - arithmetic(place, "GREATER", 0.0, x)
+
+
+def reduction(pool: str, before: Any = None, after: Any = None) -> Callable[..., Any]:
+    """Return the function of a reduction over axes, of what ``before`` makes of numbers, followed by ``after``."""
+
+    def operate(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        over = {x.axis(axis) for axis in integers(axes, "axes") or ([] if noop_with_empty_axes else range(x.rank))}
+        y = before(x) if before else x
+        y = y.reduced(pool, [*over], bool(keepdims)) if over else y
+        return after(y) if after else y
+
+    return operate
+
+
+def softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
+    """Return the softmax over an axis of records; before version 13 over all axes from it on."""
+    if place.version >= 13:
+        return x.softmax(-1 if axis is None else axis)
+    at = x.axis(1 if axis is None else axis)
+    if x.batch_axis is not None and x.batch_axis >= at:
+        raise NoLayer("over the records of a batch")
+    return x.reshape((*x.shape[:at], math.prod(x.shape[at:])), ".flat").softmax().reshape(x.shape, ".axes")
+
+
+def log_softmax(place: NodePlace, x: Tensor, axis: int | None = None) -> Tensor:
+    """Return the logarithm of a softmax, x less its maximum, less the logarithm of the sum of its exponentials."""
+    is_one = place.version >= 13
+    at = x.axis((-1 if is_one else 1) if axis is None else axis)
+    axes = [at] if is_one else [*range(at, x.rank)]
+    x = x - x.reduced("MAX", axes, True)
+    return x - x.activated("EXP").reduced("SUM", axes, True).activated("LOG")
+
+
+def cumulated(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Return the sums of all numbers up to each along an axis."""
+    return running_sum(x, integers(axis, "axis")[0], bool(exclusive), bool(reverse))
+
+
+def largest_index(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+    """Return the index of the largest number of each record."""
+    if select_last_index or x.rank != 2 or x.axis(axis) != 1:
+        raise NoLayer("of other than records that are vectors")
+    y = layer_of_type("kArgSort", topk=1, name=x.place.name())(x.feature())
+    return Tensor(x.place, y, x.shape[:1] + (1,) * keepdims, 0, np.dtype(np.int64))
+
+
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    **{"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "And": operator.mul, "Div": divide},
+    **{name: chained(kind) for name, kind in {"Sum": "ADD", "Max": "MAXIMUM", "Min": "MINIMUM"}.items()},
+    "Mean": lambda place, *tensors: chained("ADD")(place, *tensors) / float(len(tensors)),
+    **{"Pow": power, "Neg": operator.neg, "Abs": operator.abs, "Sign": sign, "Sqrt": lambda x: x**0.5},
+    **{"Reciprocal": lambda x: 1.0 / x, "Not": lambda x: 1.0 - x, "Where": where},
+    **{"Equal": comparison("EQUAL"), "Xor": comparison("NOT_EQUAL"), "Or": chained("MAXIMUM")},
+    **{"Greater": comparison("GREATER"), "GreaterOrEqual": comparison("GREATER_EQUAL")},
+    **{"Less": comparison("GREATER", True), "LessOrEqual": comparison("GREATER_EQUAL", True)},
+    **{"ReduceMean": reduction("AVG"), "ReduceSum": reduction("SUM"), "ReduceMax": reduction("MAX")},
+    **{"ReduceMin": reduction("MAX", operator.neg, operator.neg), "ReduceL1": reduction("SUM", abs)},
+    "ReduceL2": reduction("SUM", lambda x: x * x, lambda x: x**0.5),
+    "ReduceSumSquare": reduction("SUM", lambda x: x * x),
+    **{"Softmax": softmax, "LogSoftmax": log_softmax, "CumSum": cumulated, "ArgMax": largest_index},
+}
+
+
 def named(activation: str) -> Callable[..., Any]:
     """Return the function of an activation that has no settings."""
-    return elementwise(lambda place, x: nn.Activation(activation, name=place.name())(x))
+    return lambda x: x.each(Activation, activation)
 
 
-def arithmetic(place: NodePlace, x: Symbol, operator: str, number: float, suffix: str = "", **settings: Any) -> Any:
-    """Return x op number, or with ``swapped`` number op x."""
-    return place.layer("kArithmetic", {}, suffix, operator=operator, number=number, **settings)(x)
+def of_kind(kind: str) -> Callable[..., Any]:
+    """Return the function of a kActivation without settings."""
+    return lambda x: x.activated(kind)
 
 
-def activation(kind: str, **numbers: float) -> Callable[..., Any]:
-    """Return the function of a kActivation whose settings are attributes with these defaults."""
-
-    def make(place: NodePlace, x: Symbol) -> Any:
-        given = {name: number_of(place, name, default) for name, default in numbers.items()}
-        return place.layer("kActivation", {}, activation_conf={"type": kind, **given})(x)
-
-    return elementwise(make)
-
-
-def selu(place: NodePlace, x: Symbol) -> Any:
+def selu(x: Tensor, alpha: float = SELU[0], gamma: float = SELU[1]) -> Tensor:
     """Return a scaled ELU, with numbers other than those of its paper as a product."""
-    alpha, gamma = number_of(place, "alpha", 1.6732632), number_of(place, "gamma", 1.050701)
-    if (alpha, gamma) == (1.6732632, 1.050701):
-        return nn.Activation("selu", name=place.name())(x)
-    return nn.ELU(alpha, name=place.name())(x) * gamma
+    return x.each(Activation, "selu") if (alpha, gamma) == SELU else x.each(ELU, alpha) * gamma
 
 
-def leaky_relu(place: NodePlace, x: Symbol) -> Any:
-    """Return x, or alpha·x where it is negative."""
-    return nn.ReLU(number_of(place, "alpha", 0.01), name=place.name())(x)
-
-
-def gelu(place: NodePlace, x: Symbol) -> Any:
-    """Return x·Φ(x), or its approximation by tanh."""
-    return composed.gelu(place, x, place.attribute("approximate", "none"))
-
-
-def swish(place: NodePlace, x: Symbol) -> Any:
+def swish(x: Tensor, alpha: float = 1.0) -> Tensor:
     """Return x·σ(alpha·x)."""
-    alpha = number_of(place, "alpha", 1.0)
-    if alpha == 1:
-        return nn.Activation("silu", name=place.name())(x)
-    return nn.Layer("kMultiply", name=place.name())(x, nn.Activation("sigmoid", name=place.name(".share"))(x * alpha))
+    return x.each(Activation, "silu") if alpha == 1 else x * (x * alpha).each(Activation, "sigmoid", suffix=".share")
 
 
-def thresholded_relu(place: NodePlace, x: Symbol) -> Any:
-    """Return x where it is above alpha, else 0."""
-    above = arithmetic(place, x, "GREATER", number_of(place, "alpha", 1.0), ".above")
-    return nn.Layer("kMultiply", name=place.name())(x, above)
-
-
-def clip(place: NodePlace, x: Symbol, least: Any = None, most: Any = None) -> Any:
+def clip(place: NodePlace, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Return numbers between two bounds, each of which may be left out; before version 11 they are attributes.
 
     Between 0 and 6 it is PyTorch's relu6, whose gradient at the bounds is 0, else its clamp, whose is not.
     """
-    for given in (least, most):
+    for given in (min, max):
         place.keep(given)
-    bounds = [number_in(given, place.attribute(name)) for given, name in ((least, "min"), (most, "max"))]
+    bounds = [number_in(given) for given in (min, max)]
     bounds = [None if bound is None or abs(bound) >= GREATEST else decimal(bound) for bound in bounds]
-    swapped: dict[str, Any] = {"swapped": True} if bounds == [0, 6] else {}
-    for bound, operator in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
-        x = x if bound is None else arithmetic(place, x, operator, bound, **swapped)
+    for bound, kind in zip(bounds, ("MAXIMUM", "MINIMUM"), strict=True):
+        if bound is not None:
+            x = arithmetic(place, kind, *((bound, x) if bounds == [0, 6] else (x, bound)))
     return x
 
 
-def prelu(place: NodePlace, x: Any, slope: Any) -> Any:
+def prelu(place: NodePlace, x: Tensor, slope: Any) -> Any:
     """Return a rectifier with slopes that are params: of all numbers, of each channel, or in another shape."""
-    symbol = feature(x)
+    symbol = x.feature()
     if not isinstance(slope, Constant):
-        raise NotImportable("whose slopes layers compute")
+        raise NoLayer("whose slopes layers compute")
     array, rank = np.asarray(slope.array, np.float32), x.rank - 1
     if array.ndim > rank:
         if array.ndim > rank + 1 or len(array) > 1:
-            raise NotImportable("with slopes that differ among the records of a batch")
+            raise NoLayer("with slopes that differ among the records of a batch")
         array = array[0]
     channels = array.ndim == rank and array.size == len(array) == x.shape[1]
     if array.size == 1 or channels:
-        params = {"slope": (slope, array.reshape(-1))}
-        return place.layer(nn.PReLU, params, shared=not channels)(symbol)
-    slopes = place.vector(dataclasses.replace(slope, array=array.reshape((1,) * (rank - array.ndim) + array.shape)))
-    above, below = (nn.ReLU(name=place.name(".part"))(y) for y in (symbol, -symbol))
-    return above - below * slopes.symbol
+        return place.layer(PReLU, {"slope": (slope, array.reshape(-1))}, shared=not channels)(symbol)
+    above, below = (y.each(ReLU, suffix=".part") for y in (x, -x))
+    return above - below * place.vector(replace(slope, array=array))
 
 
-def dropout(place: NodePlace, x: Any, ratio: Any = None, training: Any = None) -> Any:
+def dropout(x: Tensor, ratio: Any = None, training_mode: Any = None) -> Tensor:
     """Return the tensor as it is, or for a net exported in training mode a layer that drops numbers in training."""
-    share = number_in(ratio, number_of(place, "ratio", 0.5))
-    is_training = number_in(training, 0.0)
-    return nn.Dropout(share, name=place.name())(feature(x)) if is_training and share else x
+    share = number_in(ratio, 0.5)
+    return x.each(Dropout, share) if number_in(training_mode, 0.0) and share else x
 
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
-    **{"Relu": elementwise(lambda place, x: nn.ReLU(name=place.name())(x)), "LeakyRelu": elementwise(leaky_relu)},
+    "LeakyRelu": lambda x, alpha=0.01: x.each(ReLU, alpha),
+    **{"Relu": lambda x: x.each(ReLU), "HardSwish": named("hard_swish")},
     **{name: named(name.lower()) for name in ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish")},
-    **{name: activation(name.upper()) for name in ("Exp", "Log", "Erf", "Sin", "Cos")},
-    **{"Elu": activation("ELU", alpha=1.0), "Celu": activation("CELU", alpha=1.0), "HardSwish": named("hard_swish")},
-    "HardSigmoid": activation("HARDSIGMOID", alpha=0.2, beta=0.5),
-    **{"Selu": elementwise(selu), "Gelu": elementwise(gelu)},
-    **{"Swish": elementwise(swish), "ThresholdedRelu": elementwise(thresholded_relu)},
-    **{"Clip": elementwise(clip), "PRelu": prelu, "Dropout": dropout, "Identity": lambda place, x: x},
+    **{name: of_kind(name.upper()) for name in ("Exp", "Log", "Erf", "Sin", "Cos")},
+    "Elu": lambda x, alpha=1.0: x.activated("ELU", alpha=alpha),
+    "Celu": lambda x, alpha=1.0: x.activated("CELU", alpha=alpha),
+    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: x.activated("HARDSIGMOID", alpha=alpha, beta=beta),
+    **{"Selu": selu, "Gelu": gelu, "Swish": swish},
+    "ThresholdedRelu": lambda x, alpha=1.0: x * arithmetic(x.place, "GREATER", x, alpha),
+    **{"Clip": clip, "PRelu": prelu, "Dropout": dropout, "Identity": lambda x: x},
 }

@@ -1,4 +1,4 @@
-"""Makes recurrent layers for ONNX's LSTM, GRU and RNN."""
+"""ONNX's LSTM, GRU and RNN, and the operators by which exporters spell out where sequences end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from dsinga import nn
 from dsinga.addons.onnx.node_place import NodePlace
-from dsinga.addons.onnx.operators_arithmetic import same_for_records
-from dsinga.addons.onnx.operators_shapes import gather, view
-from dsinga.addons.onnx.values import Constant, NotImportable, Value, integers
-from dsinga.nn.writing.reshaping import reshaped, rows_of
+from dsinga.addons.onnx.operators_shapes import gather
+from dsinga.addons.onnx.values import Constant, integers
+from dsinga.nn.writing.recurrent import first_state, last_states, stacked_states
+from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.tensor import Tensor, batched, joined
 
 # The gates of each operator in the order of ours, as numbers of those of ONNX: i o f c, and z r h.
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
@@ -34,6 +35,7 @@ class RecurrentNode:
         params: those of both directions, by the names of the layer's roles.
         settings: of its layers.
         starts: the state before the first step for each direction, (B, S), None for zeros.
+        layout: 1 where the batch is the first axis, else 0.
         lengths: the layer that says where sequences end, None where all have all steps.
     """
 
@@ -41,7 +43,8 @@ class RecurrentNode:
     suffix: str
     params: list[dict[str, tuple[Constant, np.ndarray]]]
     settings: dict[str, Any]
-    starts: list[Symbol | None]
+    starts: list[Tensor | None]
+    layout: int
     lengths: Symbol | None = None
 
     @property
@@ -49,8 +52,8 @@ class RecurrentNode:
         """The width of the state h."""
         return int(self.settings["dim_hidden"])
 
-    def layer(self, directions: list[int], x: Symbol, **more: Any) -> Symbol:
-        """Return the feature of a layer of these directions; the second one alone goes over steps from the last."""
+    def layer(self, directions: list[int], x: Tensor, **more: Any) -> Tensor:
+        """Return what a layer of these directions computes; the second one alone goes over steps from the last."""
         params = {f"{'back_' if at else ''}{role}": x for at, d in enumerate(directions) for role, x in
                   self.params[d].items()}  # fmt: skip
         start = self.starts[directions[0]] if len(directions) == 1 else None
@@ -58,136 +61,105 @@ class RecurrentNode:
         settings |= {"bidirectional": True} if len(directions) > 1 else {}
         settings |= {"initial_state": True} if start is not None else {}
         layer = self.place.layer(f"k{self.place.node.op_type}", params, self.suffix, **settings)
-        symbol: Symbol = layer([each for each in (x, self.lengths, start) if each is not None])
-        return symbol
+        sources = [x.symbol, self.lengths, None if start is None else start.symbol]
+        return batched(self.place, layer([source for source in sources if source is not None]))
 
-    def over_steps(self, x: Symbol, is_reverse: bool) -> Symbol:
+    def over_steps(self, x: Tensor, is_reverse: bool) -> Tensor:
         """Return the states of all steps, (B, T, D·H)."""
         if len(self.params) == 1:
-            return reversed_steps(self.layer([0], reversed_steps(x))) if is_reverse else self.layer([0], x)
+            return self.layer([0], x[:, ::-1])[:, ::-1] if is_reverse else self.layer([0], x)
         if not any(start is not None for start in self.starts):
             return self.layer([0, 1], x)
-        parts = [self.layer([0], x), reversed_steps(self.layer([1], reversed_steps(x)))]
-        return nn.Concatenate(axis=2, name=self.place.name(".both"))(parts)
+        return joined([self.layer([0], x), self.layer([1], x[:, ::-1])[:, ::-1]], 2)
 
-    def last_states(self, y: Symbol, is_reverse: bool) -> list[Symbol]:
-        """Return the state h after the last step of each direction, (B, H)."""
-        backward = [is_reverse] if len(self.params) == 1 else [False, True]
-        items = [(slice(None), 0 if back else -1) for back in backward]
-        if len(backward) == 1:
-            return [y[items[0]]]
-        return [y[(*items[0], slice(None, self.size))], y[(*items[1], slice(self.size, None))]]
-
-    def last_cells(self, x: Symbol, is_reverse: bool) -> list[Symbol]:
-        """Return h and c side by side after the last step of each direction, (B, 2·H)."""
-        return [
-            self.layer([d], reversed_steps(x) if is_reverse or d else x, last_state=True)
-            for d in range(len(self.params))
-        ]
-
-
-def reversed_steps(x: Symbol) -> Symbol:
-    """Return sequences from their last step to the first."""
-    symbol: Symbol = x[:, ::-1]
-    return symbol
+    def results(self, x: Tensor, is_reverse: bool) -> list[Tensor | None]:
+        """Return the states of all steps and the last states h and c, None for those that no node takes."""
+        place, size, directions = self.place, self.size, range(len(self.params))
+        takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
+        last = [x[:, ::-1] if is_reverse or d else x for d in directions] if takes_cells else []
+        cells = [self.layer([d], y, last_state=True) for d, y in enumerate(last)]
+        results: list[Tensor | None] = [None, None, None]
+        states = [both[:, :size] for both in cells] if takes_last else []
+        if takes_all or not takes_cells:
+            y = self.over_steps(x, is_reverse)
+            states = [] if not takes_last else [y[:, 0]] if is_reverse else last_states(y, size)
+            y = y.reshape((*y.shape[:2], len(directions), size), ".directions")
+            results[0] = y if self.layout else y.transpose([1, 2, 0, 3])
+        for at, parts in ((1, states), (2, [both[:, size:] for both in cells])):
+            if parts:
+                results[at] = stacked_states(parts).with_batch(0 if self.layout else 1)
+        if results[1] and results[2] and len(directions) == 1:
+            place.made.last_states[id(results[2].symbol)] = results[1].symbol, cells[0]
+        return results
 
 
 def recurrent(
-    place: NodePlace, x: Value, weight: Any, state_weight: Any, bias: Any = None, lengths: Any = None,
-    begin: Any = None, begin_cell: Any = None, peephole: Any = None,
-) -> list[Value | None]:  # fmt: skip
+    place: NodePlace, x: Tensor, weight: Any, state_weight: Any, bias: Any = None, lengths: Any = None,
+    begin: Any = None, begin_cell: Any = None, peephole: Any = None, *, direction: str = "forward", layout: int = 0,
+    activations: Any = None, activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0,
+    input_forget: int = 0, linear_before_reset: int = 0,
+) -> list[Tensor | None]:  # fmt: skip
     """Return the states of all steps, and the last states h and c."""
-    kind = place.node.op_type
-    check(place, x, (weight, state_weight, bias), lengths, peephole)
+    kind, weights, batch = place.node.op_type, (weight, state_weight, bias), 0 if layout else 1
+    if not isinstance(x, Tensor) or x.rank != 3 or x.batch_axis != batch:
+        raise NoLayer(f"of a tensor whose axis {batch} is not the batch")
+    refuse(
+        {
+            "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
+            "more than two directions": any(isinstance(w, Constant) and len(w.array) > 2 for w in weights),
+            "lengths of sequences": isinstance(lengths, Constant)
+            and {*integers(lengths, "lengths")} != {x.shape[1 - batch]},
+            "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
+            "clip": clip,
+            "input_forget": input_forget,
+            "linear_before_reset 0, which resets the state before its product (set it to 1)": kind == "GRU"
+            and not linear_before_reset,
+        }
+    )
     directions = len(weight.array)
     count = place.made.stacks[place.base] = place.made.stacks.get(place.base, -1) + 1
-    size = int(state_weight.array.shape[-1])
-    settings = {"dim_hidden": size, **activations_of(place, directions)}
+    if activation_alpha or activation_beta:
+        raise NoLayer("with activations that have numbers of their own")
+    settings = {"dim_hidden": int(state_weight.array.shape[-1]), **activations_of(kind, activations, directions)}
     if bias is None:
         settings["bias_term"] = False
     elif bias.made is not None or bias.array.reshape(directions, 2, -1)[:, 1].any():
         settings["recurrent_bias"] = True
-    params = [params_of(place, d, (weight, state_weight, bias), settings) for d in range(directions)]
-    starts = [start_of(place, [begin, begin_cell] if kind == "LSTM" else [begin], d) for d in range(directions)]
-    ends, is_reverse = lengths_of(place, lengths), place.attribute("direction", "forward") == "reverse"
+    params = [params_of(place, d, weights, settings) for d in range(directions)]
+    states = [begin, begin_cell] if kind == "LSTM" else [begin]
+    starts = [start_of(place, states, d, batch) for d in range(directions)]
+    ends, is_reverse = lengths_of(place, lengths), direction == "reverse"
     backward_apart = is_reverse or (directions == 2 and any(start is not None for start in starts))
     if ends is not None and (backward_apart or any(place.node.output[1:])):
-        raise NotImportable("with lengths of sequences and last states, or one direction from the last step")
-    node = RecurrentNode(place, f".stacked{count}" if count else "", params, settings, starts, ends)
-    return results_of(node, x.symbol, is_reverse)
+        raise NoLayer("with lengths of sequences and last states, or one direction from the last step")
+    node = RecurrentNode(place, f".stacked{count}" if count else "", params, settings, starts, layout, ends)
+    return node.results(x.with_batch(0), is_reverse)
 
 
 def lengths_of(place: NodePlace, lengths: Any) -> Symbol | None:
     """Return the layer that says where sequences of codes end, of the number of their codes from 0 on; None for none.
 
-    Raises NotImportable for lengths that are computed in another way.
+    Raises NoLayer for lengths that are computed in another way.
     """
-    if not isinstance(lengths, Value):
+    if not isinstance(lengths, Tensor):
         return None
     symbol = lengths.symbol
     while symbol.builder.kind == "Reshape" or symbol.builder.settings.get("pool") == "SUM":
         (symbol,) = symbol.sources
     settings = symbol.builder.settings
     if settings.get("operator") != "GREATER_EQUAL" or settings.get("number") or len(symbol.sources) != 1:
-        raise NotImportable("with lengths of sequences that are not the number of their codes from 0 on")
+        raise NoLayer("with lengths of sequences that are not the number of their codes from 0 on")
     codes = place.made.ordered.get(id(symbol.sources[0]))
     return nn.SequenceLength(name=place.name(".lengths"))(symbol.sources[0]) if codes is None else codes
 
 
-def results_of(node: RecurrentNode, x: Symbol, is_reverse: bool) -> list[Value | None]:
-    """Return the states of all steps and the last states h and c, None for those that no node takes."""
-    place, directions, layout = node.place, len(node.params), node.place.attribute("layout", 0)
-    takes_all, takes_last, takes_cells = [*map(bool, place.node.output), False, False][:3]
-    cells = node.last_cells(x, is_reverse) if takes_cells else []
-    results: list[Value | None] = [None, None, None]
-    lasts = [both[:, : node.size] for both in cells] if takes_last else []
-    if takes_all or not takes_cells:
-        y = node.over_steps(x, is_reverse)
-        lasts = node.last_states(y, is_reverse) if takes_last else []
-        steps = rows_of(y)[0]
-        shape = (steps, directions, place.batch, node.size)
-        shape = (place.batch, steps, directions, node.size) if layout else shape
-        rows = reshaped(place, y, (steps, directions, node.size), ".directions")
-        results[0] = Value(rows, shape, 0 if layout else 2)
-    if takes_last:
-        results[1] = joined(place, lasts)
-    if takes_cells:
-        results[2] = joined(place, [both[:, node.size :] for both in cells])
-    if results[1] and results[2] and directions == 1:
-        place.made.last_states[id(results[2].symbol)] = results[1].symbol, cells[0]
-    return results
-
-
-def check(place: NodePlace, x: Value, weights: tuple[Any, ...], lengths: Any, peephole: Any) -> None:
-    """Raise NotImportable for settings and inputs that recurrent layers do not have."""
-    batch = 0 if place.attribute("layout", 0) else 1
-    if not isinstance(x, Value) or x.rank != 3 or x.batch_axis != batch:
-        raise NotImportable(f"of a tensor whose axis {batch} is not the batch")
-    steps = x.shape[1 - batch]
-    lacking = {
-        "weights that layers compute": any(w is not None and not isinstance(w, Constant) for w in weights),
-        "more than two directions": any(isinstance(w, Constant) and len(w.array) > 2 for w in weights),
-        "lengths of sequences": isinstance(lengths, Constant) and {*integers(lengths, "lengths")} != {steps},
-        "peepholes": peephole is not None and (not isinstance(peephole, Constant) or bool(peephole.array.any())),
-        "clip": place.attribute("clip", 0.0),
-        "input_forget": place.attribute("input_forget", 0),
-        "linear_before_reset 0, which resets the state before its product (set it to 1)": place.node.op_type == "GRU"
-        and not place.attribute("linear_before_reset", 0),
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NotImportable(f"with {', '.join(wrong)}")
-
-
-def activations_of(place: NodePlace, directions: int) -> dict[str, str]:
-    """Return the settings of activations that are not the defaults. Raises NotImportable for those of no layer."""
-    kind = place.node.op_type
+def activations_of(kind: str, activations: Any, directions: int) -> dict[str, str]:
+    """Return the settings of activations that are not the defaults. Raises NoLayer for those of no layer."""
     defaults = ACTIVATIONS[kind]
-    given = [x.decode() if isinstance(x, bytes) else x for x in place.attribute("activations", defaults * directions)]
-    if any(place.attribute(name) for name in ("activation_alpha", "activation_beta")):
-        raise NotImportable("with activations that have numbers of their own")
+    given = activations or defaults * directions
     own = given[: len(defaults)]
     if own * directions != given or not {*own} <= {*NAMES} or (kind == "RNN" and own != defaults):
-        raise NotImportable(f"with the activations {', '.join(given)}")
+        raise NoLayer(f"with the activations {', '.join(given)}")
     pairs = zip(FIELDS, own, defaults, strict=False)
     return {field: NAMES[name] for field, name, default in pairs if name != default}
 
@@ -217,57 +189,41 @@ def params_of(
     return params
 
 
-def start_of(place: NodePlace, begin: list[Any], direction: int) -> Symbol | None:
-    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None."""
+def start_of(place: NodePlace, begin: list[Any], direction: int, batch: int) -> Tensor | None:
+    """Return the state of a direction before the first step, (B, H), of an LSTM h and c side by side, or None.
+
+    ``batch`` is the axis of the batch.
+    """
     states = [None if isinstance(x, Constant) and not x.is_param and not x.array.any() else x for x in begin]
     if all(x is None for x in states):
         return None
-    symbols: list[Any] = [None if x is None else state_symbol(place, x) for x in states]
+    symbols = [x.symbol if isinstance(x, Tensor) else None for x in states]
     known = place.made.last_states.get(id(symbols[-1]))
     if known is not None and known[0] is symbols[0]:
         return known[1]
-    some = next(symbol for symbol in symbols if symbol is not None)
-    count, size = rows_of(some)
-    parts = [some * 0.0 if symbol is None else symbol for symbol in symbols]
-    rows = [reshaped(place, x, (size,), ".begin") if count == 1 else x[:, direction] for x in parts]
-    return rows[0] if len(rows) == 1 else nn.Concatenate(axis=1, name=place.name(".begin"))(rows)
+
+    def state(x: Any) -> Tensor:
+        x = place.vector(place.same_for_records(x, batch - 3)) if isinstance(x, Constant) else x
+        if x.rank != 3 or x.batch_axis not in (None, batch):
+            raise NoLayer("with initial states of another shape")
+        if x.batch_axis is None:
+            return x.reshape((x.shape[1 - batch], x.shape[2]), ".begin").part(0, direction)
+        return x.with_batch(0).part(1, direction)
+
+    return first_state([None if x is None else state(x) for x in states])
 
 
-def state_symbol(place: NodePlace, x: Any) -> Symbol:
-    """Return the feature of states, (B, D, H)."""
-    batch = 0 if place.attribute("layout", 0) else 1
-    if isinstance(x, Constant):
-        x = place.vector(same_for_records(place, x, batch - 3))
-        return reshaped(place, x.symbol, (x.shape[1 - batch], x.shape[2]), ".begin")
-    if x.rank != 3 or x.batch_axis not in (None, batch):
-        raise NotImportable("with initial states of another shape")
-    symbol: Symbol = x.symbol
-    return symbol
-
-
-def joined(place: NodePlace, states: list[Symbol]) -> Value:
-    """Return states (B, H) of directions as the operator has them."""
-    for state in states:
-        state.builder.name = place.name(".last")
-    size, layout = rows_of(states[0])[0], place.attribute("layout", 0)
-    parts = [nn.Reshape([1, size], name=place.name(".state"))(state) for state in states]
-    symbol = parts[0] if len(parts) == 1 else nn.Concatenate(axis=1, name=place.name(".states"))(parts)
-    shape = (place.batch, len(states), size) if layout else (len(states), place.batch, size)
-    return Value(symbol, shape, 0 if layout else 1)
-
-
-def gather_nd(place: NodePlace, x: Value, indices: Any) -> Value:
+def gather_nd(place: NodePlace, x: Tensor, indices: Any, batch_dims: int = 0) -> Tensor:
     """Return parts of a param by constant indices of its first axes, or the steps of sequences before their ends."""
-    dims = place.attribute("batch_dims", 0)
-    if isinstance(indices, Value) and dims == 1 and x.rank == 3 and x.batch_axis == indices.batch_axis == 0:
+    if isinstance(indices, Tensor) and batch_dims == 1 and x.rank == 3 and x.batch_axis == indices.batch_axis == 0:
         if (lengths := numbered(numbered(indices.symbol, "SUBTRACT", 1.0), "MAXIMUM", 1.0)) is not None:
             ends = lengths_of(place, indices.of(lengths))
-            return place.value(nn.Layer("kPooling1D", pool="LAST", name=place.name())([x.symbol, ends]))
-    if not isinstance(indices, Constant) or x.batch_axis is not None or dims:
-        raise NotImportable("by indices, or of parts, that depend on a batch")
+            return batched(place, nn.Layer("kPooling1D", pool="LAST", name=place.name())([x.symbol, ends]))
+    if not isinstance(indices, Constant) or x.batch_axis is not None or batch_dims:
+        raise NoLayer("by indices, or of parts, that depend on a batch")
     *_, count = indices.array.shape
     items = [axis % size for axis, size in zip(np.moveaxis(indices.array, -1, 0), x.shape, strict=False)]
-    whole = view(place, x, (math.prod(x.shape[:count]), *x.shape[count:]))
+    whole = x.reshape((math.prod(x.shape[:count]), *x.shape[count:]))
     return gather(place, whole, Constant(np.ravel_multi_index(items, x.shape[:count])))
 
 
@@ -283,21 +239,21 @@ def numbered(symbol: Symbol | None, operator: str, number: float) -> Symbol | No
     )
 
 
-def smallest(place: NodePlace, keys: Value, count: Any) -> list[Value | None]:
+def smallest(place: NodePlace, keys: Tensor, count: Any, largest: int = 1) -> list[Tensor | None]:
     """Return the order in which codes from 0 on come before others, as kSequenceLength has them, and no other."""
     steps = float(keys.shape[-1])
     late = keys.symbol.sources[0] if len(keys.symbol.sources) == 2 else None
     codes = numbered(numbered(late, "MULTIPLY", steps), "GREATER", 0.0)
-    if codes is None or place.attribute("largest", 1) or integers(count, "count") != [steps]:
-        raise NotImportable("of other than the codes of steps before the ends of sequences")
+    if codes is None or largest or integers(count, "count") != [steps]:
+        raise NoLayer("of other than the codes of steps before the ends of sequences")
     place.made.orders[id(keys.symbol)] = codes
     return [None, keys]
 
 
-def in_order(place: NodePlace, x: Value, order: Any) -> Value:
+def in_order(place: NodePlace, x: Tensor, order: Any) -> Tensor:
     """Return codes of which those from 0 on come before others."""
-    if not isinstance(order, Value) or place.made.orders.get(id(order.symbol)) is not x.symbol:
-        raise NotImportable("by indices that depend on a batch")
+    if not isinstance(order, Tensor) or place.made.orders.get(id(order.symbol)) is not x.symbol:
+        raise NoLayer("by indices that depend on a batch")
     place.made.ordered[id(x.symbol)] = nn.SequenceLength(anywhere=True, name=place.name())(x.symbol)
     return x.of(place.made.ordered[id(x.symbol)])
 

@@ -1,25 +1,21 @@
-"""What the tensors of an ONNX graph are while it becomes layers: constants, and outputs of layers."""
+"""The constants of an ONNX graph while it becomes layers, and how much may be made of them."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.onnx.naming import is_made_up
 from dsinga.base.errors import UserError
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.reshaping import NoLayer
 
 LARGEST = 1 << 26  # numbers that a node may make out of few, as ConstantOfShape and Tile do
 MOST_INTEGERS = 1 << 12  # of a shape, or of sizes of parts
-
-
-class NotImportable(Exception):
-    """A node that no layer computes; the text says why, "" for every node of its operator."""
 
 
 @dataclass
@@ -97,50 +93,6 @@ class Constant:
         return self.array.dtype
 
 
-@dataclass(frozen=True)
-class Value:
-    """A tensor that layers compute.
-
-    Heads of attention, say, are a feature with rows (H, T, n). As (N, H, T, n) in the graph, ``batch_axis`` is 0; as
-    (T, N, H, n), with rows (T, H, n), it is 1; as (N·H, T, n) ``shape`` is (N, H, T, n), ``merged`` (0, 2), and
-    ``seen`` what the graph has.
-
-    Attributes:
-        symbol: the feature of a layer, whose rows are those of the tensor without the axis of the batch.
-        shape: the shape in the graph, with ``NodePlace.batch`` records.
-        batch_axis: the axis of the batch; None for a tensor that is the same for all records, such as a param that
-            the graph adds, whose rows have all of ``shape``.
-        merged: the axes, from one to before another, that the graph has as one; the batch is among them.
-        dtype: the dtype in the graph; features are float32, and hold integers and truth values as such numbers.
-    """
-
-    symbol: Symbol
-    shape: tuple[int, ...]
-    batch_axis: int | None = 0
-    dtype: np.dtype = np.dtype(np.float32)
-    merged: tuple[int, int] | None = None
-
-    @property
-    def seen(self) -> tuple[int, ...]:
-        """The shape that the graph has, with merged axes as one."""
-        if self.merged is None:
-            return self.shape
-        start, stop = self.merged
-        return (*self.shape[:start], math.prod(self.shape[start:stop]), *self.shape[stop:])
-
-    @property
-    def rank(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    def of(self, symbol: Symbol, dtype: np.dtype | None = None) -> Value:
-        """Return the tensor of another feature of the same shape."""
-        return replace(self, symbol=symbol, dtype=self.dtype if dtype is None else dtype)
-
-
-Operand = Value | Constant
-
-
 def is_mask(array: np.ndarray) -> bool:
     """Whether numbers are zeros and ones, of both some, as in the mask of a weight."""
     return (
@@ -154,20 +106,6 @@ def is_mask(array: np.ndarray) -> bool:
 def is_bound(array: np.ndarray) -> bool:
     """Whether numbers have -infinity, as scores that a softmax makes 0, which no gradient moves."""
     return array.dtype.kind == "f" and array.size > 0 and bool(np.isneginf(without_repeats(array).min()))
-
-
-def feature(x: Operand, rank: int | None = None) -> Symbol:
-    """Return the feature of a tensor whose first axis is the batch. Raises NotImportable for another one.
-
-    ``rank`` is the number of axes of its rows, where the layer needs one.
-    """
-    if not isinstance(x, Value) or x.batch_axis is None:
-        raise NotImportable("of constants only")
-    if x.batch_axis != 0:
-        raise NotImportable(f"of a tensor whose axis {x.batch_axis} is the batch")
-    if rank is not None and x.rank != rank + 1:
-        raise NotImportable(f"of a tensor with {x.rank} axes, not {rank + 1}")
-    return x.symbol
 
 
 def spread(shapes: Sequence[Sequence[int]]) -> float:
@@ -187,18 +125,29 @@ def is_same(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a, b, equal_nan=True)
 
 
-def integers(x: Any, what: str) -> list[int]:
-    """Return the integers of a constant, as a shape or axes. Raises NotImportable for what layers compute."""
+def integers(x: Any, what: str) -> Any:
+    """Return the integers of a constant, or of an attribute, as a shape or axes; None for none.
+
+    Raises NoLayer for what layers compute.
+    """
+    if x is None or isinstance(x, (list, int)):
+        return x
     if not isinstance(x, Constant):
-        raise NotImportable(f"whose {what} depends on a batch")
+        raise NoLayer(f"whose {what} depends on a batch")
     if x.array.size > MOST_INTEGERS:
-        raise NotImportable(f"whose {what} has {x.array.size:,} numbers")
+        raise NoLayer(f"whose {what} has {x.array.size:,} numbers")
     return [int(number) for number in np.atleast_1d(x.array)]
 
 
-def axis_of(axis: int, x: Operand | Sequence[int]) -> int:
-    """Return an axis counted from the front. Raises NotImportable for one that the tensor lacks."""
-    rank = len(x.array.shape) if isinstance(x, Constant) else x.rank if isinstance(x, Value) else len(x)
-    if not -rank <= axis < rank:
-        raise NotImportable(f"along the axis {axis} of a tensor with {rank} axes")
-    return axis % rank
+def decimal(number: Any) -> float:
+    """Return the shortest decimal number that is this float32, as 1e-05 of 9.999999747378752e-06."""
+    return float(str(np.float32(number)))
+
+
+def number_in(x: Any, default: Any = None) -> Any:
+    """Return the number that an input or an attribute of an operator is, ``default`` where it is left out."""
+    if isinstance(x, Constant):
+        return decimal(x.array.reshape(()))
+    if isinstance(x, (int, float)) or x is None:
+        return default if x is None else x
+    raise NoLayer("with a number that depends on a batch")

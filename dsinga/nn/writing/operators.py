@@ -16,10 +16,43 @@ from dsinga.layers.interface.layer import Shape
 SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
 
 
-class Operators(ABC):
-    """Base class of symbols that have Python's operators; a subclass makes the layers."""
+class Arithmetic(ABC):
+    """Base class of what has Python's operators; a subclass makes the layers."""
 
     __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
+
+    @abstractmethod
+    def _binary(self, operator: str, other: Any, swapped: bool = False) -> Any:
+        """Return the result of an operator of kArithmetic, with ``other`` as its first operand if swapped."""
+
+    def __add__(self, other: Any) -> Any:
+        return self._binary("ADD", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._binary("SUBTRACT", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._binary("SUBTRACT", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._binary("MULTIPLY", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._binary("DIVIDE", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._binary("DIVIDE", other, swapped=True)
+
+    def __neg__(self) -> Any:
+        return self._binary("MULTIPLY", -1.0)
+
+
+class Operators(Arithmetic):
+    """Base class of symbols, whose operators become layers of the job."""
 
     @property
     @abstractmethod
@@ -45,28 +78,6 @@ class Operators(ABC):
         conf = {"operator": operator, "number": float(other), **({"swapped": True} if swapped else {})}
         return self.operate(kind, "kArithmetic", [self], arithmetic_conf=conf)
 
-    def __add__(self, other: Any) -> Any:
-        return self._binary("ADD", other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self._binary("SUBTRACT", other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._binary("SUBTRACT", other, swapped=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._binary("MULTIPLY", other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._binary("DIVIDE", other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._binary("DIVIDE", other, swapped=True)
-
     def __matmul__(self, other: Any) -> Any:
         return self._binary("MATMUL", other)
 
@@ -74,9 +85,6 @@ class Operators(ABC):
         if isinstance(other, Operators):
             raise UserError(f"{self!r} ** a feature is not there; the exponent is a number")
         return self._binary("POWER", other)
-
-    def __neg__(self) -> Any:
-        return self._binary("MULTIPLY", -1.0)
 
     def __getitem__(self, key: Any) -> Any:
         items = [

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.words.shape_layers import Flatten, Permute, Reshape
 from dsinga.nn.writing.symbol import Symbol
 
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 
 
+class NoLayer(Exception):
+    """An operation that no layer computes; the text says which setting of it, "" for all of it."""
+
+
+def refuse(settings: Mapping[str, Any]) -> None:
+    """Raise NoLayer, naming all of them, for settings that have values other than false ones."""
+    if wrong := [name for name, value in settings.items() if value]:
+        raise NoLayer(f"with {', '.join(wrong)}")
+
+
 class NamesLayers(Protocol):
-    """The operation for which layers are made; see :class:`dsinga.convert.torch_tracing.ModulePlace`."""
+    """The operation for which layers are made."""
 
     def name(self, suffix: str = "") -> str:
         """Return the name of a further layer."""
+
+
+def made(make: str | Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    """Return a layer of a type, or of a function of ``nn``."""
+    return layer_of_type(make, *args, **settings) if isinstance(make, str) else make(*args, **settings)
 
 
 def rows_of(symbol: Symbol) -> tuple[int, ...]:
@@ -25,8 +42,30 @@ def rows_of(symbol: Symbol) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
+def without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
+    """Return the shape of rows of a tensor in which an axis is the batch; a row without axes has one number."""
+    return tuple(size for at, size in enumerate(shape) if at != axis) or (1,)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front. Raises NoLayer for one that a tensor of this rank lacks."""
+    if not -rank <= axis < rank:
+        raise NoLayer(f"along the axis {axis} of a tensor with {rank} axes")
+    return axis % rank
+
+
+def axis_with_batch(shape: Sequence[int], before: int, batch: int) -> int | None:
+    """Return the axis of a shape that is the batch, or has it, after ``before`` numbers; None for no axis."""
+    starts = [math.prod(shape[:axis]) for axis in range(len(shape))]
+    exact = [axis for axis, start in enumerate(starts) if start == before and shape[axis] == batch]
+    ends = [axis for axis, start in enumerate(starts) if start <= before and start * shape[axis] >= before * batch]
+    return next(iter(exact + ends), None)
+
+
+def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Symbol:
     """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
+    if rows_of(symbol) == tuple(rows):
+        return symbol
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
         symbol = symbol.sources[0]
     if rows_of(symbol) == tuple(rows):
@@ -36,34 +75,10 @@ def reshaped(place: NamesLayers, symbol: Symbol, rows: Sequence[int], suffix: st
     return layer(symbol)
 
 
-def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Any:
+def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
     """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
     order = list(dims)
-    if symbol.builder.kind == "Permute":
+    if symbol.builder.kind == "Permute" and order:
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]
         order = [before[axis - 1] for axis in order]
     return symbol if order == sorted(order) else Permute(order, name=place.name(suffix))(symbol)
-
-
-def as_image(place: NamesLayers, symbol: Symbol) -> Any:
-    """Return sequences (B, C, T) as images (B, C, 1, T)."""
-    channels, steps = rows_of(symbol)
-    return Reshape([channels, 1, steps], name=place.name(AS_IMAGE))(symbol)
-
-
-def as_sequence(place: NamesLayers, symbol: Symbol) -> Any:
-    """Return images of one row as sequences, the reverse of :func:`as_image`."""
-    channels, _, steps = rows_of(symbol)
-    return reshaped(place, symbol, (channels, steps), ".steps")
-
-
-def split_heads(place: NamesLayers, symbol: Symbol, count: int) -> Any:
-    """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
-    steps, width = rows_of(symbol)
-    return permuted(place, reshaped(place, symbol, (steps, count, width // count), ".heads"), (2, 1, 3), ".split")
-
-
-def join_heads(place: NamesLayers, symbol: Symbol) -> Any:
-    """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
-    count, steps, width = rows_of(symbol)
-    return reshaped(place, permuted(place, symbol, (2, 1, 3), ".steps"), (steps, count * width), ".joined")

@@ -56,7 +56,7 @@ def refused(net, folder, words):
 
 
 def test_a_net_and_its_numbers_are_read(tmp_path):
-    net = read_onnx(saved(make_net(), tmp_path))
+    net = read_onnx(saved(make_net(), tmp_path))[0]
     assert [each.op_type for each in net.graph.node] == ["MatMul", "Relu"]
     assert (tensor_array(net.graph.initializer[0], tmp_path) == WEIGHTS).all()
 
@@ -69,7 +69,7 @@ def test_each_kind_of_numbers_is_read_from_raw_bytes_one_by_one_and_from_a_file(
     (tmp_path / "w.bin").write_bytes(b"12345" + array.tobytes())
     apart = external("apart", shape=array.shape, offset=5, length=array.nbytes)
     apart.data_type = raw.data_type
-    net = read_onnx(saved(make_net(tensors=[numpy_helper.from_array(WEIGHTS, "w"), raw, single, apart]), tmp_path))
+    net = read_onnx(saved(make_net(tensors=[numpy_helper.from_array(WEIGHTS, "w"), raw, single, apart]), tmp_path))[0]
     for tensor in net.graph.initializer[1:]:
         got = tensor_array(tensor, tmp_path)
         assert got.dtype == array.dtype, tensor.name
@@ -147,7 +147,7 @@ def net_of_functions(called, functions):
 
 
 def test_functions_of_the_file_are_written_out(tmp_path):
-    net = read_onnx(saved(net_of_functions("f", [function("f", "g", "g"), function("g")]), tmp_path))
+    net = read_onnx(saved(net_of_functions("f", [function("f", "g", "g"), function("g")]), tmp_path))[0]
     assert [each.op_type for each in net.graph.node] == ["Relu"] * 3
 
 
@@ -235,7 +235,7 @@ def test_places_outside_the_file_and_absurd_shapes(tmp_path, entries, words):
 
 def test_a_file_that_is_cut_after_it_was_checked(tmp_path):
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
-    net = read_onnx(saved(make_net(tensors=[external()]), tmp_path))
+    net = read_onnx(saved(make_net(tensors=[external()]), tmp_path))[0]
     for content in (WEIGHTS.tobytes()[:-4], b""):
         (tmp_path / "w.bin").write_bytes(content)
         with pytest.raises(UserError, match="'w'"):
@@ -250,7 +250,7 @@ def test_many_tensors_of_the_same_bytes(tmp_path):
 def test_external_numbers_of_a_node_are_in_the_net_then(tmp_path):
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())
     nodes = [node("Constant", "", "w", value=external("")), node("MatMul", "x w", "y")]
-    constant = read_onnx(saved(make_net(nodes, []), tmp_path)).graph.node[0]
+    constant = read_onnx(saved(make_net(nodes, []), tmp_path))[0].graph.node[0]
     assert (numpy_helper.to_array(constant.attribute[0].t) == WEIGHTS).all()
 
 
@@ -339,13 +339,13 @@ def test_nets_that_are_not_as_onnx_says(tmp_path, net, words):
 def test_long_nets_and_long_names_are_taken(tmp_path):
     values = ["x", *(f"v{i}" for i in range(2000)), "y"]
     net = make_net([node("Relu", a, b, "n" * 500) for a, b in zip(values, values[1:], strict=False)])
-    assert len(read_onnx(saved(net, tmp_path)).graph.node) == 2001
+    assert len(read_onnx(saved(net, tmp_path))[0].graph.node) == 2001
 
 
 def test_the_domain_ai_onnx_is_the_default_one(tmp_path):
     net = make_net([node("Relu", "x", "y", domain="ai.onnx")], opset=21)
     net.opset_import[0].domain = "ai.onnx"
-    assert read_onnx(saved(net, tmp_path)).graph.node[0].domain == ""
+    assert read_onnx(saved(net, tmp_path))[0].graph.node[0].domain == ""
 
 
 def whole_net():
@@ -362,7 +362,7 @@ def read_damaged(folder, content):
     (path := folder / "net.onnx").write_bytes(content)
     before = sorted(os.listdir(folder))
     with contextlib.suppress(UserError):
-        for tensor in read_onnx(path).graph.initializer:
+        for tensor in read_onnx(path)[0].graph.initializer:
             assert tensor_array(tensor, folder).nbytes < 10**4
     assert sorted(os.listdir(folder)) == before
 

@@ -28,7 +28,7 @@ def test_what_is_written_is_read(tmp_path, apart):
     path = tmp_path / "new" / "net.onnx"
     write_onnx(make_net(), params, path, 10 if apart else 10**9)
     assert sorted(os.listdir(path.parent)) == ["net.onnx", *["net.onnx.data"] * apart]
-    net = read_onnx(path)
+    net = read_onnx(path)[0]
     read = {tensor.name: tensor_array(tensor, path.parent) for tensor in net.graph.initializer}
     assert read.keys() == params.keys()
     for name, array in params.items():
