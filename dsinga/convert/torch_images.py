@@ -10,7 +10,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.writing import images
-from dsinga.nn.writing.images import Window
+from dsinga.nn.writing.images import KernelWindow
 from dsinga.nn.writing.reshaping import NoLayer, refuse
 from dsinga.nn.writing.tensor import Tensor, batched
 
@@ -40,7 +40,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
         refuse({"divisor_override": divisor_override, "return_indices": return_indices})
         input.feature(axes + 1)
         given = (kernel_size, stride or kernel_size, dilation, padding, padding)
-        window = Window(*(sizes_of(size, axes) for size in given))
+        window = KernelWindow(*(sizes_of(size, axes) for size in given))
         return images.pooled(input, window, kind, ceil_mode, count_include_pad)
 
     return pool
@@ -60,10 +60,10 @@ def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
             return pooling(kind, axes)(input, tuple(map(floordiv, sizes, counts)))
         make = getattr(nn, f"Adaptive{'Max' if kind == 'MAX' else 'Average'}Pooling{max(axes, 2)}D")
 
-        def compute(x: Tensor, window: Window) -> Tensor:
+        def compute(x: Tensor, window: KernelWindow) -> Tensor:
             return batched(x.place, make(window.kernel, name=x.place.name())(x.symbol))
 
-        return images.over_images(input, Window(*[counts] * 5), compute)
+        return images.over_images(input, KernelWindow(*[counts] * 5), compute)
 
     return adapt
 

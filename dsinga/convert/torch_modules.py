@@ -27,7 +27,7 @@ from dsinga.convert.torch_layers import (
 from dsinga.convert.torch_operations import OPERATIONS, drops
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.writing.composed import looked_up
-from dsinga.nn.writing.images import Window, convolved, convolved_transposed
+from dsinga.nn.writing.images import KernelWindow, convolved, convolved_transposed
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.nn.writing.tensor import Tensor
@@ -48,7 +48,7 @@ def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = 
         padding = "valid"
         input = pad(around, tuple(module._reversed_padding_repeated_twice), module.padding_mode).at(place)
     pads = 0 if isinstance(padding, str) else padding
-    window = Window(kernel, *(sizes_of(size, axes) for size in (module.stride, module.dilation, pads, pads)))
+    window = KernelWindow(kernel, *(sizes_of(size, axes) for size in (module.stride, module.dilation, pads, pads)))
     make = functools.partial(layer_of, place, module, roles=present(module))
     if module.transposed:
         window = window._replace(after=tuple(map(operator.sub, window.before, module.output_padding)))

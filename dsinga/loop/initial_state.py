@@ -219,18 +219,18 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
     seed = checkpoint.meta.get("seed")
     if seed != job.seed:
         raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
-    if unknown := [name for name in checkpoint.params if name not in net_params]:
-        raise UserError(
-            f"{path} does not fit the job: the net has no params {listed(unknown)}; resume with the job that wrote it, "
-            "or name it as checkpoint_path to start anew from its params"
-        )
-    check_loss(path, checkpoint.meta, job)
     for name, param in net_params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(
                 f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
+    if unknown := [name for name in checkpoint.params if name not in net_params]:
+        raise UserError(
+            f"{path} does not fit the job: the net has no params {listed(unknown)}; resume with the job that wrote it, "
+            "or name it as checkpoint_path to start anew from its params"
+        )
+    check_loss(path, checkpoint.meta, job)
     if lost := first_not_finite(checkpoint.params):
         good = describe_last_good_in(path.parent)
         raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")

@@ -13,7 +13,7 @@ from dsinga.addons.onnx.node_place import NodePlace
 from dsinga.addons.onnx.values import Constant, decimal, integers, number_in
 from dsinga.nn.writing import images
 from dsinga.nn.writing.composed import blocks_to_channels, channels_to_blocks
-from dsinga.nn.writing.images import Window, check_size
+from dsinga.nn.writing.images import KernelWindow, check_size
 from dsinga.nn.writing.reshaping import NoLayer
 from dsinga.nn.writing.tensor import Tensor
 
@@ -27,12 +27,12 @@ def axes_of(x: Tensor) -> int:
     return x.rank - 2
 
 
-def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pads: Any, dilations: Any) -> Window:
+def window_of(x: Tensor, kernel: Sequence[int], auto_pad: str, strides: Any, pads: Any, dilations: Any) -> KernelWindow:
     """Return the window of a node over images of a size, with its padding as numbers."""
     axes, size = axes_of(x), x.shape[2:]
     pads = tuple(pads or (0,) * 2 * axes) if auto_pad == "NOTSET" else (0,) * 2 * axes
     steps, gaps = (tuple(given or (1,) * axes) for given in (strides, dilations))
-    window = Window(tuple(kernel), steps, gaps, pads[:axes], pads[axes:])
+    window = KernelWindow(tuple(kernel), steps, gaps, pads[:axes], pads[axes:])
     if {*map(len, window)} != {axes}:
         raise NoLayer(f"whose windows have not {axes} axes")
     window = window.same(size, auto_pad != "SAME_LOWER") if auto_pad.startswith("SAME") else window

@@ -52,6 +52,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     Attributes:
         name: the name of its job.
+        trained: what it has learnt: its params, the state of its optimizer, names of records.
         result: the result of the last ``fit``, None before.
         record_shapes: the shapes of records by input, as far as they are known.
         label_shapes: the shapes of a row's labels in training by input, likewise.

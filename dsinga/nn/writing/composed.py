@@ -15,7 +15,7 @@ from dsinga.nn.words.basic_layers import Dropout
 from dsinga.nn.writing.images import LARGEST
 from dsinga.nn.writing.reshaping import NoLayer, reshaped, without
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.nn.writing.tensor import BOOL, FLOAT, Place, Tensor, arithmetic, batched, joined
+from dsinga.nn.writing.tensor import BOOL, FLOAT, Operation, Tensor, arithmetic, batched, joined
 
 MOST_PARTS = 64  # of a tensor that are taken or made one by one
 MOST_HEADS = 1024  # of queries that share keys
@@ -153,7 +153,7 @@ def einsum(tensors: Sequence[Tensor], equation: str) -> Tensor:
     return y.reshape([sizes[x] for x in axes], ".axes").transpose([axes.index(x) for x in out], ".order")
 
 
-def where(place: Place, condition: Any, a: Any, b: Any) -> Tensor:
+def where(place: Operation, condition: Any, a: Any, b: Any) -> Tensor:
     """Return ``a`` where a condition holds, else ``b``; -infinity is a number that a softmax makes 0."""
     mask = place.array(condition)
     shares = [condition, None] if mask is None else [mask, ~mask]
@@ -204,7 +204,7 @@ def hides_later(mask: np.ndarray, hides: bool) -> bool:
     return bool((hidden == later).all() and (square.dtype == bool or not square[~later].any()))
 
 
-def hiding(place: Place, mask: Any, hides: bool) -> Any:
+def hiding(place: Operation, mask: Any, hides: bool) -> Any:
     """Return the numbers that a mask adds to scores; truth values hide where they are ``hides``."""
     if (array := place.array(mask)) is not None:
         added = np.where(array == hides, HIDDEN, 0.0) if array.dtype == bool else np.maximum(array, HIDDEN)

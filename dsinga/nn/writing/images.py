@@ -24,7 +24,7 @@ REPEATED = {("kHalfPixel", "kPreferFloor"), ("kHalfPixel", "kPreferCeil"), ("kAs
 CENTRED = {"kHalfPixel", "kPytorchHalfPixel"}
 
 
-class Window(NamedTuple):
+class KernelWindow(NamedTuple):
     """A window with a size along each axis of sequences, images or volumes."""
 
     kernel: Sizes
@@ -43,11 +43,11 @@ class Window(NamedTuple):
         """Whether there is as much padding before an axis as after it."""
         return self.before == self.after
 
-    def of_rows(self) -> Window:
+    def of_rows(self) -> KernelWindow:
         """Return the window over images of one row, which sequences become."""
-        return Window(*((axis, *sizes) for axis, sizes in zip((1, 1, 1, 0, 0), self, strict=True)))
+        return KernelWindow(*((axis, *sizes) for axis, sizes in zip((1, 1, 1, 0, 0), self, strict=True)))
 
-    def same(self, size: Sizes, more_after: bool = True) -> Window:
+    def same(self, size: Sizes, more_after: bool = True) -> KernelWindow:
         """Return the window with the padding for ceil(size / stride) positions along each axis."""
         totals = [
             max((-(-length // step) - 1) * step + extent - length, 0)
@@ -57,7 +57,7 @@ class Window(NamedTuple):
         before, after = (less, more) if more_after else (more, less)
         return self._replace(before=before, after=after)
 
-    def rounded_up(self, size: Sizes) -> Window:
+    def rounded_up(self, size: Sizes) -> KernelWindow:
         """Return the window with the padding after each axis that gives as many windows as sizes rounded up do."""
         after = []
         for _, step, _, first, last, length, extent in zip(*self, size, self.extent, strict=True):
@@ -88,7 +88,7 @@ def check_size(sizes: Iterable[int]) -> None:
         raise NoLayer(f"that makes more than {LARGEST} numbers of a record")
 
 
-def over_images(x: Tensor, window: Window, compute: Callable[[Tensor, Window], Tensor]) -> Tensor:
+def over_images(x: Tensor, window: KernelWindow, compute: Callable[[Tensor, KernelWindow], Tensor]) -> Tensor:
     """Return what is computed of images or volumes; sequences (B, C, T) are images of one row for it."""
     x.feature()
     if x.rank > 3:
@@ -105,10 +105,10 @@ def padded(x: Tensor, before: Sequence[int], after: Sequence[int], suffix: str =
     return batched(x.place, layer_of_type("kPadding", name=x.place.name(suffix), **sides_of)(x.symbol))
 
 
-def convolved(x: Tensor, window: Window, make: Callable[..., Any], same: bool = False, **settings: Any) -> Tensor:
+def convolved(x: Tensor, window: KernelWindow, make: Callable[..., Any], same: bool = False, **settings: Any) -> Tensor:
     """Return a convolution, whose layer ``make`` makes of a function of ``nn`` and settings."""
 
-    def compute(images: Tensor, window: Window) -> Tensor:
+    def compute(images: Tensor, window: KernelWindow) -> Tensor:
         sizes: dict[str, Any] = {"kernel_size": window.kernel, "strides": window.strides}
         sizes["dilation_rate"] = window.dilations
         if same or (not window.is_even and window == window.same(images.shape[2:])):
@@ -122,14 +122,14 @@ def convolved(x: Tensor, window: Window, make: Callable[..., Any], same: bool = 
     return over_images(x, window, compute)
 
 
-def convolved_transposed(x: Tensor, window: Window, make: Callable[..., Any], **settings: Any) -> Tensor:
+def convolved_transposed(x: Tensor, window: KernelWindow, make: Callable[..., Any], **settings: Any) -> Tensor:
     """Return a transposed convolution; where the layer lacks its padding, all that kernels reach, then a part of it.
 
     The padding of the window is what of the result is left out; a negative number after an axis is of pixels that no
     kernel reaches.
     """
 
-    def compute(images: Tensor, window: Window) -> Tensor:
+    def compute(images: Tensor, window: KernelWindow) -> Tensor:
         more = tuple(first - last for first, last in zip(window.before, window.after, strict=True))
         is_plain = all(0 <= extra < step for extra, step in zip(more, window.strides, strict=True))
         pad = window.before if is_plain else (0,) * len(more)
@@ -146,10 +146,10 @@ def cropped(x: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
     return x[(..., *(slice(first, -last or None) for first, last in zip(before, after, strict=True)))]
 
 
-def pooled(x: Tensor, window: Window, pool: str, ceil: bool = False, counts_padding: bool = True) -> Tensor:
+def pooled(x: Tensor, window: KernelWindow, pool: str, ceil: bool = False, counts_padding: bool = True) -> Tensor:
     """Return the maxima (MAX) or means (AVG) of windows; with ``ceil`` also of the last ones that are not whole."""
 
-    def compute(images: Tensor, window: Window) -> Tensor:
+    def compute(images: Tensor, window: KernelWindow) -> Tensor:
         size, rounds_up = images.shape[2:], ceil
         is_same = not window.is_even and window == window.same(size)
         is_apart = not window.is_even and not is_same  # padding that the layer does not have
@@ -171,7 +171,7 @@ def pooled(x: Tensor, window: Window, pool: str, ceil: bool = False, counts_padd
     return over_images(x, window, compute)
 
 
-def shares(window: Window, size: Sizes, counts: Sizes) -> np.ndarray:
+def shares(window: KernelWindow, size: Sizes, counts: Sizes) -> np.ndarray:
     """Return, for each window, how many numbers it has to how many of these are no padding, (1, H', W')."""
     inside: Any = np.ones(1)
     for kernel, step, gap, before, _, length, count in zip(*window, size, counts, strict=True):
@@ -185,7 +185,7 @@ def pooled_whole(x: Tensor, pool: str) -> Tensor:
     """Return the maxima or means over all points, as images of one point."""
     axes = x.rank - 2
     layer = layer_of_type("kPooling", pool=pool, global_pooling=True, name=x.place.name())
-    return over_images(x, Window(*[(1,) * axes] * 5), lambda images, _: batched(x.place, layer(images.symbol)))
+    return over_images(x, KernelWindow(*[(1,) * axes] * 5), lambda images, _: batched(x.place, layer(images.symbol)))
 
 
 def surrounded(x: Tensor, pads: Any, mode: str = "kZero", value: float = 0.0) -> Tensor:
@@ -227,7 +227,7 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
     is_repeated = method == "kNearest" and (coordinates, settings.get("rounding")) in REPEATED
     is_between = method == "kLinear" and coordinates in CENTRED
 
-    def compute(images: Tensor, _: Window) -> Tensor:
+    def compute(images: Tensor, _: KernelWindow) -> Tensor:
         new = (*(1,) * (images.rank - 2 - axes), *size)
         if is_whole and (is_repeated or is_between):
             make, between = (UpSampling3D, "trilinear") if axes == 3 else (UpSampling2D, "bilinear")
@@ -238,4 +238,4 @@ def resized(x: Tensor, size: Sequence[int], scale: Sequence[float] | None = None
             layer = layer_of_type("kResize", name=x.place.name(), size=[*new], **settings, **factors_of)
         return batched(x.place, layer(images.symbol))
 
-    return over_images(x, Window(*[(1,) * axes] * 5), compute)
+    return over_images(x, KernelWindow(*[(1,) * axes] * 5), compute)

@@ -16,7 +16,7 @@ from dsinga.layers.interface.layer import Shape
 SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
 
 
-class Arithmetic(ABC):
+class HasOperators(ABC):
     """Base class of what has Python's operators; a subclass makes the layers."""
 
     __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
@@ -51,7 +51,7 @@ class Arithmetic(ABC):
         return self._binary("MULTIPLY", -1.0)
 
 
-class Operators(Arithmetic):
+class Operators(HasOperators):
     """Base class of symbols, whose operators become layers of the job."""
 
     @property

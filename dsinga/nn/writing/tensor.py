@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.nn.words.activations import ReLU, Softmax
 from dsinga.nn.words.basic_layers import layer_of_type
 from dsinga.nn.words.shape_layers import Concatenate
-from dsinga.nn.writing.operators import SIMPLE, Arithmetic
+from dsinga.nn.writing.operators import SIMPLE, HasOperators
 from dsinga.nn.writing.reshaping import (
     NamesLayers,
     NoLayer,
@@ -31,7 +31,7 @@ FLOAT, BOOL = np.dtype(np.float32), np.dtype(bool)
 MIXES = "that mixes the records of a batch"
 
 
-class Place(NamesLayers, Protocol):
+class Operation(NamesLayers, Protocol):
     """An operation of the net that is read: its layers get their names from it."""
 
     @property
@@ -49,7 +49,7 @@ class Place(NamesLayers, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor(Arithmetic):
+class Tensor(HasOperators):
     """A tensor that layers compute.
 
     Heads of attention, say, are a feature with rows (H, T, n). As (N, H, T, n) in the net, ``batch_axis`` is 0; as
@@ -110,7 +110,7 @@ class Tensor(Arithmetic):
             raise NoLayer(f"of a tensor with {self.rank} axes, not {rank + 1}")
         return self.symbol
 
-    def at(self, place: Place) -> Tensor:
+    def at(self, place: Operation) -> Tensor:
         """Return the tensor for another operation, from which further layers get their names."""
         return replace(self, place=place)
 
@@ -303,12 +303,12 @@ class Tensor(Arithmetic):
         return self.of(permuted(self.place, make(symbol), swapped, ".back"))
 
 
-def batched(place: Place, symbol: Symbol) -> Tensor:
+def batched(place: Operation, symbol: Symbol) -> Tensor:
     """Return the tensor of a feature whose first axis is the batch."""
     return Tensor(place, symbol, (place.batch, *rows_of(symbol)))
 
 
-def tensor_of(place: Place, x: Any, others: Sequence[Any]) -> Tensor:
+def tensor_of(place: Operation, x: Any, others: Sequence[Any]) -> Tensor:
     """Return an operand as a tensor: a number as a constant of one."""
     operand = place.operand(x, others)
     return operand if isinstance(operand, Tensor) else place.constant(np.asarray(operand, np.float32))
@@ -340,7 +340,7 @@ def result_of(tensors: Sequence[Tensor], symbol: Symbol, rank: int, axis: int | 
     return replace(owner.of(symbol, dtype), shape=(*rows[:axis], owner.place.batch, *rows[axis:]), batch_axis=axis)
 
 
-def arithmetic(place: Place, operator: str, *given: Any, dtype: Any = None) -> Tensor:
+def arithmetic(place: Operation, operator: str, *given: Any, dtype: Any = None) -> Tensor:
     """Return the result of an operator of kArithmetic of two operands, at least one of them a tensor."""
     operands = [place.operand(x, given) for x in given]
     tensors = [x for x in operands if isinstance(x, Tensor)]
