@@ -87,11 +87,11 @@ class Trained:
     def write_state(self, folder: Path, mark: str) -> None:
         """Write the optimizer's state and the names, if there are any, with a ``mark`` that identifies the params.
 
-        The arrays of the state are called "param/slot"; "steps" and "before" are numbers. Raises OSError.
+        The arrays of the state are called "param/slot"; "steps", "before" and "seed" are numbers. Raises OSError.
         """
         if self.steps:
             arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-            numbers = {"steps": np.array([self.steps]), "before": np.array([self.before])}
+            numbers = {name: np.array([getattr(self, name)]) for name in ("steps", "before", "seed")}
             write_tensors(folder / OPTIMIZER, {**numbers, **arrays}, {"mark": mark})
         if named := {name: of_input._asdict() for name, of_input in self.names.items() if any(of_input)}:
             text = json.dumps({MARK: mark, **named}, indent=1, ensure_ascii=False)
@@ -106,7 +106,8 @@ class Trained:
         if not (path := place(OPTIMIZER)).is_file():
             return replace(self, names=names, before=MANY)
         arrays = read_safetensors(path)
-        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say it
+        before = int(arrays.pop("before", np.array([MANY]))[0])  # files of earlier versions do not say these
+        seed = int(arrays.pop("seed", np.array([self.seed]))[0])
         steps = arrays.pop("steps", np.zeros(0, np.int64))
         if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
             raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
@@ -114,7 +115,7 @@ class Trained:
         for name, array in arrays.items():
             param, _, slot = name.rpartition("/")
             slots.setdefault(param, {})[slot] = array
-        return replace(self, names=names, steps=int(steps[0]), slots=slots, before=before)
+        return replace(self, names=names, seed=seed, steps=int(steps[0]), slots=slots, before=before)
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:

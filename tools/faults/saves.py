@@ -80,8 +80,8 @@ def bits(*arrays: Any) -> Any:
 def load_model(folder: Path) -> Any:
     """Return the params, the predictions and the steps of the optimizer of a saved model."""
     loaded = nn.load_model(folder)
-    steps = loaded._training_state.steps
-    return bits(*loaded.get_weights(), loaded.predict(X), steps), sorted(loaded._training_state.slots)
+    steps = loaded.trained.steps
+    return bits(*loaded.get_weights(), loaded.predict(X), steps), sorted(loaded.trained.slots)
 
 
 @functools.cache

@@ -167,7 +167,9 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             phases = {"train": described}
             if weights is not None:
                 described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-            job, examples = self.make_job(phases, None, {"seed": self.trained.seed}), self.label_examples()
+            draws = phase == "train" or not self.trained.is_complete
+            job = self.make_job(phases, None, {"seed": self.trained.seed} if draws else {})
+            examples = self.label_examples()
             if phase == "train":  # the steps of the optimizer are those of the net
                 job = self.trained.with_statistics(job, 0, self._params or {})
             missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
@@ -375,7 +377,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         where the folder cannot be written.
         """
         path, params = model_folder(folder), self._ordered_params()
-        job = to_text(redact_job(self._written_job().replace(seed=self.trained.seed)))  # that of the next fit
+        job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
