@@ -94,9 +94,9 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._params = trained.params
 
     @contextmanager
-    def _training(self, steps: int) -> Iterator[RunningFit]:
+    def _training(self, steps: int, seed: int) -> Iterator[RunningFit]:
         """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
-        self._fit = fit = RunningFit(self, steps)
+        self._fit = fit = RunningFit(self, steps, seed)
         self._kept = KeptNets()  # they hold params, which training replaces
         builders = self._builders()
         try:

@@ -309,7 +309,7 @@ class Trainable(Predictable):
         params, slots = self._begin_params(job.seed), self.trained.slots
         self.stop_training = False
         try:
-            with self._training(begin.steps) as running:
+            with self._training(begin.steps, job.seed + 1) as running:
                 extensions = [
                     KerasEvents(callback, self, running, events) if is_keras_callback(callback) else callback
                     for callback in callbacks

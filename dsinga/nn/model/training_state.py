@@ -153,10 +153,11 @@ class RunningFit:
     Args:
         model: the model that is trained, whose params and state of the optimizer are set.
         steps: how many steps its optimizer had done before.
+        seed: that of the next fit.
     """
 
-    def __init__(self, model: Any, steps: int):
-        self._model, self._steps = model, steps
+    def __init__(self, model: Any, steps: int, seed: int):
+        self._model, self._steps, self._seed = model, steps, seed
         self._loop: LoopView | None = None  # within an event at which training stands
         self._params: dict[str, np.ndarray] = {}
         self._slots: Slots = {}
@@ -198,7 +199,7 @@ class RunningFit:
             return
         self._state_step = self._loop.step
         self._slots, steps = self._loop.updater_state(), self._steps + self._loop.step
-        self._model.trained = replace(self._model.trained, steps=steps, slots=self._slots)
+        self._model.trained = replace(self._model.trained, seed=self._seed, steps=steps, slots=self._slots)
 
     def check_open(self) -> None:
         """Raise UserError unless params may be set now."""
