@@ -15,6 +15,6 @@ if TYPE_CHECKING:
         remove_old_checkpoints,
         write_checkpoint,
     )
-    from dsinga.checkpoint.porting import export_safetensors, params_of, port, read_params
+    from dsinga.checkpoint.porting import export_safetensors, params_of, port, port_to_net, read_all_params, read_params
 else:
     __getattr__, __dir__ = lazy_names(__name__)

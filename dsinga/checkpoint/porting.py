@@ -19,6 +19,7 @@ from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
 from dsinga.checkpoint.tensor_files import find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.data.locations import is_url
+from dsinga.net import Param
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +63,26 @@ def port(
     return values
 
 
+def port_to_net(
+    net_params: Mapping[str, Param], paths: Sequence[PathLike], roots: Sequence[PathLike] = ()
+) -> ParamArrays:
+    """Return what :func:`port` does for the params of a net, but for states of rows, which are another run's."""
+    if not paths or not net_params:
+        return {}
+    shapes = {name: param.shape for name, param in net_params.items()}
+    return port(shapes, paths, roots, without=[name for name, param in net_params.items() if param.spec.by_rows])
+
+
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
     """Return all params by name of the checkpoint that :func:`find` finds; raise UserError for a damaged one or NaN."""
     location, params = _load(path, roots)
     refuse_nan(params, location)
     return params
+
+
+def read_all_params(paths: Sequence[PathLike], roots: Sequence[PathLike] = ()) -> ParamArrays:
+    """Return the params of several checkpoints by name; later ones override earlier ones, as in :func:`port`."""
+    return {name: array for path in paths for name, array in read_params(path, roots).items()}
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:

@@ -17,7 +17,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import Diverged, UserError
 from dsinga.base.serial_executor import available_cores
-from dsinga.checkpoint import port
+from dsinga.checkpoint import port_to_net
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
@@ -166,15 +166,14 @@ class LocalNet:
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
         """Return the value of each param with which training of the job begins, float32 by name.
 
-        They are the job's ``params``, those of its ``checkpoint_path``, and initial values for the others. Of those
-        that are ``known`` these are the values; no initial ones are made, which take as much memory.
+        They are the job's ``params``, those of its ``checkpoint_path``, and initial values. Of those that are ``known``
+        no initial ones are made, which take as much memory.
         """
-        shapes = {name: param.shape for name, param in self.net.params.items() if name not in known}
-        start = port(shapes, self.job.checkpoint_path, self._roots) if shapes and self.job.checkpoint_path else {}
-        start |= {name: np.array(array, np.float32) for name, array in self.job.params.items() if name in shapes}
-        known = {**start, **known}
         missing = {name: param for name, param in self.net.params.items() if name not in known}
-        values = {**initial_values(missing, self.job.seed), **known}
+        start = port_to_net(missing, self.job.checkpoint_path, self._roots)
+        start |= {name: np.array(array, np.float32) for name, array in self.job.params.items() if name in missing}
+        others = {name: param for name, param in missing.items() if name not in start}
+        values = {**initial_values(others, self.job.seed), **start, **known}
         return {name: values[name] for name in (*self.net.params, *known)}
 
     def updater(self) -> LocalUpdater:

@@ -142,7 +142,7 @@ class NetEstimator(EstimatorRecords):
         if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
             records = canonical(records)
         job = self._job_to_go_on(records) if go_on else self._make_job(records, seed, client)
-        params, job = self.params_ if go_on else dict(job.params), job.with_params({})
+        params, job = self.params_ if go_on else jobs.first_params(job), job.with_params({}).replace(checkpoint_path=[])
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
         self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
         self.__dict__.pop("_output", None)

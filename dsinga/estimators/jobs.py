@@ -12,9 +12,10 @@ import numpy as np
 from dsinga import nn
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import unknown_name
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.checkpoint import read_params
+from dsinga.checkpoint import read_all_params
 from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
@@ -227,10 +228,12 @@ def training_net(job: Job) -> Job:
     inputs = [layer.name for layer in layers if layer_class(layer).is_input]
     if len(inputs) != 1:
         raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
-    params = dict(job.params)
-    for path in reversed(job.checkpoint_path):
-        params = {**read_params(path, roots(job, None)), **params}
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[]).with_params(params)
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def first_params(job: Job) -> ParamArrays:
+    """Return the params with which training of a job begins: those of its ``checkpoint_path`` and its own."""
+    return read_all_params(job.checkpoint_path, roots(job, None)) | dict(job.params)
 
 
 def _for_arrays(layer: LayerConf) -> LayerConf:

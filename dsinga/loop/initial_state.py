@@ -17,7 +17,7 @@ from dsinga.base.advice import job_field, option, short_path
 from dsinga.base.arrays import ParamArrays, first_not_finite
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.checkpoint import Checkpoint, latest, port_to_net, read_checkpoint, read_newest_checkpoint
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
@@ -105,10 +105,7 @@ def begin_anew(
     have NaN or infinity.
     """
     values = initial_values(net_params, job.seed)
-    if job.checkpoint_path:
-        shapes = {name: array.shape for name, array in values.items()}
-        states = [name for name, param in net_params.items() if param.spec.by_rows]  # of another run's batches
-        values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    values.update(port_to_net(net_params, job.checkpoint_path, roots))
     put_params(values, params)
     return values
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.checkpoint import latest, read_params
+from dsinga.checkpoint import latest, read_all_params
 from dsinga.checkpoint.metadata import read_metadata
 from dsinga.job import Job, LayerConf, LayerType, loads
 from dsinga.net import NeuralNet
@@ -33,8 +33,7 @@ def with_learnt_statistics(
     if resume:
         folder = resume if isinstance(resume, Path) else latest((workspace or Path()) / "checkpoint")
         return checked.with_job(with_steps(job, _steps_of_checkpoint(folder))) if folder else checked
-    values = {name: array for path in job.checkpoint_path for name, array in read_params(path, checked.roots).items()}
-    values.update(params or {})
+    values = read_all_params(job.checkpoint_path, checked.roots) | dict(params or {})
     return checked.with_job(weighed(job, values))
 
 
