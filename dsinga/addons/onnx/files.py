@@ -71,7 +71,7 @@ def checked_net(model: ModelProto, folder: Path) -> tuple[ModelProto, ModelProto
     """Return a net from the ONNX file in ``folder``, after checks, with functions of the file written out as nodes.
 
     Each value has one name and is there before a node takes it; each tensor has as many bytes as its shape needs, in
-    the file or in one beside it; those of nodes are in the file then. The second net is that of :func:`light_net`.
+    the file or in one beside it; those of nodes are in the file then. The second net is what :func:`light_net` returns.
     Raises UserError, naming the node or tensor, for all that this module refuses.
     """
     _check_versions(model)

@@ -162,7 +162,7 @@ def _name_of(node: Any, operands: Sequence[Constant | None]) -> str:
 
 
 def filled(node: Any, shape: Constant) -> Constant:
-    """Return one number in a shape, which takes no memory. Raises NoLayer."""
+    """Return an array that has one number everywhere, and takes no memory. Raises NoLayer."""
     from onnx import numpy_helper
 
     sizes = tuple(integers(shape, "shape"))

@@ -82,6 +82,10 @@ def check_whole_numbers(**arguments: Any) -> None:
             check_whole(name, number, 1)
 
 
+ALL_IN_AN_EPOCH = "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
+ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
+
+
 def read_iterable(
     data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
 ) -> tuple[Data, int | None]:

@@ -101,6 +101,28 @@ class JobArguments:
         phases = {phase: records.described() for phase, records in self.phases.items()}
         return JobArguments(phases, self.batch_size, self.fields)
 
+    def steps_of_epoch(self) -> int:
+        """Return the number of steps in an epoch of the training records."""
+        records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
+        return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
+
+
+def times_of(
+    phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the fields of the job for the length of training, reports and validation."""
+    if steps is not None and epochs is not None:
+        raise UserError("give epochs or train_steps, not both")
+    if epochs is not None:  # then metrics and validation come at the end of each epoch
+        times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
+    elif steps is not None:
+        every = max(1, steps // 10)
+        often = {"validate_freq": every * ("val" in phases), "test_freq": every * ("test" in phases)}
+        times = {"train_steps": steps, "epochs": 0, "disp_freq": every, **often}
+    else:
+        times = {}
+    return {name: value for name, value in times.items() if name not in fields}
+
 
 def open_inputs(
     pairs: Mapping[str, Pair],

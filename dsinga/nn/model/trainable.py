@@ -23,6 +23,8 @@ from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model.given_data import (
+    ALL_IN_AN_EPOCH,
+    ALL_VALIDATE,
     Data,
     FitFields,
     JobFields,
@@ -36,17 +38,20 @@ from dsinga.nn.model.given_data import (
 )
 from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened, with_tables_open
+from dsinga.nn.model.records import (
+    JobArguments,
+    PhaseRecords,
+    least_batch,
+    reading_opened,
+    times_of,
+    with_tables_open,
+)
 from dsinga.nn.model.training_state import BatchSteps, FitBegin, key_of_workspace, leave_to_user, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
-
-
-ALL_IN_AN_EPOCH = "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
-ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
 
 
 class Trainable(Predictable):
@@ -107,7 +112,7 @@ class Trainable(Predictable):
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
         job = self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
-        params = self._begin_params(None) or {}
+        params = self._begin_params(None)
         leave_to_user(params)
         return job.with_params(params)
 
@@ -132,29 +137,13 @@ class Trainable(Predictable):
                 phases[phase] = self._opened(pairs, weights, phases.get("train"))
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size)
-        return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
+        return JobArguments(phases, batch_size, {**fields, **times_of(phases, epochs, train_steps, fields)})
 
     def _bound_job(self, arguments: JobArguments) -> Job:
         """Return a job made from these arguments, which reads the opened records."""
         job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
         bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
         return bind_records(job, bound) if bound else job
-
-    def _schedule(
-        self, phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
-    ) -> dict[str, int]:
-        """Return the fields of the job for the length of training, reports and validation."""
-        if steps is not None and epochs is not None:
-            raise UserError("give epochs or train_steps, not both")
-        if epochs is not None:  # then metrics and validation come at the end of each epoch
-            times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
-        elif steps is not None:
-            every = max(1, steps // 10)
-            often = {"validate_freq": every * ("val" in phases), "test_freq": every * ("test" in phases)}
-            times = {"train_steps": steps, "epochs": 0, "disp_freq": every, **often}
-        else:
-            times = {}
-        return {name: value for name, value in times.items() if name not in fields}
 
     @checked
     def fit(
@@ -288,7 +277,7 @@ class Trainable(Predictable):
         """Return the job that a fit trains, which continues the step count of the optimizer."""
         job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
-            job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
+            job = job.replace(checkpoint_freq=arguments.steps_of_epoch())
         job = self.trained.with_statistics(job, begin.steps, self._params or {})
         return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
 
@@ -305,7 +294,7 @@ class Trainable(Predictable):
         """Train the job, whose callbacks may read and set params; keep the trained params even after an error."""
         runner: Any = find_runner(client, waits=True)
         rescued = RescuedParams("the model")
-        events = {"epochs": job.epochs or 1, "steps": _steps_of_epoch(arguments), "verbose": int(progress)}
+        events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(progress)}
         params, slots = self._begin_params(job.seed), self.trained.slots
         self.stop_training = False
         try:
@@ -411,9 +400,3 @@ class Trainable(Predictable):
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
-
-
-def _steps_of_epoch(arguments: JobArguments) -> int:
-    """Return the number of steps in an epoch of the training records."""
-    records = [len(source) for source in arguments.phases["train"].sources.values()] if arguments.phases else [1]
-    return max(1, -(-min(records, default=1) // (arguments.batch_size or 1)))

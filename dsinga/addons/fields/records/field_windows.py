@@ -251,7 +251,7 @@ class FieldWindows(RecordSource):
 
 @register("definition", "WindowDefinition")
 def open_windows(dataset: Any, definition: WindowDefinition, has_labels: bool) -> FieldWindows:
-    """Return the windows of a Dataset, or of the one at a path."""
+    """Return the windows of a Dataset, or of the Dataset at a path."""
     return FieldWindows(dataset, definition, has_targets=has_labels)
 
 
