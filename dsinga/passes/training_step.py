@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
@@ -79,20 +80,23 @@ class TrainingStep:
             return self._run_or_skip(step, params, batches, updates)
         last: list[Any] = []  # the records and the context that were computed last
 
-        def compute(net: NeuralNet, params: Any, records: Any, ctx: Context, push: Push) -> Metrics:
-            last[:] = records, ctx
-            return self.algorithm(net, params, records, ctx, push)
-
         def fail(name: str) -> NoReturn:
             if self.repeats:
                 find_bad_gradient(self.algorithm, self.net, params, *last)
             raise Diverged(param_gradient_fault(name, step))
 
         push = CheckedPush(updates, fail)
-        metrics = accumulate(compute, self.net, params, batches, self.micro_batches, push)
+        metrics = accumulate(
+            functools.partial(self._compute, last), self.net, params, batches, self.micro_batches, push
+        )
         check_metrics(metrics, step)
         updates.finish()
         return metrics
+
+    # A method: a closure in the traceback of an error keeps what it refers to, even when its frame is cleared.
+    def _compute(self, last: list[Any], net: NeuralNet, params: Any, records: Any, ctx: Context, push: Push) -> Metrics:
+        last[:] = records, ctx
+        return self.algorithm(net, params, records, ctx, push)
 
     def _run_or_skip(
         self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
