@@ -82,7 +82,7 @@ class Trained:
     def with_statistics(self, job: Job, steps: int, params: Mapping[str, np.ndarray]) -> Job:
         """Return a job whose running statistics, among ``params``, go on after ``steps`` steps of the optimizer."""
         job = with_steps(job, {layer.name: self.before + steps for layer in normalised(job)})
-        return job if job.checkpoint_path else weighed(job, params)
+        return job if job.checkpoint_path else weighed(job, params, 0 if self.steps else MANY)
 
     def write_state(self, folder: Path, mark: str) -> None:
         """Write the optimizer's state and the names, if there are any, with a ``mark`` that identifies the params.

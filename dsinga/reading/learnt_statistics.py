@@ -37,12 +37,15 @@ def with_learnt_statistics(
     return checked.with_job(weighed(job, values))
 
 
-def weighed(job: Job, params: Mapping[str, np.ndarray]) -> Job:
-    """Return the job whose running statistics have weight where these params are no initial values."""
+def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> Job:
+    """Return the job whose running statistics have weight where these params are no initial values.
+
+    ``unsaid`` is the number of earlier steps of layers that say 0.
+    """
     layers = normalised(job)
     learnt = {conf.name: bool(np.any(params.get(_mean_name(conf), 0))) for conf in layers}
     known = {conf.name: conf.bm_conf.earlier_steps for conf in layers if conf.bm_conf is not None}
-    return with_steps(job, {name: (known.get(name) or MANY) if learnt[name] else 0 for name in learnt})
+    return with_steps(job, {name: (known.get(name) or unsaid) if learnt[name] else 0 for name in learnt})
 
 
 def normalised(job: Job) -> list[LayerConf]:

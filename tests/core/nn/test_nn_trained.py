@@ -52,6 +52,17 @@ def test_two_fits_are_one() -> None:
     assert are_equal(once.params, twice.params)
 
 
+def test_batches_after_a_fit_are_as_another_fit() -> None:
+    fitted, stepped = normalised(), normalised()
+    for model in (fitted, stepped):
+        model.fit(X, Y, epochs=2, **QUIET)
+    fitted.fit(X, Y, epochs=1, **QUIET)
+    for first in range(0, len(X), QUIET["batch_size"]):
+        rows = slice(first, first + QUIET["batch_size"])
+        stepped.train_on_batch(X[rows], Y[rows])
+    assert are_equal(fitted.params, stepped.params)
+
+
 def roads() -> dict[str, Callable[[nn.Sequential, Path, Path], nn.Model]]:
     """Return the roads by name that lead from a trained model to one with the same running statistics."""
 
