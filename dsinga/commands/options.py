@@ -25,10 +25,10 @@ CHECKPOINT = click.option(
 )
 
 
-def write_picture(path: Path, drawing: str) -> None:
+def write_picture(path: Path, drawing: bytes) -> None:
     """Write a picture that a command draws. Raises UserError where that cannot be."""
     try:
-        path.write_text(drawing, encoding="utf-8")
+        path.write_bytes(drawing)
     except OSError as error:
         with contextlib.suppress(OSError):
             if path.is_file():  # a part of it

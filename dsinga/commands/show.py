@@ -131,5 +131,5 @@ def show(
         click.echo(str(error))
         return
     svg = svg or Path(f"{job.name}.svg")
-    write_picture(svg, picture(net, job))
+    write_picture(svg, picture(net, job).encode())
     click.echo(f"drawn to {svg}")

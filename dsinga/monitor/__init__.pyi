@@ -1,5 +1,5 @@
 # ruff: noqa: I001  several names a line
-from dsinga.addons.pictures.history_plot import draw_curves as draw_curves
+from dsinga.addons.pictures.curves_svg import draw_curves as draw_curves
 from dsinga.addons.pictures.panels import Line as Line, Panel as Panel, draw_panels as draw_panels
 from dsinga.monitor.history import History as History
 from dsinga.monitor.rows import NOT_METRICS as NOT_METRICS, RECOVERY as RECOVERY, Row as Row

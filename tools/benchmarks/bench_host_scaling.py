@@ -13,6 +13,7 @@ measured, and what the file has is not measured again, so that a command that wa
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
-from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, YAxis, draw_frame, draw_panel
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
 from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
@@ -107,14 +108,9 @@ def draw(rows: Sequence[Row]) -> str:
     """Return an SVG element with a panel for each case and scaling: measured and predicted times by hosts."""
     cases = [case for case in BATCHES if any(row.case == case for row in rows)]
     scalings = [scaling for scaling in SCALINGS if any(row.scaling == scaling for row in rows)]
-    body = []
-    for number, scaling in enumerate(scalings):
-        for place, case in enumerate(cases):
-            shown = [row for row in rows if (row.scaling, row.case) == (scaling, case)]
-            if shown:
-                body.append(draw_panel(_panel(shown), PANEL_WIDTH * place + 10, PANEL_HEIGHT * number))
+    shown = [[row for row in rows if (row.scaling, row.case) == pair] for pair in itertools.product(scalings, cases)]
     label = "milliseconds of an iteration by the number of hosts, measured and predicted"
-    return draw_frame("".join(body), PANEL_WIDTH * len(cases) + 20, PANEL_HEIGHT * len(scalings), label)
+    return draw_panels([_panel(of_pair) for of_pair in shown if of_pair], label, len(cases))
 
 
 def _panel(rows: Sequence[Row]) -> Panel:

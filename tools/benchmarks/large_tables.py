@@ -57,7 +57,7 @@ def draw(runs: Sequence[Run], limit: float) -> str:
         ends = [points[-1][0] for points in each.memory]
         lines = {"": Line([(0, limit), (max(ends), limit)], COLOURS[6], "limit")}
         for number, points in enumerate(each.memory):
-            lines[f"worker process {number + 1}"] = Line(thin(points), COLOURS[number % 6], " ")
+            lines[f"worker process {number + 1}"] = Line(thin(points), COLOURS[number % 6], None)
         panels.append(Panel(f"{each.name}: MiB", lines, "seconds", y_axis=YAxis(includes=(0.0,))))
     return draw_panels(panels, "memory of worker processes over time, of a run each")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
-from dsinga.addons.pictures.panels import COLOURS, decade_ticks, draw_frame
+from dsinga.addons.pictures.panels import COLOURS, look, new_figure, show_on_hover, to_svg
 
 APART = 0.15  # strategies whose times differ by more must be ranked right
 
@@ -72,46 +70,33 @@ def table(rows: Sequence[Figures]) -> str:
     return "\n".join([*lines, *(wrong or ["all strategies are ranked right"])])
 
 
-SIZE, MARGIN = 420, 50  # pixels
+SIZE = 4.4  # inches
 PLACES = {"thread": COLOURS[0], "processes": COLOURS[1], "hosts, 1 Gbit/s": COLOURS[2], "hosts, 10 Gbit/s": COLOURS[3]}
 
 
+@look()
 def draw(rows: Sequence[Figures]) -> str:
     """Return an SVG element with a dot for each prediction, by the measured time, both axes logarithmic.
 
     Dots on the line are right, those within the band 10% off at most. They are filled in bf16.
     """
     rows = medians(rows)
-    times = [math.log10(time) for row in rows for time in (row.predicted, row.measured)]
-    low, high = min(times) - 0.1, max(times) + 0.1
-    unit = (SIZE - 2 * MARGIN) / (high - low)
-
-    def place(milliseconds: float) -> float:
-        return (math.log10(milliseconds) - low) * unit
-
-    left, bottom, band = MARGIN, SIZE - MARGIN, math.log10(1.1) * unit
-    end = SIZE - 2 * MARGIN
-    body = [
-        f'<path d="M{left} {bottom - band:.1f} L{left + end} {bottom - end - band:.1f} V{bottom - end + band:.1f} '
-        f'L{left} {bottom + band:.1f} Z" fill="#eeeeee"/>',
-        f'<path d="M{left} {bottom - end} V{bottom} H{left + end} M{left} {bottom} L{left + end} {bottom - end}" '
-        'stroke="#999" fill="none"/>',
-        f'<text x="{left}" y="{bottom - end - 24}" fill="#222">predicted ms</text>',
-        f'<text x="{left + end}" y="{bottom + 32}" text-anchor="end" fill="#222">measured ms</text>',
-    ]
-    for tick in decade_ticks(low, high, 8):
-        at = (tick - low) * unit
-        text = f"{10**tick:.0f}"
-        body.append(f'<text x="{left + at:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{text}</text>')
-        body.append(f'<text x="{left - 6}" y="{bottom - at + 4:.1f}" text-anchor="end" fill="#666">{text}</text>')
+    figure = new_figure(SIZE, SIZE, "predicted by measured milliseconds of an iteration")
+    axis = figure.subplots()
+    times = [time for row in rows for time in (row.predicted, row.measured)]
+    ends = [min(times) / 1.25, max(times) * 1.25]
+    axis.fill_between(ends, [end / 1.1 for end in ends], [end * 1.1 for end in ends], color="#eeeeee")
+    axis.plot(ends, ends, color="#999999", linewidth=0.8)
     for row in rows:
         colour = next(colour for name, colour in PLACES.items() if name in row.setup)
         fill = colour if "bf16" in row.setup else "white"
-        at = f'cx="{left + place(row.measured):.1f}" cy="{bottom - place(row.predicted):.1f}"'
-        title = f"<title>{escape(row.setup)}, {row.strategy}: {row.error:+.0%}</title>"
-        body.append(f'<circle {at} r="4" fill="{fill}" stroke="{colour}" stroke-width="1.5">{title}</circle>')
-    for number, (name, colour) in enumerate(PLACES.items()):
-        y = bottom - 16 - 16 * number
-        body.append(f'<circle cx="{SIZE - 150}" cy="{y - 4}" r="4" fill="{colour}"/>')
-        body.append(f'<text x="{SIZE - 140}" y="{y}" fill="#444">{name.replace("thread", "threads")}</text>')
-    return draw_frame("".join(body), SIZE, SIZE, "predicted by measured milliseconds of an iteration")
+        (dot,) = axis.plot([row.measured], [row.predicted], "o", color=colour, markerfacecolor=fill)
+        show_on_hover(dot, f"{row.setup}, {row.strategy}: {row.error:+.0%}")
+    for name, colour in PLACES.items():
+        axis.plot([], [], "o", color=colour, label=name.replace("thread", "threads"))
+    axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured ms", ylabel="predicted ms")
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter("")
+    axis.legend(loc="lower right", borderaxespad=1)
+    return to_svg(figure)

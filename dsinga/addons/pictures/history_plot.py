@@ -1,47 +1,17 @@
-"""Draws the metrics of runs: a few, such as the loss, as SVG, and all by Matplotlib."""
+"""Draws the metrics of runs by Matplotlib."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dsinga.addons.pictures.panels import Line, Panel, Point, draw_panels, thin
+from dsinga.addons.pictures.curves_svg import NAMES, lines_by_phase
+from dsinga.addons.pictures.panels import DOTTED, Point, missing, thin
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest, register
-from dsinga.monitor.rows import metric_names, rows_of_metrics
-
-COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
-OTHER_COLOUR = "#7f7f7f"
-NAMES = "episode_return", "loss", "accuracy"  # the metrics that are drawn by default
-
-
-@register("hook", "draw_curves")
-def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
-    """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
-
-    The horizontal axis is "step". ``rows`` are mappings with "step", "phase" and numbers; values that are not finite
-    leave a gap. Without any value the picture says "no rows yet".
-    """
-    rows = list(rows)
-    panels = [Panel(name, lines) for name in names if (lines := lines_by_phase(rows, name))]
-    titles = " and ".join(panel.title for panel in panels)
-    return draw_panels(panels, f"{titles} by step" if panels else "no rows yet")
-
-
-def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step") -> dict[str, Line]:
-    """Return a line of points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
-    lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
-    for row in rows_of_metrics(rows):
-        if name in row and x in row:
-            lines.setdefault(row["phase"], []).append((row[x], float(row[name])))
-    return {
-        phase: Line(points, COLOURS.get(phase, OTHER_COLOUR))
-        for phase, points in lines.items()
-        if any(math.isfinite(y) for _, y in points)
-    }
+from dsinga.monitor.rows import metric_names
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
@@ -52,7 +22,7 @@ def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarra
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise UserError(f"drawing needs Matplotlib ({error}): pip install 'dsinga[plot]'") from None
+        raise missing(error) from None
     columns = min(columns, count)
     rows = -(-count // columns)
     size = (width * columns, height * rows)
@@ -68,7 +38,6 @@ def single_axes(ax: Any, width: float, height: float) -> Any:
 
 
 COLUMNS, WIDTH, HEIGHT = 3, 4.0, 3.0  # axes in a row, and inches of each of the axes
-FEW_POINTS = 40  # of a line: then each has a dot, because a line of one point would not be seen
 RETURN = "episode_return"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -161,7 +130,7 @@ def _plot_metric(axis: Any, rows: Rows, name: str, x: str, label: str, options: 
     """Draw a line for each phase of a metric."""
     lines = lines_by_phase(rows, name, x)
     for phase, line in lines.items():
-        style: dict[str, Any] = {"marker": "." if len(line.points) <= FEW_POINTS else ""}
+        style: dict[str, Any] = {"marker": "." if len(line.points) <= DOTTED else ""}
         if label:
             style["label"] = label if len(lines) == 1 else f"{label}, {phase}"
         else:

@@ -1,42 +1,37 @@
-"""Draws panels of lines as an SVG: axes with round numbers, and a colour and the last value for each line."""
+"""Draws panels of lines by Matplotlib, and gives the figures of this package one look and the form of a file."""
 
 from __future__ import annotations
 
-import itertools
+import io
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from dsinga.base.errors import UserError
 
 Point = tuple[float, float]
 
 # Wong, "Points of view: Color blindness", Nature Methods 8 (2011): distinguishable by colour-blind readers and in grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-PANEL_WIDTH, PANEL_HEIGHT = 380, 270  # pixels
+WIDTH, HEIGHT = 3.96, 2.81  # inches of a panel: on a screen 380 and 270 pixels
 MAX_POINTS = 400  # of a line: more points than a panel has pixels would only make the notebook larger
-
-
-class PlotArea(NamedTuple):
-    """A panel's plotting area, in pixels."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-
-class Scale(NamedTuple):
-    """A linear map from values to pixels: ``low`` to ``start`` and ``high`` to ``end``."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """Return the pixel coordinate of ``value``."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+LEGEND_WIDTH = 56  # characters of labels beside each other, of which each has six more for its line
+HOVER = "hover: "  # begins the id of what shows a text
+DOTTED = 40  # of a line with at most so many points each has a dot
+STYLE = {
+    "font.size": 8, "font.sans-serif": ["DejaVu Sans", "Verdana"], "figure.edgecolor": "#e2e2e2",
+    "figure.constrained_layout.h_pad": 0.1, "figure.constrained_layout.w_pad": 0.1, "axes.titlelocation": "left",
+    "axes.titleweight": "bold", "axes.titlesize": 9.5, "axes.titlecolor": "#222222", "axes.edgecolor": "#999999",
+    "axes.labelcolor": "#666666", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#ececec", "xtick.color": "#999999",
+    "ytick.color": "#999999", "xtick.labelcolor": "#666666", "ytick.labelcolor": "#666666", "lines.linewidth": 1.2,
+    "lines.markersize": 4, "legend.frameon": False, "legend.handlelength": 1.2, "legend.columnspacing": 1.2,
+    "legend.borderpad": 0, "legend.borderaxespad": 0.2, "svg.fonttype": "none", "svg.hashsalt": "dsinga",
+    "savefig.dpi": 150,
+}  # fmt: skip
 
 
 class YAxis(NamedTuple):
@@ -49,10 +44,6 @@ class YAxis(NamedTuple):
     logarithmic: bool = False
     percent: bool = False
     includes: Sequence[float] = ()
-
-    def text(self, value: float) -> str:
-        """Return a value as the axis shows it."""
-        return f"{value:.0%}" if self.percent else f"{value:.6g}"
 
 
 class Line(NamedTuple):
@@ -82,26 +73,153 @@ class Panel(NamedTuple):
     y_axis: YAxis = YAxis()
 
 
-def draw_panels(panels: Sequence[Panel], label: str) -> str:
+def missing(error: ImportError) -> UserError:
+    """Return what to say where Matplotlib cannot be imported."""
+    return UserError(f"drawing needs Matplotlib ({error}): pip install 'dsinga[plot]'")
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Within it, also by decorating a function, figures have the look of this package, whatever the user's style is.
+
+    Raises UserError where Matplotlib is not installed.
+    """
+    try:
+        import matplotlib.style
+    except ImportError as error:
+        raise missing(error) from None
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def new_figure(width: float, height: float, label: str) -> Any:
+    """Return a figure of so many inches that no window shows; ``label`` describes it to screen readers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained", linewidth=1)
+    figure.set_label(label)
+    return figure
+
+
+@look()
+def to_bytes(figure: Any, ending: str) -> bytes:
+    """Return a figure as the bytes of a file: for the endings ".png" and ".pdf" in these formats, else as SVG."""
+    ending = ending.lower()
+    if ending not in (".png", ".pdf"):
+        return to_svg(figure).encode()
+    file = io.BytesIO()
+    figure.savefig(file, format=ending[1:])
+    return file.getvalue()
+
+
+@look()
+def to_svg(figure: Any) -> str:
+    """Return a figure as an SVG element for a page."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    # A rule for all elements would hold for the whole page.
+    svg = re.sub(
+        r"<metadata>.*?</metadata>|<defs>\s*<style .*?</style>\s*</defs>", "", svg[svg.index("<svg") :], flags=re.S
+    )
+    style = f'role="img" aria-label="{escape(str(figure.get_label()))}" stroke-linejoin="round" style="max-width:100%"'
+    svg = re.sub(rf'<g id="{HOVER}([^"]*)">', r"<g><title>\1</title>", svg)
+    return svg.replace("<svg ", f"<svg {style} ", 1)
+
+
+def show_on_hover(artist: Any, text: str) -> None:
+    """Have an artist show a text, which is its title in an SVG."""
+    artist.set_gid(f"{HOVER}{text}")
+
+
+def shown(draw: Callable[[], str]) -> str:
+    """Return what ``draw`` returns, or as a paragraph why it cannot: for notebooks, where an error would hide all."""
+    try:
+        return draw()
+    except UserError as error:
+        return f"<p>{escape(str(error))}</p>"
+
+
+def draw_panels(panels: Sequence[Panel], label: str, columns: int = 0) -> str:
     """Return an SVG element with the panels side by side, or with the text ``label`` if there are no panels.
 
-    ``label`` describes the picture to screen readers. Values that are not finite leave a gap.
+    ``label`` describes the picture to screen readers; with ``columns`` so many panels are in a row. Values that are not
+    finite leave a gap. Raises UserError where Matplotlib is not installed.
     """
-    width, height = PANEL_WIDTH * max(len(panels), 1) + 20, PANEL_HEIGHT
-    body = "".join(draw_panel(panel, PANEL_WIDTH * i + 10) for i, panel in enumerate(panels))
+    return to_svg(panels_figure(panels, label, columns))
+
+
+@look()
+def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
+    """Return the figure that :func:`draw_panels` draws."""
+    columns = columns or max(len(panels), 1)
+    rows = max(-(-len(panels) // columns), 1)
+    figure = new_figure(WIDTH * columns, HEIGHT * rows, label)
+    for number, panel in enumerate(panels):
+        draw_panel(figure.add_subplot(rows, columns, number + 1), panel)
     if not panels:
-        body = f'<text x="{width / 2}" y="{height / 2}" text-anchor="middle" fill="#666">{escape(label)}</text>'
-    return draw_frame(body, width, height, label)
+        figure.text(0.5, 0.5, label, ha="center", color="#666666")
+    return figure
 
 
-def draw_frame(body: str, width: int, height: int, label: str) -> str:
-    """Return an SVG element of so many pixels with a frame around ``body``; ``label`` is for screen readers."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{escape(label)}" font-family="{FONT}" font-size="11" style="max-width:100%">'
-        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6" fill="#fff" stroke="#e2e2e2"/>'
-        f"{body}</svg>"
-    )
+def draw_panel(axis: Any, panel: Panel) -> None:
+    """Draw a panel on axes, with the legend between title and lines."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    for name, line in panel.lines.items():
+        text = line.label if line.label is None else line.label or f"{name} {line.points[-1][1]:.4g}".strip()
+        marker = "." if len(line.points) <= DOTTED else ""
+        axis.plot(*zip(*line.points, strict=True), color=line.colour, label=text or "_", marker=marker)
+    x_axis, y_axis, (logarithmic, percent, includes) = axis.xaxis, axis.yaxis, panel.y_axis
+    axis.set(xlabel=panel.x_label, xscale="log" if panel.logarithmic else "linear")
+    if panel.x_ticks:
+        axis.set_xticks(panel.x_ticks, [step_text(tick) for tick in panel.x_ticks])
+    elif panel.logarithmic:
+        x_axis.set_major_formatter(power_text)
+    else:
+        x_axis.set_major_locator(MaxNLocator(6, integer=panel.integer_ticks, steps=[1, 2, 5, 10]))
+        x_axis.set_major_formatter(lambda value, _: step_text(value))
+    if logarithmic:
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        y_axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+        y_axis.set_major_formatter(power_text)
+    elif percent:
+        y_axis.set_major_formatter("{x:.0%}")
+    else:
+        y_axis.set_major_formatter("{x:.6g}")
+    axis.set_xticks([], minor=True)
+    axis.set_yticks([], minor=True)
+    axis.update_datalim([(panel.x_ticks[0] if panel.x_ticks else 0, value) for value in includes], updatex=False)
+    axis.autoscale_view()
+    draw_legend(axis, panel.title)
+
+
+def draw_legend(axis: Any, title: str) -> None:
+    """Give axes a title, and below it, above the axes, a legend of what has a label."""
+    names = axis.get_legend_handles_labels()[1]
+    columns = max(1, LEGEND_WIDTH // (6 + max(map(len, names), default=0)))
+    axis.set_title(title, pad=6 + 12.5 * math.ceil(len(names) / columns))
+    if names:
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, labelcolor="linecolor")
+
+
+def draw_bars(
+    axis: Any, parts: Mapping[str, Sequence[float]], texts: Sequence[str], title: str, colours: Sequence[str]
+) -> None:
+    """Draw horizontal bars, the first one on top, of parts one after another, with a text at the end of each."""
+    starts, rows = [0.0] * len(texts), range(len(texts))
+    for (name, lengths), colour in zip(parts.items(), colours, strict=True):
+        bars = axis.barh(rows, lengths, 0.6, starts, color=colour, label=name if len(parts) > 1 else "_")
+        starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+        for bar in bars:
+            show_on_hover(bar, name)
+    draw_legend(axis, title)
+    axis.bar_label(bars, texts, padding=4, color="#444444")
+    axis.set(xlim=(0, max(starts, default=0) or 1), ylim=(len(texts) - 0.5, -0.5), xticks=(), yticks=())
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    axis.tick_params(left=False, labelcolor="#222222")
 
 
 def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
@@ -120,133 +238,6 @@ def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
     return [*selection, points[-1]]
 
 
-def draw_panel(panel: Panel, left: float, top: float = 0) -> str:
-    """Return the SVG of one panel whose left upper corner is at (left, top), in pixels."""
-    named = {name: line for name, line in panel.lines.items() if line.label is not None}
-    names = [line.label or f"{name} {line.points[-1][1]:.4g}".strip() for name, line in named.items()]
-    panel = panel._replace(lines={name: _with_logarithms(line, panel) for name, line in panel.lines.items()})
-    beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
-    margin = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
-    area = PlotArea(left + 46, top + margin, 310, 222 - margin)
-    steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
-    x_scale = make_scale(steps, area.left, area.left + area.width, margin=0)
-    shown = [y for y in (*values, *panel.y_axis.includes) if math.isfinite(y)]
-    y_scale = make_scale(shown, area.top + area.height, area.top, margin=0.05)
-    curves = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
-    title = (
-        f'<text x="{area.left}" y="{top + 24:g}" font-size="13" font-weight="600" fill="#222">'
-        f"{escape(panel.title)}</text>"
-    )
-    entries = list(zip(names, (line.colour for line in named.values()), strict=True))
-    return title + _legend(entries, area, top, beside) + _axes(panel, area, x_scale, y_scale) + curves
-
-
-def _with_logarithms(line: Line, panel: Panel) -> Line:
-    """Return a line with the logarithms of its coordinates where an axis is logarithmic."""
-    points = line.points
-    if panel.logarithmic:
-        points = [(math.log10(x), y) for x, y in points]
-    if panel.y_axis.logarithmic:
-        points = [(x, math.log10(y)) for x, y in points]
-    return line._replace(points=points)
-
-
-def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
-    right, bottom = area.left + area.width, area.top + area.height
-    parts = []
-    logarithmic = panel.y_axis.logarithmic
-    for value in decade_ticks(y_scale.low, y_scale.high, 8) if logarithmic else ticks(y_scale.low, y_scale.high, 7):
-        y, text = y_scale(value), panel.y_axis.text(10**value if logarithmic else value)
-        parts.append(f'<path d="M{area.left} {y:.1f}H{right}" stroke="#ececec"/>')
-        parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{text}</text>')
-    for value, text in _x_ticks(panel, x_scale):
-        x = x_scale(value)
-        parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{text}</text>')
-    parts.append(f'<path d="M{area.left} {bottom}H{right}" stroke="#999"/>')
-    middle = area.left + area.width / 2
-    parts.append(
-        f'<text x="{middle}" y="{bottom + 33}" text-anchor="middle" fill="#666">{escape(panel.x_label)}</text>'
-    )
-    return "".join(parts)
-
-
-def _x_ticks(panel: Panel, scale: Scale) -> list[tuple[float, str]]:
-    """Return the place on the scale, and the text, of each tick of the x axis."""
-    if panel.x_ticks:
-        return [(math.log10(tick) if panel.logarithmic else tick, step_text(tick)) for tick in panel.x_ticks]
-    values = ticks(scale.low, scale.high, max_intervals=6)
-    if panel.logarithmic:
-        return [(value, power_text(value)) for value in values if not value % 1]
-    return [(v, step_text(v)) for v in values if not (panel.integer_ticks and (v < 0 or v % 1))]
-
-
-def _legend(entries: Sequence[tuple[str, str]], area: PlotArea, top: float, beside: bool) -> str:
-    """Draw the name and last value of each line, in its colour, beside the title or in rows below it."""
-    parts, x, right = [], area.left + area.width, area.left + area.width
-    for number, (text, colour) in enumerate(reversed(entries) if beside else entries):
-        if not beside:
-            x = right - (2 - number % 3) * 112
-        y = top + (24 if beside else 39 + 15 * (number // 3))
-        parts.append(f'<text x="{x:.0f}" y="{y:g}" text-anchor="end" fill="{colour}">{escape(text)}</text>')
-        x -= 6.2 * len(text) + 12
-    return "".join(parts)
-
-
-def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
-    """Draw a line with gaps at values that are not finite; a line of at most 40 points also gets a dot for each."""
-    path, dots = "", ""
-    for stretch in _finite_stretches(line.points):
-        vertices = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin(stretch)]
-        path += "M" + "L".join(vertices)
-        if len(line.points) <= 40:
-            # A stroke of zero length with round ends is a dot.
-            dots += "".join(f"M{vertex}h0" for vertex in vertices)
-    stroke = f'fill="none" stroke="{line.colour}" stroke-linecap="round" stroke-linejoin="round"'
-    return f'<path d="{path}" stroke-width="1.6" {stroke}/>' + (
-        f'<path d="{dots}" stroke-width="4.5" {stroke}/>' if dots else ""
-    )
-
-
-def _finite_stretches(points: Sequence[Point]) -> list[list[Point]]:
-    """Return the stretches of consecutive points with finite values."""
-    groups = itertools.groupby(points, key=lambda point: math.isfinite(point[1]))
-    return [list(stretch) for is_finite, stretch in groups if is_finite]
-
-
-def make_scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
-    """Return a scale for finite values, with a share ``margin`` of their range as room at both ends."""
-    low, high = min(values), max(values)
-    if low == high:  # a single value gets room on both sides
-        spread = abs(low) * 0.1 or 1.0
-        return Scale(low - spread, high + spread, start, end)
-    room = (high - low) * margin
-    return Scale(low - room, high + room, start, end)
-
-
-def ticks(low: float, high: float, max_intervals: int) -> list[float]:
-    """Return at most ``max_intervals + 1`` round numbers within [low, high], 1, 2 or 5 times a power of ten apart."""
-    minimum = (high - low) / max_intervals
-    power = 10.0 ** math.floor(math.log10(minimum))
-    spacing = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= minimum * (1 - 1e-9))
-    first, last = math.ceil(low / spacing - 1e-9), math.floor(high / spacing + 1e-9)
-    return [i * spacing for i in range(first, last + 1)]
-
-
-def decade_ticks(low: float, high: float, max_ticks: int) -> list[float]:
-    """Return round numbers between the powers of ten ``low`` and ``high``: 1, 2 and 5 times powers of ten if they fit.
-
-    Both limits and the result are logarithms to base ten.
-    """
-    exponents = range(math.floor(low), math.ceil(high) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
-        chosen = [exponent + math.log10(factor) for exponent in exponents for factor in factors]
-        chosen = [value for value in chosen if low - 1e-9 <= value <= high + 1e-9]
-        if len(chosen) <= max_ticks:
-            break
-    return chosen
-
-
 def step_text(value: float) -> str:
     """Return a step as text: 800, 1000, 20k, 1.5M."""
     for unit, letter in ((1e6, "M"), (1e3, "k")):
@@ -255,6 +246,6 @@ def step_text(value: float) -> str:
     return f"{value:.7g}"
 
 
-def power_text(exponent: float) -> str:
-    """Return a power of ten as text: 1e-5, 0.01, 1, 1000."""
-    return f"{10.0**exponent:g}" if -3 <= exponent <= 4 else f"1e{exponent:.0f}"
+def power_text(value: float, _place: float = 0) -> str:
+    """Return a number of a logarithmic axis as text: 1e-5, 0.01, 1, 1000."""
+    return (f"{value:.0e}" if value < 1e-3 else f"{value:.6g}").replace("e-0", "e-").replace("e+0", "e")

@@ -106,7 +106,9 @@ def bench(
     help="Sites that average their params, each on a machine like this; bandwidth and latency are those between them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="SVG or PNG file to draw times, memory, efficiency to."
+)
 @click.option(
     "--measured",
     type=click.Path(path_type=Path),
@@ -134,8 +136,9 @@ def plan(
     """
     import rich.console
 
+    from dsinga.addons.pictures.panels import to_bytes
     from dsinga.addons.planner import planning
-    from dsinga.addons.planner.plan_picture import draw_plan
+    from dsinga.addons.planner.plan_picture import plan_figure
     from dsinga.addons.planner.planning import print_comparison
     from dsinga.base.errors import UserError
     from dsinga.job import load
@@ -158,7 +161,7 @@ def plan(
     else:
         print_plan(prediction.figures(), console)
     if picture:
-        write_picture(picture, draw_plan(prediction))
+        write_picture(picture, to_bytes(plan_figure(prediction), picture.suffix))
         click.echo(f"drawn to {picture}", err=as_json)
 
 

@@ -53,7 +53,7 @@ WIDTH = 1000
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs of each run, in place of train_steps.")
 @click.option("--resume", is_flag=True, help="Go on with the search in the workspace.")
 @click.option("--only", type=int, multiple=True, metavar="K", help="Train setting K, from 0, only. May be repeated.")
-@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw settings, curves, importance to.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG or PNG file to draw settings and curves to.")
 @DEVICE
 @job_options
 @where_options
@@ -68,6 +68,7 @@ def search(
     with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are ranges. Each
     setting has a folder in the workspace, the table is search.csv there.
     """
+    from dsinga.addons.pictures.panels import to_bytes
     from dsinga.addons.search import search as searching
     from dsinga.addons.search.space import parse_space, read_space
     from dsinga.base.errors import UserError
@@ -91,7 +92,7 @@ def search(
     _print(result)
     click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}{os.sep}setting-*")
     if picture:
-        write_picture(picture, result.draw())
+        write_picture(picture, to_bytes(result.figure(), picture.suffix))
         click.echo(f"drawn to {picture}")
     for state, said in (("failed", "failed"), ("cut", f"have not ended ({how_to_resume()} goes on)")):
         if count := sum(row["state"] == state for row in result):
@@ -121,7 +122,7 @@ def _print(result: SearchResult) -> None:
 @click.option("--low", type=float, default=1e-6, show_default=True, help="The first learning rate.")
 @click.option("--high", type=float, default=10.0, show_default=True, help="The last learning rate.")
 @click.option("--steps", type=click.IntRange(min=10), default=100, show_default=True, help="Number of steps at most.")
-@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw the loss by learning rate to.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG or PNG file to draw losses by rate to.")
 @DEVICE
 @job_options
 @where_options
@@ -135,6 +136,7 @@ def find_lr(
     Trains some steps with a rate that grows from step to step, until the loss diverges. Writes nothing to the
     workspace.
     """
+    from dsinga.addons.pictures.panels import to_bytes
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.job import ChangeMethod
 
@@ -148,5 +150,5 @@ def find_lr(
     if result.suggestion is not None and job.updater.learning_rate.type not in without_base:
         click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={result.suggestion:.2g}")
     if picture:
-        write_picture(picture, result.draw())
+        write_picture(picture, to_bytes(result.figure(), picture.suffix))
         click.echo(f"drawn to {picture}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsinga.addons.pictures.panels import Line, Panel, draw_panels
+from dsinga.addons.pictures.panels import Line, Panel, panels_figure, shown, to_svg
 from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable
 from dsinga.api.execution import train
@@ -82,12 +82,17 @@ class RateSearch:
         return f"the suggested learning rate is {self.suggestion:.2g}, {reason}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.sentence())}</p>{self.draw()}"
+        return f"<p>{html.escape(self.sentence())}</p>{shown(self.draw)}"
 
     def draw(self) -> str:
-        """Return an SVG element with the losses by learning rate, smoothed and as they were, and the suggestion.
+        """Return the :meth:`figure` as an SVG element."""
+        return to_svg(self.figure())
 
-        Losses so high that the others could not be told apart are left out.
+    def figure(self) -> Any:
+        """Return a figure of Matplotlib: the losses by learning rate, smoothed and as they were, and the suggestion.
+
+        Losses so high that the others could not be told apart are left out. Raises UserError where Matplotlib is not
+        installed.
         """
         start, lowest = self.smoothed[0], self.smoothed[self.lowest]
         most = max(start + (start - lowest), start + 0.1 * abs(start))
@@ -100,7 +105,7 @@ class RateSearch:
             ends = [(self.suggestion, min(values)), (self.suggestion, max(values))]
             lines["suggestion"] = Line(ends, SUGGESTION_COLOUR, f"suggestion {self.suggestion:.2g}")
         panel = Panel("loss", lines, "learning rate", logarithmic=True)
-        return draw_panels([panel], "loss by learning rate")
+        return panels_figure([panel], "loss by learning rate")
 
     def _points(self, losses: Sequence[float], most: float) -> list[tuple[float, float]]:
         return [(rate, loss) for rate, loss in zip(self.rates, losses, strict=True) if loss <= most]

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, overload
 
+from dsinga.addons.pictures.panels import shown, to_svg
 from dsinga.addons.search.importance import importance
 from dsinga.addons.search.metric_values import Rung
 from dsinga.addons.search.pictures import draw_search
@@ -153,13 +154,18 @@ class SearchResult(Sequence[Row]):
         lines = ("".join(f"<td>{escape(cell(row.get(name)))}</td>" for name in names) for row in rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{escape(repr(self)[1:-1])}</p>{self.draw()}{table}"
+        return f"<p>{escape(repr(self)[1:-1])}</p>{shown(self.draw)}{table}"
 
     def draw(self) -> str:
-        """Return an SVG element with three pictures of the search.
+        """Return the :meth:`figure` as an SVG element."""
+        return to_svg(self.figure())
+
+    def figure(self) -> Any:
+        """Return a figure of Matplotlib with three pictures of the search.
 
         Each setting is a line from axis to axis, one for each name and one for the score, the darker the better; below
-        are the curve of the metric for each setting, and the :meth:`importance` of each name.
+        are the curve of the metric for each setting, and the :meth:`importance` of each name. Raises UserError where
+        Matplotlib is not installed.
         """
         phase, _, name = self.monitor.partition("/")
         curves = {

@@ -5,11 +5,11 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.addons.pictures.history_plot import draw_curves
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, decade_ticks, draw_panels, thin, ticks
+from dsinga.addons.pictures.curves_svg import draw_curves, ticks
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels, panels_figure, thin
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))
@@ -116,37 +116,71 @@ def test_a_long_run_makes_a_small_picture():
 
 
 def test_many_lines_are_named_in_rows_above_the_panel():
-    lines = {f"framework {n}": Line([(0.5, n), (1.5, n + 0.25)], COLOURS[n]) for n in range(5)}
-    picture = draw_panels([Panel("accuracy", lines, x_label="seconds", integer_ticks=False)], "accuracy by time")
-    texts = {element.text: element for element in ElementTree.fromstring(picture).iter() if element.text}
-    assert "seconds" in texts
+    rows = [{"step": step, "phase": f"framework {n}", "loss": n + step / 4} for n in range(5) for step in range(2)]
+    texts = {element.text: element for element in ElementTree.fromstring(draw_curves(rows)).iter() if element.text}
     heights = [float(texts[f"framework {n} {n + 0.25:.4g}"].get("y")) for n in range(5)]
     assert heights == [39, 39, 39, 54, 54]
-    assert "0.6" in texts or "0.8" in texts  # an axis of seconds has ticks between integers
+
+
+def test_the_legend_of_many_lines_is_above_the_panel_and_below_its_title():
+    lines = {f"framework {n}": Line([(0.5, n), (1.5, n + 0.25)], COLOURS[n]) for n in range(5)}
+    panel = Panel("accuracy", lines, x_label="seconds", integer_ticks=False)
+    words = texts(draw_panels([panel], "accuracy by time"))
+    assert {"seconds", "accuracy", *(f"framework {n} {n + 0.25:.4g}" for n in range(5))} <= set(words)
+    assert "0.6" in words or "0.8" in words  # an axis of seconds has ticks between integers
+    figure = panels_figure([panel], "accuracy by time")
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    legend, title = axis.get_legend().get_window_extent(), axis._left_title.get_window_extent()
+    assert axis.get_window_extent().y1 <= legend.y0
+    assert legend.y1 <= title.y0
+    assert figure.bbox.contains(title.x0, title.y1)
+    assert figure.bbox.x1 >= legend.x1
 
 
 def test_an_axis_of_values_in_powers_of_ten():
     line = Line([(1, 0.4), (4, 40.0), (16, 4000.0)], COLOURS[0])
     axes = {"logarithmic": True, "x_ticks": (1, 4, 16), "y_axis": YAxis(logarithmic=True)}
-    picture = draw_panels([Panel("ms", {"time": line}, "workers", **axes)], "time by workers")
-    assert {"1", "4", "16", "10", "100", "1000", "time 4000"} <= set(texts(picture))
-    (stretch,) = lines(picture)[0]
-    (x0, y0), (x1, y1), (x2, y2) = stretch
+    panel = Panel("ms", {"time": line}, "workers", **axes)
+    assert {"1", "4", "16", "10", "100", "1000", "time 4000"} <= set(texts(draw_panels([panel], "time by workers")))
+    (axis,) = panels_figure([panel], "time by workers").axes
+    (x0, y0), (x1, y1), (x2, y2) = axis.transData.transform(line.points)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
     assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
-    assert y2 < y0
+    assert y2 > y0
+
+
+@given(st.floats(1e-5, 1e5), st.floats(1.3, 1e8))
+@settings(max_examples=25, deadline=None)
+def test_a_logarithmic_axis_has_some_round_numbers(low, ratio):
+    line = Line([(0, low), (1, low * ratio)], COLOURS[0])
+    figure = panels_figure([Panel("ms", {"time": line}, y_axis=YAxis(logarithmic=True))], "time")
+    (axis,) = figure.axes
+    bottom, top = axis.get_ylim()
+    shown = [tick for tick in axis.get_yticks() if bottom <= tick <= top]
+    assert 1 <= len(shown) <= 10
+    if ratio > 10:
+        assert {f"{tick:e}"[0] for tick in shown} <= {"1", "2", "5"}
+
+
+def test_a_gap_an_empty_picture_and_a_line_without_a_name():
+    lines = {
+        "train": Line([(0, 1.0), (1, math.nan), (2, 3.0)], COLOURS[0]),
+        "": Line([(0, 2), (2, 2)], COLOURS[1], None),
+    }
+    assert [text for text in texts(draw_panels([Panel("loss", lines)], "loss")) if text.startswith("train")] == [
+        "train 3"
+    ]
+    assert texts(draw_panels([], "nothing <yet>")) == ["nothing <yet>"]
+
+
+def test_a_picture_in_a_page_has_no_rule_for_other_pictures():
+    picture = draw_panels([Panel("loss", {"train": Line([(0, 1.0), (1, 2.0)], COLOURS[0])})], 'loss "by" step')
+    assert "<style" not in picture
+    assert ElementTree.fromstring(picture).get("aria-label") == 'loss "by" step'
 
 
 def test_an_axis_of_shares_in_percent():
     line = Line([(1, 0.25), (2, 0.5)], COLOURS[0])
     picture = draw_panels([Panel("share", {"a": line}, y_axis=YAxis(percent=True, includes=(0, 1)))], "share")
     assert {"0%", "20%", "100%"} <= set(texts(picture))
-
-
-@given(st.floats(-5, 5), st.floats(0.1, 8), st.integers(3, 9))
-def test_round_numbers_of_logarithmic_axes(low, span, most):
-    values = decade_ticks(low, low + span, most)
-    assert values == sorted(values)
-    assert all(low - 1e-6 <= value <= low + span + 1e-6 for value in values)
-    if span > 1:
-        assert values

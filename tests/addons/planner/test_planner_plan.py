@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -151,10 +152,11 @@ def test_the_curve_ends_at_the_rows_of_the_batch(plan: Plan) -> None:
 def test_bars_of_the_picture_are_as_long_as_their_times(plan: Plan, tmp_path: Path) -> None:
     rows = json.loads(plan("--workers", "4", "--json", "--picture", "plan.svg")[1])["alternatives"]
     root = ElementTree.parse(tmp_path / "plan.svg").getroot()
-    bars = [element for element in root.iter() if element.tag.endswith("rect") and list(element)]
+    bars = [element for element in root.iter() if len(element) and element[0].tag.endswith("title")]
     lengths: dict[str, list[float]] = {}
-    for bar in bars:
-        lengths.setdefault(str(bar[0].text), []).append(float(bar.get("width", "nan")))
+    for title, bar in bars:
+        edges = [float(number) for number in re.findall(r"[ML] ([-.\d]+) ", bar.get("d", ""))]
+        lengths.setdefault(str(title.text), []).append(max(edges) - min(edges))
     totals = [sum(parts) for parts in zip(lengths["computing"], lengths["exchange and waiting"], strict=True)]
     unit = max(totals) / max(row["ms_per_iteration"] for row in rows)
     for row, computing, total in zip(rows, lengths["computing"], totals, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from dsinga import SearchRange, SearchResult
+from dsinga.addons.pictures.panels import to_bytes
 from dsinga.addons.search.importance import importance
 from dsinga.addons.search.space import Setting
+from dsinga.base.errors import UserError
 from dsinga.monitor import History
 
 RANGES = {"job.rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 128, step=16)}
@@ -49,7 +52,25 @@ def test_a_search_is_drawn_with_the_scales_of_its_ranges() -> None:
     assert {"<tanh>", "relu", "(8,)", "(16, 16)", "failed", "stopped", "40 settings"} <= set(texts)
     titles = [element.text or "" for element in picture.iter() if element.tag.endswith("title")]
     assert len([title for title in titles if title.endswith(": failed ")]) == 5
-    assert titles[-6].startswith(f"{searched(40).best['number']} (job.rate=")  # type: ignore[index]
+    assert [*RANGES, "kind", "hidden"] == [title for title in titles if title in (*RANGES, "kind", "hidden")]
+    last = [title for title in titles if " (" in title][-1]
+    assert last.startswith(f"{searched(40).best['number']} (job.rate=")  # type: ignore[index]
+
+
+def test_a_picture_may_be_written_as_png() -> None:
+    result = searched(8)
+    assert to_bytes(result.figure(), ".PNG").startswith(b"\x89PNG")
+    assert to_bytes(result.figure(), ".svg") == to_bytes(result.figure(), "") == result.draw().encode()
+
+
+def test_without_matplotlib_a_notebook_shows_the_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = searched(8)
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    with pytest.raises(UserError, match=r"drawing needs Matplotlib .*: pip install 'dsinga\[plot\]'"):
+        result.draw()
+    shown = result._repr_html_()
+    assert "drawing needs Matplotlib" in shown
+    assert "<table>" in shown
 
 
 def test_higher_scores_may_be_better() -> None:
