@@ -6,7 +6,7 @@ Above it are worker groups with server groups of their own, such as sites, and t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
@@ -34,23 +34,23 @@ def net_to_svg(net: NeuralNet) -> str:
     Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
     """
     rows = describe(net)
-    width = max(box_width(row) for row in rows)
+    width = max(text_width(*box_texts(row)) for row in rows)
     grid = layered_layout([node.sources for node in net.nodes], width + GAP_X, EDGE_WIDTH)
     total_width = grid.width - GAP_X + 2 * MARGIN
     total_height = (max(grid.rank) + 1) * (BOX_HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
     x = [MARGIN - GAP_X / 2 + place for place in grid.x]
     y = [MARGIN + rank * (BOX_HEIGHT + GAP_Y) for rank in grid.rank]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total_width:.0f}" height="{total_height:.0f}" '
-        f'viewBox="0 0 {total_width:.0f} {total_height:.0f}" font-family="Helvetica, Arial, sans-serif">',
-        f"<title>{escape(f'{len(rows)} layers, {sum(row.count for row in rows):,} params')}</title>",
+        *head(total_width, total_height, f"{len(rows)} layers, {sum(row.count for row in rows):,} params"),
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#777777"/></marker></defs>',
     ]
     for position, stage in enumerate(net.stages):
         for source in dict.fromkeys(stage.edges):
-            bends = [MARGIN - GAP_X / 2 + place for place in grid.routes[source.node, position]]
-            path = edge_path(x[source.node], y[source.node], bends, x[position])
+            bends, top = grid.routes[source.node, position], y[source.node]
+            tops = (top + (BOX_HEIGHT + GAP_Y) * row for row in range(1, len(bends) + 1))
+            passed = [(MARGIN - GAP_X / 2 + x_, top, top + BOX_HEIGHT) for x_, top in zip(bends, tops, strict=True)]
+            path = edge_path(x[source.node], top + BOX_HEIGHT, passed, (x[position], y[position]))
             dashes = ' stroke-dasharray="4 3"' if source.labels else ""
             parts.append(
                 f'<path d="{path}" fill="none" stroke="#777777" stroke-width="1.3"{dashes} marker-end="url(#tip)"/>'
@@ -65,15 +65,30 @@ def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, w
     left, right = x - width / 2, x + width / 2
     params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
     hover = "\n".join([f"{row.layer}: {row.type}", *params])
-    return (
-        f"<g><title>{escape(hover)}</title>"
+    rect = (
         f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="6" fill="{fill}" '
         f'stroke="{frame}" stroke-width="1.2"/>'
-        + draw_text(left + 10, y + 18, row.layer, 13, "#111111", "start", bold=True)
-        + draw_text(right - 10, y + 18, params_text(row), 11, "#444444", "end")
-        + draw_text(left + 10, y + 35, type_text(row), 11, "#444444", "start")
-        + draw_text(right - 10, y + 35, format_shape(row.shape), 11, "#444444", "end")
-        + "</g>"
+    )
+    return f"<g><title>{escape(hover)}</title>{rect}{draw_texts(left, right, y, box_texts(row))}</g>"
+
+
+def head(width: float, height: float, title: str) -> Iterator[str]:
+    """Yield the beginning of a picture of so many pixels."""
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif">'
+    )
+    yield f"<title>{escape(title)}</title>"
+
+
+def draw_texts(left: float, right: float, y: float, texts: Sequence[str]) -> str:
+    """Return the four texts of a layer's box: in its corners, the upper left one in bold."""
+    name, params, kind, shape = texts
+    return (
+        draw_text(left + 10, y + 18, name, 13, "#111111", "start", bold=True)
+        + draw_text(right - 10, y + 18, params, 11, "#444444", "end")
+        + draw_text(left + 10, y + 35, kind, 11, "#444444", "start")
+        + draw_text(right - 10, y + 35, shape, 11, "#444444", "end")
     )
 
 
@@ -84,18 +99,19 @@ def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>' if text else ""
 
 
-def edge_path(x0: float, y0: float, bends: list[float], x1: float) -> str:
-    """Return the path of an edge from the bottom of one box to the top of another, straight past the ranks between."""
-    y = y0 + BOX_HEIGHT
-    path, x = [f"M{x0:.1f} {y:.1f}"], x0
-    for k, place in enumerate([*bends, x1]):
-        middle, end = y + GAP_Y / 2, y + GAP_Y
-        path.append(f"C{x:.1f} {middle:.1f} {place:.1f} {middle:.1f} {place:.1f} {end:.1f}")
-        if k < len(bends):
-            y = end + BOX_HEIGHT
-            path.append(f"V{y:.1f}")
-        x = place
-    return " ".join(path)
+def edge_path(x: float, y: float, passed: Iterable[tuple[float, float, float]], end: tuple[float, float]) -> str:
+    """Return the path of an edge from (x, y) to ``end``, straight past rows between: (x, top, bottom) each."""
+    path = [f"M{x:.1f} {y:.1f}"]
+    for place, top, bottom in passed:
+        path.append(f"{curve(x, y, place, top)} V{bottom:.1f}")
+        x, y = place, bottom
+    return " ".join([*path, curve(x, y, *end)])
+
+
+def curve(x0: float, y0: float, x1: float, y1: float) -> str:
+    """Return the part of a path that leaves and arrives straight down."""
+    middle = (y0 + y1) / 2
+    return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
 
 
 def category(layer: Layer) -> str:
@@ -112,11 +128,14 @@ def category(layer: Layer) -> str:
     return "trained" if layer.params else "neuron"
 
 
-def box_width(row: LayerRow) -> float:
+def box_texts(row: LayerRow) -> Sequence[str]:
+    """Return the four texts of a layer: its name, params, type and feature shape."""
+    return row.layer, params_text(row), type_text(row), format_shape(row.shape)
+
+
+def text_width(name: str, params: str, kind: str, shape: str) -> float:
     """Return the width that the two lines of a box need."""
-    upper = NAME_WIDTH * len(row.layer) + TEXT_WIDTH * len(params_text(row))
-    lower = TEXT_WIDTH * (len(type_text(row)) + len(format_shape(row.shape)))
-    return max(upper, lower) + 40
+    return max(NAME_WIDTH * len(name) + TEXT_WIDTH * len(params), TEXT_WIDTH * (len(kind) + len(shape))) + 40
 
 
 def type_text(row: LayerRow) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dsinga.addons.pictures.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
+from dsinga.addons.pictures.drawing import net_svg
 from dsinga.addons.pictures.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
 from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.description import PartRow, describe_parts, part_shape
@@ -28,14 +28,11 @@ def partitioned_to_svg(net: PartitionedNet) -> str:
     is not cut as the job asks.
     """
     picture = _Picture(net)
-    width, height = picture.width, picture.height
     params = sum(param.size for param in net.whole.params.values())
     title = f"{len(net.whole.nodes)} layers, {params:,} params, {len(net.locals)} workers"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif">',
-            f"<title>{escape(title)}</title>",
+            *net_svg.head(picture.width, picture.height, title),
             "<defs>",
             marker("tip", EDGE),
             *(marker(f"tip{k}", colours(k)[1]) for k in range(len(net.locals))),
@@ -78,20 +75,20 @@ class _Picture:
         self.boxes = find_boxes(net)
         self.texts = [self._texts(box) for box in self.boxes]
         self.small = [len(text) == 1 for text in self.texts]
-        widths = [text_width(text) for text in self.texts]
+        widths = [net_svg.text_width(*text) if text[1:] else SMALL_WIDTH * len(text[0]) + 20 for text in self.texts]
         widest = max((width for width, small in zip(widths, self.small, strict=True) if not small), default=0)
         self.widths = [width if small else widest for width, small in zip(widths, self.small, strict=True)]
         room = {box: width + GAP_X for box, width in zip(self.boxes, self.widths, strict=True)}
-        self.lanes: SwimlaneLayout = place_boxes(net, self.boxes, room.__getitem__, EDGE_WIDTH, LANE_GAP)
+        self.lanes: SwimlaneLayout = place_boxes(net, self.boxes, room.__getitem__, net_svg.EDGE_WIDTH, LANE_GAP)
         ranks = range(max(self.lanes.rank, default=-1) + 1)
         tall = {rank for rank, small in zip(self.lanes.rank, self.small, strict=True) if not small}
         self.heights = [LAYER_HEIGHT if rank in tall else SMALL_HEIGHT for rank in ranks]
         crossed = {self.lanes.rank[source] for source, _ in self._between()}
         gaps = [WIDE_GAP_Y if rank in crossed else GAP_Y for rank in ranks]
-        self.tops = [MARGIN + HEAD + 12 + sum(self.heights[:rank]) + sum(gaps[:rank]) for rank in ranks]
-        self.left = MARGIN + 8
+        self.tops = [net_svg.MARGIN + HEAD + 12 + sum(self.heights[:rank]) + sum(gaps[:rank]) for rank in ranks]
+        self.left = net_svg.MARGIN + 8
         self.width = max((right for _, right in self.lanes.extents), default=0) + 2 * self.left
-        self.height = (self.tops[-1] + self.heights[-1] if self.tops else MARGIN + HEAD) + 12 + MARGIN
+        self.height = (self.tops[-1] + self.heights[-1] if self.tops else net_svg.MARGIN + HEAD) + 12 + net_svg.MARGIN
 
     def lane(self, location: int) -> str:
         """Return the background and the heading of a worker's swimlane."""
@@ -99,12 +96,12 @@ class _Picture:
         left, right = self.lanes.extents[location]
         local = self.net.locals[location]
         count = sum(param.size for param in local.params.values())
-        x, width = self.left + left - 8, right - left + 16
+        x, y, width, height = self.left + left - 8, net_svg.MARGIN, right - left + 16, self.height - 2 * net_svg.MARGIN
         return (
-            f'<rect class="lane" x="{x:.1f}" y="{MARGIN}" width="{width:.1f}" height="{self.height - 2 * MARGIN:.1f}" '
+            f'<rect class="lane" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height:.1f}" '
             f'rx="10" fill="{frame}" fill-opacity="0.09" stroke="{frame}" stroke-opacity="0.35"/>'
-            + draw_text(x + 12, MARGIN + 21, f"worker {location}", 14, frame, "start", bold=True)
-            + draw_text(x + width - 12, MARGIN + 21, f"{count:,} params" if count else "", 11, frame, "end")
+            + net_svg.draw_text(x + 12, y + 21, f"worker {location}", 14, frame, "start", bold=True)
+            + net_svg.draw_text(x + width - 12, y + 21, f"{count:,} params" if count else "", 11, frame, "end")
         )
 
     def edges(self) -> list[str]:
@@ -135,15 +132,9 @@ class _Picture:
             f'fill="{"#ffffff" if bridge else fill}" stroke="{frame}" stroke-width="{1.6 if bridge else 1.2}"/>'
         )
         if self.small[k]:
-            body = draw_text(x + width / 2, y + 13, texts[0], 10, "#333333", "middle")
+            body = net_svg.draw_text(x + width / 2, y + 13, texts[0], 10, "#333333", "middle")
         else:
-            name, params, part, shape = texts
-            body = (
-                draw_text(x + 10, y + 18, name, 13, "#111111", "start", bold=True)
-                + draw_text(x + width - 10, y + 18, params, 11, "#444444", "end")
-                + draw_text(x + 10, y + 35, part, 11, "#444444", "start")
-                + draw_text(x + width - 10, y + 35, shape, 11, "#444444", "end")
-            )
+            body = net_svg.draw_texts(x, x + width, y, texts)
         return f"<g><title>{escape(self._hover(box))}</title>{rect}{body}</g>"
 
     def _texts(self, box: LayerBox) -> Sequence[str]:
@@ -152,7 +143,7 @@ class _Picture:
         row = self.rows.get((node.layer.name, box.location))
         if row:
             params = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
-            return row.layer, params, row.type.removeprefix("k"), format_shape(row.shape)
+            return row.layer, params, row.type.removeprefix("k"), net_svg.format_shape(row.shape)
         layers = [self.net.nodes[position].layer for position in box.nodes]
         peers = {layer.location for layer in layers if isinstance(layer, BridgeEnd)}
         if peers:
@@ -164,11 +155,11 @@ class _Picture:
         node = self.net.nodes[box.nodes[0]]
         row = self.rows.get((node.layer.name, box.location))
         if row:
-            params = [f"{name} {format_shape(self.net.parts[name].shape)}" for name in row.params]
+            params = [f"{name} {net_svg.format_shape(self.net.parts[name].shape)}" for name in row.params]
             why = [f"gathered: {row.reason}"] if row.reason else []
             return "\n".join([f"{row.layer}: {row.type}", f"{row.part}, on worker {row.location}", *params, *why])
         shown = [self.net.nodes[position] for position in box.nodes]
-        return "\n".join(f"{node.layer.name} {format_shape(part_shape(node))}" for node in shown)
+        return "\n".join(f"{node.layer.name} {net_svg.format_shape(part_shape(node))}" for node in shown)
 
     def _x(self, k: int) -> float:
         return self.left + self.lanes.x[k]
@@ -182,17 +173,13 @@ class _Picture:
 
     def _edge(self, source: int, target: int) -> str:
         """Return an edge within a lane, straight past the rows between."""
-        x, y = self._x(source), self._top(source) + self._height(source)
-        path, rank = [f"M{x:.1f} {y:.1f}"], self.lanes.rank[source]
-        for bend in self.lanes.routes[source, target]:
-            rank += 1
-            path.append(curve(x, y, self.left + bend, self.tops[rank]))
-            x, y = self.left + bend, self.tops[rank] + self.heights[rank]
-            path.append(f"V{y:.1f}")
-        path.append(curve(x, y, self._x(target), self._top(target)))
+        y, row = self._top(source) + self._height(source), self.lanes.rank[source] + 1
+        bends = enumerate(self.lanes.routes[source, target], start=row)
+        passed = [(self.left + x, self.tops[row], self.tops[row] + self.heights[row]) for row, x in bends]
+        path = net_svg.edge_path(self._x(source), y, passed, (self._x(target), self._top(target)))
         dashes = ' stroke-dasharray="4 3"' if self._labels_only(source, target) else ""
         style = f'fill="none" stroke="{EDGE}" stroke-width="1.3"{dashes} marker-end="url(#tip)"'
-        return f'<path d="{" ".join(path)}" {style}/>'
+        return f'<path d="{path}" {style}/>'
 
     def _bridge(self, source: int, target: int) -> str:
         """Return an edge from one lane to another."""
@@ -200,7 +187,7 @@ class _Picture:
         spread = min(6.0, self.widths[target] / 2 / len(self.net.locals)) * (sender - self.boxes[target].location)
         x, y = self._x(source), self._top(source) + self._height(source)
         aside = math.copysign(self.widths[source] / 4, self._x(target) - x)
-        path = f"M{x + aside:.1f} {y:.1f} " + curve(x + aside, y, self._x(target) + spread, self._top(target))
+        path = net_svg.edge_path(x + aside, y, (), (self._x(target) + spread, self._top(target)))
         layers = [self.net.nodes[position].layer for position in self.boxes[target].nodes]
         back = any(isinstance(layer, BridgeDst) and layer.returns_gradient for layer in layers)
         start = f' marker-start="url(#back{sender})"' if back else ""
@@ -218,17 +205,3 @@ class _Picture:
             if node_source in self.boxes[source].nodes
         ]
         return all(carried)
-
-
-def text_width(texts: Sequence[str]) -> float:
-    """Return the width that the texts of a box need."""
-    if len(texts) == 1:
-        return SMALL_WIDTH * len(texts[0]) + 20
-    name, params, kind, shape = texts
-    return max(NAME_WIDTH * len(name) + TEXT_WIDTH * len(params), TEXT_WIDTH * (len(kind) + len(shape))) + 40
-
-
-def curve(x0: float, y0: float, x1: float, y1: float) -> str:
-    """Return the part of a path that leaves and arrives straight down."""
-    middle = (y0 + y1) / 2
-    return f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
