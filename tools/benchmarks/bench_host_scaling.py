@@ -26,7 +26,7 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
@@ -122,7 +122,7 @@ def _panel(rows: Sequence[Row]) -> Panel:
             lines[name] = Line([(row.hosts, row.predicted) for row in points], predicted, name)
             lines[strategy] = Line([(row.hosts, row.measured) for row in points], measured, strategy)
     title = f"{rows[0].case}, {rows[0].scaling}: ms"
-    return Panel(title, lines, "hosts", logarithmic=True, x_ticks=HOSTS, y_axis=YAxis(logarithmic=True))
+    return Panel(title, lines, "hosts", logarithmic=True, x_ticks=HOSTS, y_axis="log")
 
 
 @click.command()

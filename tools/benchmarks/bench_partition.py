@@ -21,7 +21,7 @@ import dask
 from distributed import Client
 
 from dsinga import models
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job, PartitionMethod
@@ -49,7 +49,7 @@ def draw(figures: Sequence[Mapping[str, Any]]) -> str:
         points.setdefault(name, []).append((figure["batch"], figure["ms_per_iteration"]))
     lines = {name: Line(line, colour, name) for (name, line), colour in zip(points.items(), COLOURS, strict=False)}
     batches = sorted({figure["batch"] for figure in figures})
-    panel = Panel("ms", lines, "batch", logarithmic=True, x_ticks=batches, y_axis=YAxis(includes=(0,)))
+    panel = Panel("ms", lines, "batch", logarithmic=True, x_ticks=batches, includes=(0,))
     return draw_panels([panel], "milliseconds of an iteration by batch size")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.cluster.server.compression import BITS
 from dsinga.data import open_store
 from dsinga.job import Compression
@@ -85,13 +85,12 @@ def picture(losses: dict[str, float]) -> str:
         )
         for h in (10, 100)
     }
-    axis = YAxis(includes=(0.0,))
     by_period["DiLoCo"] = line(colours["DiLoCo"], "4, DiLoCo", diloco)
     return draw_panels(
         [
-            Panel("test loss", by_period, "H, steps between outer steps", True, True, PERIODS, YAxis(logarithmic=True)),
-            Panel("test loss", by_sites, "sites", True, True, SITES, axis),
-            Panel("test loss", by_bits, "bits of a number", True, True, sorted(names), axis),
+            Panel("test loss", by_period, "H, steps between outer steps", True, True, PERIODS, "log"),
+            Panel("test loss", by_sites, "sites", True, True, SITES, includes=(0.0,)),
+            Panel("test loss", by_bits, "bits of a number", True, True, sorted(names), includes=(0.0,)),
         ],
         "test loss against the steps between outer steps, the number of sites, and the bits of a number",
     )

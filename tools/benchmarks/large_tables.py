@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels, thin
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels, thin
 from tools.benchmarks import made_table
 from tools.benchmarks.table_net import same_after_a_kill, train
 from tools.benchmarks.table_trees import TREES
@@ -58,7 +58,7 @@ def draw(runs: Sequence[Run], limit: float) -> str:
         lines = {"": Line([(0, limit), (max(ends), limit)], COLOURS[6], "limit")}
         for number, points in enumerate(each.memory):
             lines[f"worker process {number + 1}"] = Line(thin(points), COLOURS[number % 6], None)
-        panels.append(Panel(f"{each.name}: MiB", lines, "seconds", y_axis=YAxis(includes=(0.0,))))
+        panels.append(Panel(f"{each.name}: MiB", lines, "seconds", includes=(0.0,)))
     return draw_panels(panels, "memory of worker processes over time, of a run each")
 
 

@@ -30,20 +30,8 @@ STYLE = {
     "ytick.color": "#999999", "xtick.labelcolor": "#666666", "ytick.labelcolor": "#666666", "lines.linewidth": 1.2,
     "lines.markersize": 4, "legend.frameon": False, "legend.handlelength": 1.2, "legend.columnspacing": 1.2,
     "legend.borderpad": 0, "legend.borderaxespad": 0.2, "svg.fonttype": "none", "svg.hashsalt": "dsinga",
-    "savefig.dpi": 150,
+    "savefig.dpi": 150, "text.parse_math": False,
 }  # fmt: skip
-
-
-class YAxis(NamedTuple):
-    """The scale of a panel's values: linear or logarithmic, as numbers or in percent.
-
-    With ``logarithmic`` the axis is, for values above 0; with ``percent`` a value of 1 is "100%". ``includes`` are
-    values that the axis shows in any case; they are for linear axes.
-    """
-
-    logarithmic: bool = False
-    percent: bool = False
-    includes: Sequence[float] = ()
 
 
 class Line(NamedTuple):
@@ -62,6 +50,7 @@ class Panel(NamedTuple):
     """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only.
 
     With ``logarithmic`` the x axis is, for values above 0, and its ticks are powers of ten, or ``x_ticks`` if given.
+    ``y_axis`` is "linear", "log" or "percent", where a value of 1 is 100%; the axis shows ``includes`` in any case.
     """
 
     title: str
@@ -70,7 +59,8 @@ class Panel(NamedTuple):
     integer_ticks: bool = True
     logarithmic: bool = False
     x_ticks: Sequence[float] = ()
-    y_axis: YAxis = YAxis()
+    y_axis: str = "linear"
+    includes: Sequence[float] = ()
 
 
 def missing(error: ImportError) -> UserError:
@@ -164,35 +154,38 @@ def panels_figure(panels: Sequence[Panel], label: str, columns: int = 0) -> Any:
 
 def draw_panel(axis: Any, panel: Panel) -> None:
     """Draw a panel on axes, with the legend between title and lines."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     for name, line in panel.lines.items():
         text = line.label if line.label is None else line.label or f"{name} {line.points[-1][1]:.4g}".strip()
         marker = "." if len(line.points) <= DOTTED else ""
         axis.plot(*zip(*line.points, strict=True), color=line.colour, label=text or "_", marker=marker)
-    x_axis, y_axis, (logarithmic, percent, includes) = axis.xaxis, axis.yaxis, panel.y_axis
     axis.set(xlabel=panel.x_label, xscale="log" if panel.logarithmic else "linear")
     if panel.x_ticks:
         axis.set_xticks(panel.x_ticks, [step_text(tick) for tick in panel.x_ticks])
     elif panel.logarithmic:
-        x_axis.set_major_formatter(power_text)
+        axis.xaxis.set_major_formatter(power_text)
     else:
-        x_axis.set_major_locator(MaxNLocator(6, integer=panel.integer_ticks, steps=[1, 2, 5, 10]))
-        x_axis.set_major_formatter(lambda value, _: step_text(value))
-    if logarithmic:
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=panel.integer_ticks, steps=[1, 2, 5, 10]))
+        axis.xaxis.set_major_formatter(lambda value, _: step_text(value))
+    if panel.y_axis == "log":
         axis.set_yscale("log")
-        low, high = axis.get_ylim()
-        y_axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
-        y_axis.set_major_formatter(power_text)
-    elif percent:
-        y_axis.set_major_formatter("{x:.0%}")
+        set_powers(axis, *axis.get_ylim())
     else:
-        y_axis.set_major_formatter("{x:.6g}")
+        axis.yaxis.set_major_formatter("{x:.0%}" if panel.y_axis == "percent" else "{x:.6g}")
     axis.set_xticks([], minor=True)
-    axis.set_yticks([], minor=True)
-    axis.update_datalim([(panel.x_ticks[0] if panel.x_ticks else 0, value) for value in includes], updatex=False)
+    axis.update_datalim([(1, value) for value in panel.includes], updatex=False)
     axis.autoscale_view()
     draw_legend(axis, panel.title)
+
+
+def set_powers(axis: Any, low: float, high: float) -> None:
+    """Give a logarithmic y axis from ``low`` to ``high`` powers of ten as ticks, and numbers between if they fit."""
+    from matplotlib.ticker import LogLocator
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axis.yaxis.set_major_formatter(power_text)
+    axis.set_yticks([], minor=True)
 
 
 def draw_legend(axis: Any, title: str) -> None:

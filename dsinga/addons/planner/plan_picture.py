@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dsinga.addons.pictures import panels
-from dsinga.addons.planner.plan import Alternative, Plan
+from dsinga.addons.planner.plan import Plan
 from dsinga.base.arguments import format_bytes
 
 ROW_HEIGHT, HEADERS = 0.23, 1.2  # inches
@@ -40,10 +39,9 @@ def plan_figure(plan: Plan) -> Any:
     waiting = [row.prediction.seconds - part for row, part in zip(rows, computing, strict=True)]
     parts, title = {COMPUTING: computing, WAITING: waiting}, "time of an iteration, × speed of one worker"
     panels.draw_bars(times, parts, texts, title, TIME_COLOURS)
-    sizes = [row.memory_bytes for row in rows]
-    panels.draw_bars(
-        memory, {"memory": sizes}, [format_bytes(size) for size in sizes], "memory of a worker", MEMORY_COLOURS
-    )
+    sizes = {"memory": [row.memory_bytes for row in rows]}
+    texts = [format_bytes(size) for size in sizes["memory"]]
+    panels.draw_bars(memory, sizes, texts, "memory of a worker", MEMORY_COLOURS)
     times.set_yticks(range(len(rows)), [row.name for row in rows])
     below.suptitle(f"scaling: {plan.scaling}", x=0.02, ha="left", size=8)
     for axis, panel in zip(below.subplots(1, 2), scaling_panels(plan), strict=True):
@@ -61,25 +59,14 @@ def scaling_panels(plan: Plan) -> list[panels.Panel]:
         times["ideal"] = panels.Line(ideal, IDEAL_COLOUR, "ideal")
     efficiencies: dict[str, panels.Line] = {}
     for name, colour in zip(names, panels.COLOURS, strict=False):
-        rows = _with_first([row for row in plan.curve if row.name == name], first)
+        rows = [row for row in plan.curve if row.name == name]
+        rows = rows if rows[0].workers == 1 else [first, *rows]  # all strategies have one worker in common
         seconds: list[panels.Point] = [(row.workers, 1e3 * row.prediction.seconds) for row in rows]
         times[name] = panels.Line(seconds, colour, name)
         last = f"{name} {rows[-1].efficiency:.0%}"
         efficiencies[name] = panels.Line([(row.workers, row.efficiency) for row in rows], colour, last)
-    percent = panels.YAxis(percent=True, includes=(0.0, 1.0))
+    axis: dict[str, Any] = {"x_label": "workers", "logarithmic": True, "x_ticks": counts}
     return [
-        panels.Panel(
-            "ms for an iteration",
-            times,
-            "workers",
-            logarithmic=True,
-            x_ticks=counts,
-            y_axis=panels.YAxis(logarithmic=True),
-        ),
-        panels.Panel("efficiency", efficiencies, "workers", logarithmic=True, x_ticks=counts, y_axis=percent),
+        panels.Panel("ms for an iteration", times, **axis, y_axis="log"),
+        panels.Panel("efficiency", efficiencies, **axis, y_axis="percent", includes=(0.0, 1.0)),
     ]
-
-
-def _with_first(rows: Sequence[Alternative], first: Alternative) -> Sequence[Alternative]:
-    """Return the rows of a strategy, beginning with one worker, which all strategies have in common."""
-    return rows if rows[0].workers == 1 else [first, *rows]

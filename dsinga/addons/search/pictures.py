@@ -70,9 +70,8 @@ def draw_search(
         panels.draw_panel(steps, panel)
     shares = dict([*importance(rows, names).items()][:MOST_BARS])
     texts = [f"{share:.0%}" for share in shares.values()]
-    panels.draw_bars(
-        bars, {"share": [*shares.values()]}, texts, "importance: share of the variance of ranks", BLUES[1:2]
-    )
+    title = "importance: share of the variance of ranks"
+    panels.draw_bars(bars, {"share": [*shares.values()]}, texts, title, BLUES[1:2])
     bars.set_yticks(range(len(shares)), [_short(name) for name in shares])
     bars.set(xlim=(0, 1), ylim=(MOST_BARS - 0.5, -0.5))
     return figure
@@ -107,8 +106,9 @@ def _draw_axis(
         room = 0 if low < high else abs(low) * 0.1 or 1  # a single value gets room on both sides
         low, high, is_log = low - room, high + room, is_wide(values) if range_ is None else range_.log
         axis.set(yscale="log" if is_log else "linear", ylim=(low, high))
+        if is_log:
+            panels.set_powers(axis, low, high)
         axis.set_yticks([tick for tick in axis.get_yticks() if low <= tick <= high])
-        axis.set_yticks([], minor=True)
         axis.yaxis.set_major_formatter("{x:.4g}" if is_log else "{x:.6g}")
     axis.set_ylim(low, high)
     for label in axis.get_yticklabels():  # so that it can be read on lines
@@ -166,7 +166,7 @@ def _curves_panel(
     if not lines:
         return None
     wide = is_wide([value for line in lines.values() for _, value in line.points])
-    return panels.Panel(f"{monitor} by step", lines, y_axis=panels.YAxis(logarithmic=wide))
+    return panels.Panel(f"{monitor} by step", lines, y_axis="log" if wide else "linear")
 
 
 def _short(name: str) -> str:

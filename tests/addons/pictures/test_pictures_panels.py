@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.addons.pictures.curves_svg import draw_curves, ticks
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels, panels_figure, thin
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels, panels_figure, thin
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))
@@ -140,7 +140,7 @@ def test_the_legend_of_many_lines_is_above_the_panel_and_below_its_title():
 
 def test_an_axis_of_values_in_powers_of_ten():
     line = Line([(1, 0.4), (4, 40.0), (16, 4000.0)], COLOURS[0])
-    axes = {"logarithmic": True, "x_ticks": (1, 4, 16), "y_axis": YAxis(logarithmic=True)}
+    axes = {"logarithmic": True, "x_ticks": (1, 4, 16), "y_axis": "log"}
     panel = Panel("ms", {"time": line}, "workers", **axes)
     assert {"1", "4", "16", "10", "100", "1000", "time 4000"} <= set(texts(draw_panels([panel], "time by workers")))
     (axis,) = panels_figure([panel], "time by workers").axes
@@ -154,7 +154,7 @@ def test_an_axis_of_values_in_powers_of_ten():
 @settings(max_examples=25, deadline=None)
 def test_a_logarithmic_axis_has_some_round_numbers(low, ratio):
     line = Line([(0, low), (1, low * ratio)], COLOURS[0])
-    figure = panels_figure([Panel("ms", {"time": line}, y_axis=YAxis(logarithmic=True))], "time")
+    figure = panels_figure([Panel("ms", {"time": line}, y_axis="log")], "time")
     (axis,) = figure.axes
     bottom, top = axis.get_ylim()
     shown = [tick for tick in axis.get_yticks() if bottom <= tick <= top]
@@ -182,5 +182,5 @@ def test_a_picture_in_a_page_has_no_rule_for_other_pictures():
 
 def test_an_axis_of_shares_in_percent():
     line = Line([(1, 0.25), (2, 0.5)], COLOURS[0])
-    picture = draw_panels([Panel("share", {"a": line}, y_axis=YAxis(percent=True, includes=(0, 1)))], "share")
+    picture = draw_panels([Panel("share", {"a": line}, y_axis="percent", includes=(0, 1))], "share")
     assert {"0%", "20%", "100%"} <= set(texts(picture))

@@ -96,6 +96,17 @@ def test_any_scores_are_drawn(scores: list[float | None]) -> None:
     drawn(result)
 
 
+def test_a_narrow_logarithmic_range_has_ticks_and_texts_are_no_formulas() -> None:
+    result = SearchResult("val/loss", higher=False)
+    result.ranges = {"$rate": SearchRange(0.5, 2.0, log=True)}
+    for number, text in enumerate(["$x^", r"\\frac$", "$a_$"]):
+        setting = {"$rate": 0.5 + number / 2, "kind": text}
+        row = {"number": number, **setting, "state": "finished", "score": number / 2, "steps": 1}
+        result.add({**row, "seconds": 0.0, "remark": ""}, setting, History())
+    _, texts = drawn(result)
+    assert {"0.5", "1", "2", "$rate", "$x^", r"\\frac$", "$a_$"} <= set(texts)
+
+
 def test_importance_is_the_share_of_the_variance_of_ranks() -> None:
     """Beside a formula by hand: of the ranks 0..5 in groups (0, 1, 2) and (3, 4, 5) all but 4 of 17.5 is between."""
     rows: list[dict[str, Any]] = [
