@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.pictures.curves_svg import NAMES, lines_by_phase
-from dsinga.addons.pictures.panels import DOTTED, Point, missing, thin
+from dsinga.addons.pictures.panels import DOTTED, Point, need_matplotlib, thin
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest, register
 from dsinga.monitor.rows import metric_names
@@ -19,10 +19,9 @@ def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarra
 
     ``width`` and ``height`` are the inches of each of the axes. Raises UserError where Matplotlib is not installed.
     """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise missing(error) from None
+    need_matplotlib()
+    import matplotlib.pyplot as plt
+
     columns = min(columns, count)
     rows = -(-count // columns)
     size = (width * columns, height * rows)

@@ -63,9 +63,12 @@ class Panel(NamedTuple):
     includes: Sequence[float] = ()
 
 
-def missing(error: ImportError) -> UserError:
-    """Return what to say where Matplotlib cannot be imported."""
-    return UserError(f"drawing needs Matplotlib ({error}): pip install 'dsinga[plot]'")
+def need_matplotlib() -> None:
+    """Raise UserError where Matplotlib is not installed."""
+    try:
+        import matplotlib.pyplot  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"drawing needs Matplotlib ({error}): pip install 'dsinga[plot]'") from None
 
 
 @contextmanager
@@ -74,11 +77,10 @@ def look() -> Iterator[None]:
 
     Raises UserError where Matplotlib is not installed.
     """
-    try:
-        import matplotlib.style
-    except ImportError as error:
-        raise missing(error) from None
-    with matplotlib.style.context(["default", STYLE]):
+    need_matplotlib()
+    from matplotlib import style
+
+    with style.context(["default", STYLE]):
         yield
 
 

@@ -136,13 +136,15 @@ def plan(
     """
     import rich.console
 
-    from dsinga.addons.pictures.panels import to_bytes
+    from dsinga.addons.pictures.panels import need_matplotlib, to_bytes
     from dsinga.addons.planner import planning
     from dsinga.addons.planner.plan_picture import plan_figure
     from dsinga.addons.planner.planning import print_comparison
     from dsinga.base.errors import UserError
     from dsinga.job import load
 
+    if picture:
+        need_matplotlib()
     job, console = load(conf, options["overrides"]), rich.console.Console(soft_wrap=True, highlight=False)
     network: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "data_root": options["data_root"]}
     if measured is not None:

@@ -68,11 +68,13 @@ def search(
     with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are ranges. Each
     setting has a folder in the workspace, the table is search.csv there.
     """
-    from dsinga.addons.pictures.panels import to_bytes
+    from dsinga.addons.pictures.panels import need_matplotlib, to_bytes
     from dsinga.addons.search import search as searching
     from dsinga.addons.search.space import parse_space, read_space
     from dsinga.base.errors import UserError
 
+    if picture:
+        need_matplotlib()  # before training
     options["overrides"], space = parse_space(options["overrides"])
     if settings is not None and space:
         raise UserError(f"give the values in {settings} or by --set, not both: {next(iter(space))} has several")
@@ -136,10 +138,12 @@ def find_lr(
     Trains some steps with a rate that grows from step to step, until the loss diverges. Writes nothing to the
     workspace.
     """
-    from dsinga.addons.pictures.panels import to_bytes
+    from dsinga.addons.pictures.panels import need_matplotlib, to_bytes
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.job import ChangeMethod
 
+    if picture:
+        need_matplotlib()
     source: Any  # it stands for a client
     job, source = job_and_runner(conf, options)
     result = find_learning_rate(

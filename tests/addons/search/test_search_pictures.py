@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from dsinga import SearchRange, SearchResult
 from dsinga.addons.pictures.panels import to_bytes
+from dsinga.addons.planner.commands import plan
+from dsinga.addons.search.commands import find_lr, search
 from dsinga.addons.search.importance import importance
 from dsinga.addons.search.space import Setting
 from dsinga.base.errors import UserError
 from dsinga.monitor import History
+from tests.support.executed_pages import ROOT
 
 RANGES = {"job.rate": SearchRange(1e-4, 1, log=True), "units": SearchRange(16, 128, step=16)}
 
@@ -65,7 +71,7 @@ def test_a_picture_may_be_written_as_png() -> None:
 
 def test_without_matplotlib_a_notebook_shows_the_table_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     result = searched(8)
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(UserError, match=r"drawing needs Matplotlib .*: pip install 'dsinga\[plot\]'"):
         result.draw()
     shown = result._repr_html_()
@@ -94,6 +100,18 @@ def test_any_scores_are_drawn(scores: list[float | None]) -> None:
         row = {"number": number, **setting, "state": "finished" if score else "failed", "score": score, "steps": 1}
         result.add({**row, "seconds": 0.0, "remark": ""}, setting, History())
     drawn(result)
+
+
+@pytest.mark.parametrize("command", [search, find_lr, plan])
+def test_without_matplotlib_a_command_that_draws_does_nothing_else(
+    command: click.Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    job = str(ROOT / "datasets/digits/job.conf")
+    ended = CliRunner().invoke(command, [job, "--picture", "drawn.svg"])
+    assert isinstance(ended.exception, UserError)
+    assert re.fullmatch(r"drawing needs Matplotlib \(.*\): pip install 'dsinga\[plot\]'", str(ended.exception))
+    assert not ended.stdout
 
 
 def test_a_narrow_logarithmic_range_has_ticks_and_texts_are_no_formulas() -> None:
