@@ -8,7 +8,7 @@ import os
 from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, dataclass_transform
@@ -18,7 +18,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
+from dsinga.api.trained import Trained
 from dsinga.base.arguments import Remedies, check_range, check_settings, check_whole, checked, fail_for_name
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_dask_collection
@@ -34,7 +36,6 @@ from dsinga.estimators.training import best_epoch, epoch_rows, train_net
 from dsinga.estimators.validation import check_stopping, create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
-from dsinga.loop.initial_state import updater_state
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
@@ -47,7 +48,8 @@ LEAST_EPOCHS = 10  # the default number of epochs where training does not stop e
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 SMALL = 2000  # records up to which a table is small
-NOT_FOR_BLOCKS = ("_slots", "history_", "feature_names_in_")
+NETS = ("_local", "_output")  # what is made anew of the job
+NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
 
 # What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
 INSTEAD, OF_FIT, ATTRIBUTES = (
@@ -87,6 +89,7 @@ class NetEstimator(EstimatorRecords):
 
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
+    _threads: int | None = None  # of the net, by default all
     _is_small = False  # whether ``fit`` has seen no more than :data:`SMALL` records
     _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
 
@@ -100,6 +103,22 @@ class NetEstimator(EstimatorRecords):
     def _output(self) -> str:
         """The name of the layer whose feature predictions are made from."""
         return jobs.output_name(self.job_)
+
+    @cached_property
+    def _local(self) -> LocalNet:
+        """The net that computes predictions in this process."""
+        example, folders = np.empty((1, *self._record_shape), np.float32), roots(self.job_, None)
+        return LocalNet(CheckedJob(self.job_, folders), example, workers=1, threads=self._threads, roots=folders)
+
+    @property
+    def params_(self) -> ParamArrays:
+        """The params of the net, float32 by name."""
+        assert self._trained.params is not None
+        return self._trained.params
+
+    @params_.setter
+    def params_(self, params: ParamArrays) -> None:
+        self._trained = replace(self._trained, params=params)
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, for the names of other libraries with what to write instead."""
@@ -142,33 +161,29 @@ class NetEstimator(EstimatorRecords):
         if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
             records = canonical(records)
         job = self._job_to_go_on(records) if go_on else self._make_job(records, seed, client)
-        params, job = self.params_ if go_on else jobs.first_params(job), job.with_params({}).replace(checkpoint_path=[])
+        trained = self._trained if go_on else Trained(params=jobs.first_params(job))
+        job = job.with_params({}).replace(checkpoint_path=[])
         job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
         self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = None if held_out is None else self._prepare(held_out, client)
-        trained_job = self.job_
-        if records.weights is not None or (validation is not None and validation.weights is not None):
-            trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
-        rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
         patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
         stopping = create_stopping(self.job_, patience, self.tol) if stops else None
-        slots, earlier_steps = (self._slots, self._steps) if go_on else ({}, 0)
+        rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
         try:
             train_net(
-                trained_job, records, client, rescued=rescued, stopping=stopping, on_cluster=on_cluster,
-                slots=slots, steps=earlier_steps, params=params, validation=validation,
-                goes_on=epochs is not None, workers=self.workers,
+                self.job_, records, validation, trained, client, on_cluster=on_cluster, goes_on=is_part,
+                workers=self.workers, extensions=[rescued] if stopping is None else [stopping, rescued],
             )  # fmt: skip
         finally:  # an interrupt leaves what was trained until then
             if rescued.params is not None:
-                self.params_ = rescued.params
-                self._slots, self._steps = updater_state(rescued.slots), earlier_steps + rescued.step
-                rows = epoch_rows(rescued.history, len(history), earlier_steps)
-                self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
-                self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
+                after = trained.after(rescued, self.job_, trained.steps)
+                self._trained = replace(after, before=trained.before) if trained.steps else after
+                self.__dict__.pop("_local", None)
+                rows = epoch_rows(rescued.history, len(history), trained.steps)
+                self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, trained.steps)
         if calibrates and held_out is not None:
             self._calibrate(held_out, client)
         return self
@@ -295,11 +310,6 @@ class NetEstimator(EstimatorRecords):
 
     # -- passes over new records ------------------------------------------------------------------------------
 
-    def _local_net(self, job: Job | CheckedJob) -> LocalNet:
-        threads = getattr(self, "_threads", None)
-        example = np.empty((1, *self._record_shape), np.float32)
-        return LocalNet(job, example, workers=1, threads=threads, roots=roots(self.job_, None))
-
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""
         x = self._validate_records(X, False)
@@ -345,7 +355,8 @@ class NetEstimator(EstimatorRecords):
         block = type(self).__new__(type(self))
         if self.columns_ is not None:
             state |= {"columns_": None, "n_features_in_": self._record_shape[0]}
-        block.__setstate__(state | {"is_eager": True, "history_": History(), "_slots": {}, "_threads": 1})
+        trained = Trained(params=self.params_)
+        block.__setstate__(state | {"is_eager": True, "history_": History(), "_trained": trained, "_threads": 1})
         return block
 
     @property
@@ -358,9 +369,4 @@ class NetEstimator(EstimatorRecords):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_local", "_output")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "params_"):
-            self._local = self._local_net(self.job_)
+        return {name: value for name, value in state.items() if name not in NETS}

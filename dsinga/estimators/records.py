@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dsinga.base.arrays import ParamArrays
+from dsinga.api.trained import Trained
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data import RecordSource
@@ -50,8 +50,6 @@ from dsinga.estimators.tables import (
 )
 from dsinga.job import Job
 from dsinga.monitor import History
-from dsinga.nn import LocalNet
-from dsinga.training.local_updater import Slots
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
@@ -148,7 +146,6 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     net: Any
     job_: Job
-    params_: ParamArrays
     history_: History
     best_epoch_: int | None
     classes_: np.ndarray
@@ -157,9 +154,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     _record_shape: tuple[int, ...]
     _order: ArrayOrder
     _scaling: Scaling | None
-    _slots: Slots  # the state of the updater after ``_steps`` steps, by param
-    _steps: int
-    _local: LocalNet
+    _trained: Trained
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

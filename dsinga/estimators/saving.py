@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import JOB, OPTIMIZER, PARAMS, Trained
 from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
@@ -27,9 +29,10 @@ from dsinga.base.regular_files import read_json
 from dsinga.checkpoint.tensor_files import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.scaling import Scaling
 from dsinga.estimators.tables import definition_of
-from dsinga.job import Job, redact_job, to_text
+from dsinga.job import Job, Phase, redact_job, to_text
 from dsinga.job import load as load_job
 from dsinga.monitor import History
+from dsinga.reading.checked_job import check_job
 
 T = TypeVar("T")
 
@@ -90,7 +93,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder), replaced_files(folder, FILES) as files:
         mark = write_tensors(files / PARAMS, arrays).mark()
         write_file(files / JOB, f"# {mark}\n{job}")
-        Trained(steps=estimator._steps, slots=estimator._slots).write_state(files, mark)
+        estimator._trained.write_state(files, mark)
         write_file(files / DESCRIBED, json.dumps({"mark": mark, **described}, indent=1, default=_plain))
 
 
@@ -134,6 +137,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
     by_class: Any = parameters.get("class_weight")
     if isinstance(by_class, dict):
         parameters["class_weight"] = dict(by_class["pairs"])
+    check_job(job, roots(job, None), [Phase.kTrain], needs_paths=False)
     estimator = _KINDS[described["class"]](**parameters)
     state = {"best_epoch_": None, **described["attributes"]}
     state["history_"] = History(state["history_"])
@@ -150,8 +154,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
-    state["_slots"], state["_steps"] = trained.slots, trained.steps
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
-    estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params})
+    vars(estimator).update(state, _trained=replace(trained, params=params, is_complete=True))
     estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
     return estimator
