@@ -6,12 +6,10 @@ import copy
 import math
 import os
 from abc import abstractmethod
-from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Self, TypeVar, dataclass_transform
+from functools import cached_property
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -19,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import Trained
-from dsinga.base.arguments import Remedies, check_range, check_settings, check_whole, checked, fail_for_name
+from dsinga.base.arguments import check_range, check_whole, fail_for_name
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -29,11 +27,11 @@ from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
-from dsinga.estimators.saving import loadable, save
-from dsinga.estimators.strong import check_net_settings
+from dsinga.estimators.saving import save
+from dsinga.estimators.settings import ATTRIBUTES, check_estimator, resolve_auto
 from dsinga.estimators.tables import with_messages
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net
-from dsinga.estimators.validation import check_stopping, create_stopping, split_records
+from dsinga.estimators.validation import create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.monitor import History
@@ -50,21 +48,6 @@ STOPS_ABOVE = 10_000  # records above which training stops early by default, as 
 SMALL = 2000  # records up to which a table is small
 NETS = ("_local", "_output")  # what is made anew of the job
 NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
-
-# What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
-INSTEAD, OF_FIT, ATTRIBUTES = (
-    Remedies(Path(__file__).with_name("libraries.toml"), table) for table in ("arguments", "fit", "attributes")
-)
-named_fit = partial(checked, instead=ChainMap(OF_FIT, INSTEAD))
-
-
-@dataclass_transform(kw_only_default=True, eq_default=False)
-def estimator(cls: type[T]) -> type[T]:
-    """Give a class a constructor of its fields, whose error for an unknown argument says what to write instead.
-
-    :func:`dsinga.estimators.load` then makes estimators of the class.
-    """
-    return loadable(check_settings(dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -96,8 +79,8 @@ class NetEstimator(EstimatorRecords):
     # -- what a subclass defines ------------------------------------------------------------------------------
 
     @abstractmethod
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
-        """Return the job of the small net for records like ``x``."""
+    def _default_job(self, width: int, **fields: Any) -> Job:
+        """Return the job of the small net for records of so many numbers."""
 
     @cached_property
     def _output(self) -> str:
@@ -130,9 +113,7 @@ class NetEstimator(EstimatorRecords):
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
-        check_net_settings(self)
-        if self.workers is not None:
-            check_whole("workers", self.workers, 1)
+        check_estimator(self)
         X = in_chunks(X)
         if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
             return self._fit_on(None, False, X, y, **options)
@@ -147,29 +128,36 @@ class NetEstimator(EstimatorRecords):
 
         ``epochs`` are those of a part of the records.
         """
-        go_on = go_on and hasattr(self, "params_")
+        go_on, is_part = go_on and hasattr(self, "params_"), epochs is not None
         records = self._open(X, y, sample_weight, not go_on, classes, client)
-        records = self._with_class_weights(records, client, is_part=epochs is not None)
+        records = self._with_class_weights(records, client, is_part)
         if not go_on:
-            self._is_small = epochs is None and len(records.x) <= SMALL
-        size, seed = self._batchsize(), self.job_.seed if go_on else self._seed()
-        is_part = epochs is not None
+            self._is_small = not is_part and len(records.x) <= SMALL
+        net = None if self.net is None else jobs.open_net(self.net, self._record_shape)
+        size = self.batchsize or (self._defaults.batchsize if net is None else jobs.batchsize_of(net))
+        seed = self.job_.seed if go_on else self._seed(net)
         stops, calibrates = self._stops_early(len(records.x), is_part), self._calibrates(is_part)
         held_out = self._open_validation(validation_data, client)
         if held_out is None and (stops or calibrates):
             records, held_out = self._split(records, seed, groups, client)
-        if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
+        if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(net, records.weights):
             records = canonical(records)
-        job = self._job_to_go_on(records) if go_on else self._make_job(records, seed, client)
+        if not go_on:
+            self._find_scaling(records, client)
+        job = self._net_job(net, seed, records.x.shape[1])
+        job = self._continued(job) if go_on else job
         trained = self._trained if go_on else Trained(params=jobs.first_params(job))
-        job = job.with_params({}).replace(checkpoint_path=[])
-        job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
-        self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
+        job, batchsize = job.with_params({}).replace(checkpoint_path=[]), min(size, len(records.x))
+        if (epochs := epochs or self.epochs) is None and net is None:
+            steps = math.ceil(self._defaults.steps * batchsize / len(records.x))
+            epochs = max(MOST_EPOCHS if stops else LEAST_EPOCHS, steps)
+        job = job if epochs is None else job.replace(epochs=int(epochs), train_steps=0)
+        self.job_ = self._marked(with_batchsize(job, batchsize))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = None if held_out is None else self._prepare(held_out, client)
-        patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
+        patience = self.n_iter_no_change or self._defaults.patience
         stopping = create_stopping(self.job_, patience, self.tol) if stops else None
         rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
         try:
@@ -201,15 +189,11 @@ class NetEstimator(EstimatorRecords):
 
         Raises UserError for another ``early_stopping`` than True, False and "auto".
         """
-        early_stopping = self.early_stopping
-        check_stopping(self.validation_fraction, self.n_iter_no_change, self.tol)
-        if isinstance(early_stopping, str) and early_stopping == "auto":
-            return self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
-        if not isinstance(early_stopping, (bool, np.bool_)):
-            raise UserError(f"early_stopping is {early_stopping!r}; give True, False or 'auto'")
-        if early_stopping and is_part:
+        by_default = self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
+        stops = resolve_auto("early_stopping", self.early_stopping, by_default)
+        if stops and is_part:
             raise UserError("partial_fit trains for one epoch and cannot stop early; use fit, or early_stopping='auto'")
-        return bool(early_stopping)
+        return stops
 
     def _split(self, records: TrainingSet, seed: int, groups: Any, client: Any) -> tuple[TrainingSet, TrainingSet]:
         """Return the records to train on, and those for validation."""
@@ -234,11 +218,9 @@ class NetEstimator(EstimatorRecords):
             return losses
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
-    def _merges_records(self, weights: Any) -> bool:
+    def _merges_records(self, net: Job | None, weights: Any) -> bool:
         """Whether equal records may become one with the sum of their weights: unless these are those of targets."""
-        if not self._weighs or np.ndim(weights) > 1:
-            return False
-        return self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
+        return self._weighs and np.ndim(weights) < 2 and (net is None or all(map(takes_weights, jobs.losses(net))))
 
     @property
     def _defaults(self) -> jobs.NetDefaults:
@@ -247,40 +229,34 @@ class NetEstimator(EstimatorRecords):
             return jobs.OF_STRONG
         return jobs.OF_ARRAYS if self.columns_ is None else jobs.OF_TABLES
 
-    def _seed(self) -> int:
+    def _seed(self, net: Job | None) -> int:
         """Return the seed of the job that is trained."""
-        if self.net is not None and self.random_state is None:
-            return jobs.open_net(self.net, self._record_shape).seed
+        if net is not None and self.random_state is None:
+            return net.seed
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
-        """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
-        self._find_scaling(records, client)
-        return self._net_job(records, seed)
+    def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
+        """Return the job of the user's net, or of the small one for records of so many numbers."""
+        if net is not None:
+            return with_messages(net.replace(seed=seed), table=self.columns_)
+        fields: dict[str, Any] = {"seed": seed}
+        for name in ("learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            fields[name] = getattr(self._defaults, name) if value is None else value
+            check_range(name, fields[name], 0)
+        return with_messages(self._default_job(width, **fields), table=self.columns_)
 
-    def _net_job(self, records: TrainingSet, seed: int) -> Job:
-        if self.net is None:
-            fields: dict[str, Any] = {"seed": seed}
-            for name in ("learning_rate", "weight_decay"):
-                value = getattr(self, name)
-                fields[name] = getattr(self._defaults, name) if value is None else value
-                check_range(name, fields[name], 0)
-            return with_messages(self._default_job(records.x, **fields), table=self.columns_)
-        return with_messages(jobs.open_net(self.net, self._record_shape).replace(seed=seed), table=self.columns_)
-
-    def _job_to_go_on(self, records: TrainingSet) -> Job:
-        """Return the job of the last call, with the updater of the present settings.
+    def _continued(self, job: Job) -> Job:
+        """Return the job of the last call with the updater of ``job``, that of the present settings.
 
         Raises UserError for settings, such as ``hidden``, with which the net is another one.
         """
-        job = self._net_job(records, self.job_.seed)
         if jobs.layers_text(job) != jobs.layers_text(self.job_):
             raise UserError(
                 "settings of the net have changed since the last call, from which warm_start and partial_fit go on; "
                 "set them back, or call fit with warm_start=False"
             )
-        changed = job.updater.replace(goes_on=self.job_.updater.goes_on, earlier_steps=self.job_.updater.earlier_steps)
-        return self.job_.replace(updater=changed)
+        return self.job_.replace(updater=job.updater)
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -289,24 +265,6 @@ class NetEstimator(EstimatorRecords):
         for size in hidden:
             check_whole("a size of hidden", size, 1)
         return [int(size) for size in hidden]
-
-    def _batchsize(self) -> int:
-        if self.batchsize is not None:
-            check_whole("batchsize", self.batchsize, 1)
-            return int(self.batchsize)
-        return (
-            self._defaults.batchsize
-            if self.net is None
-            else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
-        )
-
-    def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int, least: int) -> Job:
-        if self.epochs is not None:
-            check_whole("epochs", self.epochs, 1)
-        epochs = epochs or (None if self.epochs is None else int(self.epochs))
-        if epochs is None and self.net is None:
-            epochs = max(least, math.ceil(self._defaults.steps * min(batchsize, length) / length))
-        return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
 
     # -- passes over new records ------------------------------------------------------------------------------
 

@@ -17,10 +17,11 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator, named_fit
+from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.calibration import find_temperature
 from dsinga.estimators.lazy import average, compute, lazily, predicted, raw_scores
 from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.settings import estimator, named_fit, resolve_auto
 from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
@@ -267,21 +268,16 @@ class Classifier(ClassifierMixin, NetEstimator):
         return y.astype(np.int64)
 
     def _calibrates(self, is_part: bool) -> bool:
-        calibrate = self.calibrate
         if not is_part:
             self.temperature_ = 1.0
-        if isinstance(calibrate, str) and calibrate == "auto":
-            return self._is_strong and not is_part
-        if not isinstance(calibrate, (bool, np.bool_)):
-            raise UserError(f"calibrate is {calibrate!r}; give True, False or 'auto'")
-        return bool(calibrate) and not is_part
+        return not is_part and resolve_auto("calibrate", self.calibrate, self._is_strong)
 
     def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
         scores = compute(raw_scores(self, held_out.x), client)
         targets, weights = compute((held_out.y, held_out.weights), client)
         self.temperature_ = find_temperature(scores, targets, weights)
 
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+    def _default_job(self, width: int, **fields: Any) -> Job:
         if self._is_strong:
             task = "answers" if self._multilabel else "classes"
             return strong_job(self.columns_, len(self.classes_), task, **fields)

@@ -17,11 +17,12 @@ from dsinga.data.array_kinds import frame_columns, in_order, is_dask_collection,
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator, named_fit
+from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, compute, lazily, predicted
 from dsinga.estimators.records import TrainingSet, find_scaling
 from dsinga.estimators.scaling import Scaling
+from dsinga.estimators.settings import estimator, named_fit
 from dsinga.estimators.strong import strong_job
 from dsinga.estimators.tables import check_numbers
 from dsinga.job import Job
@@ -211,7 +212,7 @@ class Regressor(RegressorMixin, NetEstimator):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+    def _default_job(self, width: int, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
         if self._is_strong:
             return strong_job(self.columns_, outputs, "numbers", **fields)

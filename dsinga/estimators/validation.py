@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from dsinga.base.arguments import check_range, check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
@@ -75,14 +74,6 @@ def split_records(
             "more records, another validation_fraction, validation_data, or early_stopping=False"
         )
     return trained, held_out
-
-
-def check_stopping(validation_fraction: Any, n_iter_no_change: Any, tol: Any) -> None:
-    """Raise UserError for no share, no number of epochs, or a ``tol`` below 0, also where nothing stops early."""
-    check_range("validation_fraction", validation_fraction, 0, 1)
-    if n_iter_no_change is not None:
-        check_whole("n_iter_no_change", n_iter_no_change, 1)
-    check_range("tol", tol, 0)
 
 
 def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStopping:
