@@ -28,8 +28,8 @@ from dsinga.estimators import jobs
 from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
 from dsinga.estimators.saving import save
-from dsinga.estimators.settings import ATTRIBUTES, check_estimator, resolve_auto
-from dsinga.estimators.tables import with_messages
+from dsinga.estimators.settings import ATTRIBUTES, check_estimator, named_fit, resolve_auto
+from dsinga.estimators.tables import with_store
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net
 from dsinga.estimators.validation import create_stopping, split_records
 from dsinga.extensions.extension import RescuedParams
@@ -37,6 +37,7 @@ from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
+from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
 
@@ -238,13 +239,13 @@ class NetEstimator(EstimatorRecords):
     def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
         """Return the job of the user's net, or of the small one for records of so many numbers."""
         if net is not None:
-            return with_messages(net.replace(seed=seed), table=self.columns_)
+            return with_store(net.replace(seed=seed), table=self.columns_)
         fields: dict[str, Any] = {"seed": seed}
         for name in ("learning_rate", "weight_decay"):
             value = getattr(self, name)
             fields[name] = getattr(self._defaults, name) if value is None else value
             check_range(name, fields[name], 0)
-        return with_messages(self._default_job(width, **fields), table=self.columns_)
+        return with_store(self._default_job(width, **fields), table=self.columns_)
 
     def _continued(self, job: Job) -> Job:
         """Return the job of the last call with the updater of ``job``, that of the present settings.
@@ -257,6 +258,13 @@ class NetEstimator(EstimatorRecords):
                 "set them back, or call fit with warm_start=False"
             )
         return self.job_.replace(updater=job.updater)
+
+    def _fully_connected_job(self, outputs: int, loss: LayerBuilder, distribution: str | None, **fields: Any) -> Job:
+        """Return the job of the default net with so many outputs and a loss; see :func:`jobs.fully_connected_job`."""
+        hidden, defaults = self._hidden_sizes(), self._defaults
+        return jobs.fully_connected_job(
+            hidden, self.activation, outputs, loss, self.columns_, defaults, distribution, **fields
+        )
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -328,3 +336,27 @@ class NetEstimator(EstimatorRecords):
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         return {name: value for name, value in state.items() if name not in NETS}
+
+
+class Supervised(NetEstimator):
+    """Base of the estimators that predict targets, whose records have weights and may be in groups."""
+
+    @named_fit
+    def fit(
+        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
+        client: Any = None,
+    ) -> Self:  # fmt: skip
+        """Train on records X (n, ...), or a data frame, and targets y.
+
+        Targets are classes (n,), or a matrix (n, k) of zeros and ones, for a Classifier. For a Regressor they are
+        numbers (n,) or (n, k); some of several may be NaN, and the loss leaves these out.
+
+        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
+        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
+        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
+        estimator keeps what was trained. Raises ValueError for bad input.
+        """
+        return self._fit(
+            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
+            client=client,
+        )  # fmt: skip

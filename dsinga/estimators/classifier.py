@@ -11,17 +11,17 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from dsinga import nn
 from dsinga.base.arguments import value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
-from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator
+from dsinga.estimators.base import Supervised
 from dsinga.estimators.calibration import find_temperature
 from dsinga.estimators.lazy import average, compute, lazily, predicted, raw_scores
 from dsinga.estimators.records import TrainingSet
-from dsinga.estimators.settings import estimator, named_fit, resolve_auto
+from dsinga.estimators.settings import estimator, resolve_auto
 from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
@@ -60,17 +60,8 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.searchsorted(classes, y)
 
 
-def _counts(codes: Any, classes: int) -> Any:
-    """Return how many records are of each class, lazily for a dask array."""
-    if isinstance(codes, np.ndarray):
-        return np.bincount(codes, minlength=classes)
-    import dask.array as da
-
-    return da.bincount(codes, minlength=classes)
-
-
 @estimator
-class Classifier(ClassifierMixin, NetEstimator):
+class Classifier(ClassifierMixin, Supervised):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
     Args:
@@ -130,23 +121,6 @@ class Classifier(ClassifierMixin, NetEstimator):
     @property
     def _has_classes(self) -> bool:  # type: ignore[override]
         return not self._multilabel
-
-    @named_fit
-    def fit(
-        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
-        client: Any = None,
-    ) -> Self:  # fmt: skip
-        """Train on records X (n, ...), or a data frame, and classes y (n,), or a matrix y (n, k) of zeros and ones.
-
-        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
-        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
-        estimator keeps what was trained. Raises ValueError for bad input.
-        """
-        return self._fit(
-            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
-            client=client,
-        )  # fmt: skip
 
     @public
     def partial_fit(
@@ -217,7 +191,8 @@ class Classifier(ClassifierMixin, NetEstimator):
         multilabel = kind == "multilabel-indicator"
         y = y if multilabel else column_or_1d(y, warn=True)
         if first:
-            self._record_shape, self._multilabel = x.shape[1:], multilabel
+            self._record_shape = x.shape[1:]
+            self._multilabel = multilabel
             self.classes_ = np.arange(y.shape[1]) if multilabel else _unique(y) if classes is None else _given(classes)
         if multilabel != self._multilabel:
             raise ValueError("y is a matrix of labels in one call and a column of classes in another")
@@ -243,13 +218,11 @@ class Classifier(ClassifierMixin, NetEstimator):
         elif is_part:
             raise ValueError("class_weight='balanced' needs all records, which partial_fit does not see; give factors")
         else:
-            counts = np.asarray(compute(_counts(records.y, len(self.classes_)), client))
+            counts = np.asarray(compute(np.bincount(records.y, minlength=len(self.classes_)), client))
             factors = counts.sum() / (len(counts) * counts)
-        weights = (
-            np.asarray(factors, np.float64)[records.y]
-            if isinstance(records.y, np.ndarray)
-            else (records.y.map_blocks(np.asarray(factors, np.float64).__getitem__, dtype=np.float64))
-        )
+        of_codes = np.asarray(factors, np.float64).__getitem__
+        is_lazy = is_dask_collection(records.y)
+        weights = records.y.map_blocks(of_codes, dtype=np.float64) if is_lazy else of_codes(records.y)
         return records._replace(weights=weights if records.weights is None else weights * records.weights)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
@@ -278,12 +251,12 @@ class Classifier(ClassifierMixin, NetEstimator):
         self.temperature_ = find_temperature(scores, targets, weights)
 
     def _default_job(self, width: int, **fields: Any) -> Job:
+        outputs = len(self.classes_)
         if self._is_strong:
-            task = "answers" if self._multilabel else "classes"
-            return strong_job(self.columns_, len(self.classes_), task, **fields)
-        return jobs.classifier_job(
-            self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, self.columns_, **fields
-        )
+            return strong_job(self.columns_, outputs, "answers" if self._multilabel else "classes", **fields)
+        if self._multilabel:
+            return self._fully_connected_job(outputs, nn.SigmoidCrossEntropyLoss(name="loss"), "", **fields)
+        return self._fully_connected_job(outputs, nn.SoftmaxLoss(name="loss"), None, **fields)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -68,34 +68,25 @@ OF_SMALL_TABLES = NetDefaults((64,), 0.01, 0.01, 200, 200, 10, 0.3, 4)  # of num
 OF_STRONG = NetDefaults((), 7e-4, 3e-4, 256, 2000, 16)
 
 
-def classifier_job(
-    hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, columns: TableDefinition | None,
-    **fields: Any,
+def fully_connected_job(
+    hidden: Sequence[int], activation: str, outputs: int, loss: LayerBuilder, columns: TableDefinition | None,
+    defaults: NetDefaults, distribution: str | None = None, **fields: Any,
 ) -> Job:  # fmt: skip
-    """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels.
+    """Return the job of a fully connected net with a loss that takes labels, or classes if ``distribution`` is None.
 
-    Records are numbers or, with ``columns``, those of a table.
+    Records are numbers or, with ``columns``, those of a table. Outputs are params of a ``distribution``, if any.
     """
-    data, x = _records(columns, OF_TABLES.bins)
-    out = _fully_connected(x, hidden, activation, outputs, 0.0 if columns is None else OF_TABLES.dropout)
-    if not multilabel:
-        return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
+    data, out = _records(columns, defaults.bins)
+    for number, size in enumerate(hidden, 1):
+        out = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(out)
+        out = _activation(number, activation)(out)
+        out = nn.Dropout(defaults.dropout, name=f"drop{number}")(out) if defaults.dropout else out
+    out = nn.Dense(outputs, name="out")(out)
+    if distribution is None:
+        return _job(loss(out, labels=data), **fields)
     label = nn.Layer("kLabel", name="label")(data)
-    return _job(nn.SigmoidCrossEntropyLoss(name="loss")(out, label), **fields)
-
-
-def regressor_job(
-    hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str],
-    columns: TableDefinition | None, defaults: NetDefaults, **fields: Any,
-) -> Job:  # fmt: skip
-    """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
-    builder, count, distribution = loss
-    data, x = _records(columns, defaults.bins)
-    out = _fully_connected(x, hidden, activation, targets * count, defaults.dropout)
-    label = nn.Layer("kLabel", name="label")(data)
-    if distribution:
-        out = nn.DistributionParams(distribution, name="params")(out)
-    return _job(builder(out, label), **fields)
+    out = nn.DistributionParams(distribution, name="params")(out) if distribution else out
+    return _job(loss(out, label), **fields)
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
@@ -161,14 +152,6 @@ def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol
     parts = table.parts
     data, sizes = nn.Input(table.width), (len(parts.numbers), len(parts.flags), parts.sizes)
     return data, table_inputs(data, *sizes, bins=table.bins(bins), stddev=0.1)
-
-
-def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int, dropout: float) -> Symbol:
-    for number, size in enumerate(hidden, 1):
-        x = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(x)
-        x = _activation(number, activation)(x)
-        x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
-    return nn.Dense(outputs, name="out")(x)
 
 
 def _activation(number: int, activation: str) -> LayerBuilder:

@@ -46,7 +46,9 @@ def computing_on(client: Any) -> Iterator[Any]:
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return dask collections, in any nesting, computed on the cluster of :func:`computing_on`."""
+    """Return a dask collection, or several, computed on the cluster of :func:`computing_on`; others unchanged."""
+    if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
+        return values
     import dask
 
     with computing_on(client) as running:
@@ -169,16 +171,13 @@ def lazily(name: str) -> Callable[[F], F]:
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
             records, X = X, self.as_trained(X)
-            if isinstance(records, zarr.Array) and is_dask_collection(X):
-                return map_records(self, method.__name__, X, name).compute()
-            if is_dask_collection(X) and not self.is_eager:
+            if is_dask_collection(X) and not self.is_eager and not isinstance(records, zarr.Array):
                 return map_records(self, method.__name__, X, name)
             if is_dask_collection(X):
                 collection = open_collection(X)
                 self.check_shape(collection.array.shape[1:], collection.names)
                 with naming_unsendable({"X": X}):
-                    x = collection.array.compute()
-                return method(self.for_blocks(), x)
+                    return map_records(self, method.__name__, collection.array, name).compute()
             result = method(self, as_numpy(with_nan(X, "X"), "X") if is_data_array(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 

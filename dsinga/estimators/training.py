@@ -13,11 +13,10 @@ import numpy as np
 from dsinga.api import train
 from dsinga.api.engines import RunLimits, ThisProcess, Train, TrainingOptions
 from dsinga.api.trained import Trained
-from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name, with_weights
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
-from dsinga.estimators.tables import with_messages
+from dsinga.estimators.tables import with_store
 from dsinga.extensions.extension import Extension
 from dsinga.job import Job
 from dsinga.loop.initial_state import updater_state
@@ -63,12 +62,12 @@ def train_net(
     shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
         job = with_weights(job, only_tests=records.weights is None)
-    job = with_messages(job, scaled=None)  # the records are scaled
+    job = with_store(job, scaled=None)  # the records are scaled
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))
     data = {"train": _sources(job, records)}
     if validation is not None:
-        if not on_cluster and is_dask_collection(validation.x):
+        if not on_cluster:
             validation = TrainingSet(*compute(tuple(validation), None))
         if records.weights is not None and validation.weights is None:
             validation = validation._replace(weights=np.ones(len(validation.x)))

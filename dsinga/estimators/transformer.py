@@ -17,7 +17,8 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import compute, lazily
-from dsinga.estimators.records import TrainingSet, find_range
+from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.scaling import find_range
 from dsinga.estimators.settings import estimator, named_fit
 from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job

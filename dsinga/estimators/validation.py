@@ -55,9 +55,9 @@ def split_records(
     """
     length, is_lazy = len(records.x), is_dask_collection(records.x)
     if groups is not None:
-        groups = _opened_groups(_in_memory(groups, client), length)
+        groups = _opened_groups(compute(groups, client), length)
     if splitter is not None:
-        masks = _masks_by_splitter(splitter, length, _in_memory(records.y, client), groups)
+        masks = _masks_by_splitter(splitter, length, compute(records.y, client), groups)
     elif groups is not None:
         masks = _masks_by_group(groups, fraction, seed)
     elif is_lazy:
@@ -80,10 +80,6 @@ def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStoppin
     """Return the extension that ends training where the validation loss no longer falls, and keeps the best params."""
     metric = "loss" if jobs.losses(job) else "reconstruction_error"
     return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
-
-
-def _in_memory(array: Any, client: Any) -> Any:
-    return compute(array, client) if is_dask_collection(array) else array
 
 
 def _opened_groups(groups: Any, length: int) -> np.ndarray:
