@@ -191,7 +191,6 @@ class Classifier(ClassifierMixin, Supervised):
         multilabel = kind == "multilabel-indicator"
         y = y if multilabel else column_or_1d(y, warn=True)
         if first:
-            self._record_shape = x.shape[1:]
             self._multilabel = multilabel
             self.classes_ = np.arange(y.shape[1]) if multilabel else _unique(y) if classes is None else _given(classes)
         if multilabel != self._multilabel:

@@ -203,16 +203,13 @@ class EstimatorRecords(BaseEstimator, ABC):
         x, y = validate_data(self, X, y, reset=first, dtype="numeric", accept_sparse="csr", **options)
         return by_block(x), y
 
-    def _validate_records(self, X: Any, first: bool) -> np.ndarray:
+    def _validate_records(self, X: Any, first: bool) -> Any:
+        """Return records as an array, or as a sparse matrix that becomes dense block by block."""
         if self.columns_ is None:
             X = validate_data(
                 self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None, accept_sparse="csr"
             )
-        X = by_block(X)
-        if first:
-            self._record_shape = X.shape[1:]
-        x: np.ndarray = X
-        return x
+        return by_block(X)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
@@ -234,6 +231,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
         records = TrainingSet(*self._validate(X, y, first, classes))
+        if first:
+            self._record_shape = records.x.shape[1:]
         if sample_weight is None:
             return records
         sample_weight = with_nan(sample_weight, "sample_weight")

@@ -141,7 +141,7 @@ class Regressor(RegressorMixin, Supervised):
         if missing is not None:
             y = np.where(missing, np.nan, y)
         if first:
-            self._record_shape, self._target_shape = x.shape[1:], y.shape[1:]
+            self._target_shape = y.shape[1:]
         if y.shape[1:] != self._target_shape:
             raise ValueError(f"y has the shape {y.shape}, but had {('n', *self._target_shape)} in the first call")
         return x, y

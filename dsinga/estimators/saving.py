@@ -42,6 +42,7 @@ ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
     "_order", "_label_order", "_target_names", "_is_small",
 )  # fmt: skip
+ARRAYS = "classes_", "feature_names_in_"
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
@@ -64,26 +65,22 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder):
         if folder.exists() and holds_files(folder, FILES):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
-    parameters = estimator.get_params(deep=False)
-    parameters["net"] = None if estimator.net is None else "job.conf"
+    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # which is an object of scikit-learn
+    parameters["net"] = None if estimator.net is None else JOB
     if isinstance(parameters.get("class_weight"), Mapping):  # names in JSON are texts, classes are not
         parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
-    parameters["validation_split"] = None  # an object of scikit-learn
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
         "has_columns": estimator.columns_ is not None,  # which the input layer of the job has
         "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES if hasattr(estimator, name)},
     }
-    for name in ("classes_", "feature_names_in_"):
-        if hasattr(estimator, name):
-            array = getattr(estimator, name)
-            described[name] = {
-                "dtype": array.dtype.str if array.dtype != object else "object",
-                "values": array.tolist(),
-            }
+    for name in ARRAYS:
+        if (array := getattr(estimator, name, None)) is not None:
+            dtype = "object" if array.dtype == object else array.dtype.str
+            described[name] = {"dtype": dtype, "values": array.tolist()}
     arrays = {f"params/{name}": np.ascontiguousarray(value) for name, value in estimator.params_.items()}
     for name in SCALINGS:
         if getattr(estimator, name, None) is not None:
@@ -144,7 +141,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
     for name in ("_record_shape", "_target_shape"):
         if name in state:
             state[name] = tuple(state[name])
-    for name in ("classes_", "feature_names_in_"):
+    for name in ARRAYS:
         if name in described:
             state[name] = np.array(described[name]["values"], described[name]["dtype"])
     classes = state.get("classes_", ["any"])

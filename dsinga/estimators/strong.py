@@ -33,4 +33,4 @@ def strong_job(
         members=MEMBERS, depth=DEPTH, width=WIDTH, dropout=DROPOUT, learning_rate=learning_rate,
         weight_decay=weight_decay,
     )  # fmt: skip
-    return jobs.training_net(jobs.model_job(model, None)).replace(name="estimator", seed=seed)
+    return jobs.open_net(model).replace(name="estimator", seed=seed)

@@ -13,16 +13,17 @@ import numpy as np
 from dsinga.api import train
 from dsinga.api.engines import RunLimits, ThisProcess, Train, TrainingOptions
 from dsinga.api.trained import Trained
-from dsinga.estimators.jobs import batchsize_of, input_name, with_weights
+from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
 from dsinga.estimators.tables import with_store
 from dsinga.extensions.extension import Extension
-from dsinga.job import Job
+from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import updater_state
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
+from dsinga.nn.model.from_job import with_sample_weights
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.learnt_statistics import normalised, with_steps
 
@@ -61,7 +62,9 @@ def train_net(
     """
     shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
-        job = with_weights(job, only_tests=records.weights is None)
+        phases = [Phase.kTest] if records.weights is None else [Phase.kTrain, Phase.kTest]
+        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss that takes none
+        job = job.replace(neuralnet=job.neuralnet.replace(layer=weighed))
     job = with_store(job, scaled=None)  # the records are scaled
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))

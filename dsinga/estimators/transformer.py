@@ -82,10 +82,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if self.net is None or y is None:
             return self._validate_records(X, first), None
-        x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=True)
-        if first:
-            self._record_shape = x.shape[1:]
-        return x, y
+        return self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=True)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
         return y
