@@ -8,15 +8,15 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Self, TypeVar
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
-from dsinga.api.trained import Trained
+from dsinga.api.trained import Trained, rescuing
 from dsinga.base.arguments import check_range, check_whole, fail_for_name
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
@@ -32,16 +32,14 @@ from dsinga.estimators.settings import ATTRIBUTES, check_estimator, named_fit, r
 from dsinga.estimators.tables import with_store
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net
 from dsinga.estimators.validation import create_stopping, split_records
-from dsinga.extensions.extension import RescuedParams
+from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job
-from dsinga.monitor import History
+from dsinga.monitor import History, Row
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
-
-T = TypeVar("T")
 
 LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
@@ -140,7 +138,10 @@ class NetEstimator(EstimatorRecords):
         stops, calibrates = self._stops_early(len(records.x), is_part), self._calibrates(is_part)
         held_out = self._open_validation(validation_data, client)
         if held_out is None and (stops or calibrates):
-            records, held_out = self._split(records, seed, groups, client)
+            records, held_out = split_records(
+                records, self.validation_fraction, seed, by_class=self._has_classes, groups=groups,
+                splitter=self.validation_split, client=client,
+            )  # fmt: skip
         if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(net, records.weights):
             records = canonical(records)
         if not go_on:
@@ -148,34 +149,40 @@ class NetEstimator(EstimatorRecords):
         job = self._net_job(net, seed, records.x.shape[1])
         job = self._continued(job) if go_on else job
         trained = self._trained if go_on else Trained(params=jobs.first_params(job))
-        job, batchsize = job.with_params({}).replace(checkpoint_path=[]), min(size, len(records.x))
-        if (epochs := epochs or self.epochs) is None and net is None:
-            steps = math.ceil(self._defaults.steps * batchsize / len(records.x))
-            epochs = max(MOST_EPOCHS if stops else LEAST_EPOCHS, steps)
-        job = job if epochs is None else job.replace(epochs=int(epochs), train_steps=0)
-        self.job_ = self._marked(with_batchsize(job, batchsize))
+        self.job_ = self._marked(self._job_of_fit(job, size, len(records.x), epochs, stops))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
-        records = self._prepare(records, client)
-        validation = None if held_out is None else self._prepare(held_out, client)
         patience = self.n_iter_no_change or self._defaults.patience
         stopping = create_stopping(self.job_, patience, self.tol) if stops else None
-        rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
-        try:
+        keep = partial(self._keep, trained=trained, rows=[*self.history_] if go_on else [], stopping=stopping)
+        records = self._prepare(records, client)
+        validation = None if held_out is None else self._prepare(held_out, client)
+        with rescuing("the estimator", keep) as rescued:
             train_net(
                 self.job_, records, validation, trained, client, on_cluster=on_cluster, goes_on=is_part,
                 workers=self.workers, extensions=[rescued] if stopping is None else [stopping, rescued],
             )  # fmt: skip
-        finally:  # an interrupt leaves what was trained until then
-            if rescued.params is not None:
-                after = trained.after(rescued, self.job_, trained.steps)
-                self._trained = replace(after, before=trained.before) if trained.steps else after
-                self.__dict__.pop("_local", None)
-                rows = epoch_rows(rescued.history, len(history), trained.steps)
-                self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, trained.steps)
         if calibrates and held_out is not None:
             self._calibrate(held_out, client)
         return self
+
+    def _job_of_fit(self, job: Job, size: int, length: int, epochs: int | None, stops: bool) -> Job:
+        """Return the job that is trained on so many records, for these epochs, or those of the settings."""
+        batchsize, epochs = min(size, length), epochs or self.epochs
+        if epochs is None and self.net is None:
+            least, steps = MOST_EPOCHS if stops else LEAST_EPOCHS, self._defaults.steps
+            epochs = max(least, math.ceil(steps * batchsize / length))
+        times = {} if epochs is None else {"epochs": int(epochs), "train_steps": 0}
+        return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
+
+    def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:
+        """Keep what was trained, also after an interrupt; ``rows`` are those of earlier training."""
+        steps = trained.steps
+        after = trained.after(rescued, self.job_, steps)
+        self._trained = replace(after, before=trained.before) if steps else after
+        self.__dict__.pop("_local", None)
+        new = epoch_rows(rescued.history, len(rows), steps)
+        self.history_, self.best_epoch_ = History([*rows, *new]), best_epoch(stopping, new, steps)
 
     def _calibrates(self, is_part: bool) -> bool:
         """Whether validation records calibrate the probabilities after training."""
@@ -195,13 +202,6 @@ class NetEstimator(EstimatorRecords):
         if stops and is_part:
             raise UserError("partial_fit trains for one epoch and cannot stop early; use fit, or early_stopping='auto'")
         return stops
-
-    def _split(self, records: TrainingSet, seed: int, groups: Any, client: Any) -> tuple[TrainingSet, TrainingSet]:
-        """Return the records to train on, and those for validation."""
-        return split_records(
-            records, self.validation_fraction, seed, by_class=self._has_classes, groups=groups,
-            splitter=self.validation_split, client=client,
-        )  # fmt: skip
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         """Return the records with the weights of their classes, too, where the estimator has any."""
