@@ -181,6 +181,7 @@ class NetEstimator(EstimatorRecords):
         after = trained.after(rescued, self.job_, steps)
         self._trained = replace(after, before=trained.before) if steps else after
         self.__dict__.pop("_local", None)
+        self._local  # noqa: B018  is made now, since scikit-learn wants predict to change no attribute
         new = epoch_rows(rescued.history, len(rows), steps)
         self.history_, self.best_epoch_ = History([*rows, *new]), best_epoch(stopping, new, steps)
 
