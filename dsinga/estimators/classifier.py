@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -190,14 +190,20 @@ class Classifier(ClassifierMixin, Supervised):
             raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")
         multilabel = kind == "multilabel-indicator"
         y = y if multilabel else column_or_1d(y, warn=True)
+        self._learn_classes(y.shape, multilabel, first, lambda: _unique(y) if classes is None else _given(classes))
+        return x, y if multilabel else _codes(y, self.classes_)
+
+    def _learn_classes(
+        self, shape: Sequence[int], multilabel: bool, first: bool, find: Callable[[], np.ndarray]
+    ) -> None:
+        """Keep the classes of the first call. Raises ValueError for targets of another kind in further calls."""
         if first:
             self._multilabel = multilabel
-            self.classes_ = np.arange(y.shape[1]) if multilabel else _unique(y) if classes is None else _given(classes)
+            self.classes_ = np.arange(shape[1]) if multilabel else find()
         if multilabel != self._multilabel:
             raise ValueError("y is a matrix of labels in one call and a column of classes in another")
-        if multilabel and y.shape[1] != len(self.classes_):
-            raise ValueError(f"y has {y.shape[1]} columns, but had {len(self.classes_)} in the first call")
-        return x, y if multilabel else _codes(y, self.classes_)
+        if multilabel and shape[1] != len(self.classes_):
+            raise ValueError(f"y has {shape[1]} columns, but had {len(self.classes_)} in the first call")
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         class_weight: Any = self.class_weight
@@ -225,16 +231,17 @@ class Classifier(ClassifierMixin, Supervised):
         return records._replace(weights=weights if records.weights is None else weights * records.weights)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
-        if first:
-            self._multilabel = y.ndim == 2 and y.shape[1] > 1
-            if self._multilabel:
-                self.classes_ = np.arange(y.shape[1])
-            else:
-                known = y.reshape(-1).map_blocks(_unique, dtype=y.dtype)
-                self.classes_ = _unique(compute(known, client)) if classes is None else _given(classes)
+        column, multilabel = y.reshape(-1), y.ndim == 2 and y.shape[1] > 1
+
+        def find() -> np.ndarray:
+            if classes is not None:
+                return _given(classes)
+            return _unique(compute(column.map_blocks(_unique, dtype=y.dtype), client))
+
+        self._learn_classes(y.shape, multilabel, first, find)
         if self._multilabel:
             return y
-        return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
+        return column.map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.int64)
@@ -242,7 +249,7 @@ class Classifier(ClassifierMixin, Supervised):
     def _calibrates(self, is_part: bool) -> bool:
         if not is_part:
             self.temperature_ = 1.0
-        return not is_part and resolve_auto("calibrate", self.calibrate, self._is_strong)
+        return resolve_auto("calibrate", self.calibrate, self._is_strong) and not is_part
 
     def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
         scores = compute(raw_scores(self, held_out.x), client)

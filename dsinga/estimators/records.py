@@ -295,9 +295,9 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         """Determine how the records of the default net are scaled."""
-        weights = (
-            records.weights if records.weights is None or records.weights.ndim == 1 else records.weights.max(axis=1)
-        )
+        weights = records.weights
+        if weights is not None and weights.ndim > 1:
+            weights = weights.max(axis=1)
         has_scaling = self.net is None and self.columns_ is None
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 

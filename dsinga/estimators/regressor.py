@@ -140,11 +140,7 @@ class Regressor(RegressorMixin, Supervised):
         x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)
         if missing is not None:
             y = np.where(missing, np.nan, y)
-        if first:
-            self._target_shape = y.shape[1:]
-        if y.shape[1:] != self._target_shape:
-            raise ValueError(f"y has the shape {y.shape}, but had {('n', *self._target_shape)} in the first call")
-        return x, y
+        return x, self._open_lazy_targets(y, first, classes, None)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         if first:
