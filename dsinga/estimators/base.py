@@ -6,19 +6,19 @@ import copy
 import math
 import os
 from abc import abstractmethod
-from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
-from dsinga.base.arguments import Remedies, check_range, check_settings, check_whole, checked, fail_for_name
+from dsinga.api.trained import Trained, rescuing
+from dsinga.base.arguments import check_range, check_whole, fail_for_name
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_dask_collection
@@ -27,42 +27,26 @@ from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.lazy import running_client
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical
-from dsinga.estimators.saving import loadable, save
-from dsinga.estimators.strong import check_net_settings
-from dsinga.estimators.tables import with_messages
+from dsinga.estimators.saving import save
+from dsinga.estimators.settings import ATTRIBUTES, check_estimator, named_fit, resolve_auto
+from dsinga.estimators.tables import with_store
 from dsinga.estimators.training import best_epoch, epoch_rows, train_net
-from dsinga.estimators.validation import check_stopping, create_stopping, split_records
-from dsinga.extensions.extension import RescuedParams
+from dsinga.estimators.validation import create_stopping, split_records
+from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job
-from dsinga.loop.initial_state import updater_state
-from dsinga.monitor import History
+from dsinga.monitor import History, Row
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
+from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
-
-T = TypeVar("T")
 
 LEAST_EPOCHS = 10  # the default number of epochs where training does not stop early
 MOST_EPOCHS = 100  # the default number of epochs where training stops early
 STOPS_ABOVE = 10_000  # records above which training stops early by default, as of scikit-learn's HistGradientBoosting
 SMALL = 2000  # records up to which a table is small
-NOT_FOR_BLOCKS = ("_slots", "history_", "feature_names_in_")
-
-# What to write in place of arguments and attributes of scikit-learn's nets, skorch and XGBoost.
-INSTEAD, OF_FIT, ATTRIBUTES = (
-    Remedies(Path(__file__).with_name("libraries.toml"), table) for table in ("arguments", "fit", "attributes")
-)
-named_fit = partial(checked, instead=ChainMap(OF_FIT, INSTEAD))
-
-
-@dataclass_transform(kw_only_default=True, eq_default=False)
-def estimator(cls: type[T]) -> type[T]:
-    """Give a class a constructor of its fields, whose error for an unknown argument says what to write instead.
-
-    :func:`dsinga.estimators.load` then makes estimators of the class.
-    """
-    return loadable(check_settings(dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
+NETS = ("_local", "_output")  # what is made anew of the job
+NOT_FOR_BLOCKS = ("_trained", "history_", "feature_names_in_")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -87,19 +71,36 @@ class NetEstimator(EstimatorRecords):
 
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
+    _threads: int | None = None  # of the net, by default all
     _is_small = False  # whether ``fit`` has seen no more than :data:`SMALL` records
     _has_classes = False  # whether each record has one class, of which each gives its share of records for validation
 
     # -- what a subclass defines ------------------------------------------------------------------------------
 
     @abstractmethod
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
-        """Return the job of the small net for records like ``x``."""
+    def _default_job(self, width: int, **fields: Any) -> Job:
+        """Return the job of the small net for records of so many numbers."""
 
     @cached_property
     def _output(self) -> str:
         """The name of the layer whose feature predictions are made from."""
         return jobs.output_name(self.job_)
+
+    @cached_property
+    def _local(self) -> LocalNet:
+        """The net that computes predictions in this process."""
+        example, folders = np.empty((1, *self._record_shape), np.float32), roots(self.job_, None)
+        return LocalNet(CheckedJob(self.job_, folders), example, workers=1, threads=self._threads, roots=folders)
+
+    @property
+    def params_(self) -> ParamArrays:
+        """The params of the net, float32 by name."""
+        assert self._trained.params is not None
+        return self._trained.params
+
+    @params_.setter
+    def params_(self, params: ParamArrays) -> None:
+        self._trained = replace(self._trained, params=params)
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, for the names of other libraries with what to write instead."""
@@ -111,9 +112,7 @@ class NetEstimator(EstimatorRecords):
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
-        check_net_settings(self)
-        if self.workers is not None:
-            check_whole("workers", self.workers, 1)
+        check_estimator(self)
         X = in_chunks(X)
         if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
             return self._fit_on(None, False, X, y, **options)
@@ -128,50 +127,63 @@ class NetEstimator(EstimatorRecords):
 
         ``epochs`` are those of a part of the records.
         """
-        go_on = go_on and hasattr(self, "params_")
+        go_on, is_part = go_on and hasattr(self, "params_"), epochs is not None
         records = self._open(X, y, sample_weight, not go_on, classes, client)
-        records = self._with_class_weights(records, client, is_part=epochs is not None)
+        records = self._with_class_weights(records, client, is_part)
         if not go_on:
-            self._is_small = epochs is None and len(records.x) <= SMALL
-        size, seed = self._batchsize(), self.job_.seed if go_on else self._seed()
-        is_part = epochs is not None
+            self._is_small = not is_part and len(records.x) <= SMALL
+        net = None if self.net is None else jobs.open_net(self.net, self._record_shape)
+        size = self.batchsize or (self._defaults.batchsize if net is None else jobs.batchsize_of(net))
+        seed = self.job_.seed if go_on else self._seed(net)
         stops, calibrates = self._stops_early(len(records.x), is_part), self._calibrates(is_part)
         held_out = self._open_validation(validation_data, client)
         if held_out is None and (stops or calibrates):
-            records, held_out = self._split(records, seed, groups, client)
-        if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(records.weights):
+            records, held_out = split_records(
+                records, self.validation_fraction, seed, by_class=self._has_classes, groups=groups,
+                splitter=self.validation_split, client=client,
+            )  # fmt: skip
+        if len(records.x) <= size and isinstance(records.x, np.ndarray) and self._merges_records(net, records.weights):
             records = canonical(records)
-        job = self._job_to_go_on(records) if go_on else self._make_job(records, seed, client)
-        params, job = self.params_ if go_on else jobs.first_params(job), job.with_params({}).replace(checkpoint_path=[])
-        job = self._with_epochs(job, epochs, size, len(records.x), MOST_EPOCHS if stops else LEAST_EPOCHS)
-        self.job_ = self._marked(with_batchsize(job, min(size, len(records.x))))
+        if not go_on:
+            self._find_scaling(records, client)
+        job = self._net_job(net, seed, records.x.shape[1])
+        job = self._continued(job) if go_on else job
+        trained = self._trained if go_on else Trained(params=jobs.first_params(job))
+        self.job_ = self._marked(self._job_of_fit(job, size, len(records.x), epochs, stops))
         self.__dict__.pop("_output", None)
         self._output  # noqa: B018  raises UserError for a net without
+        patience = self.n_iter_no_change or self._defaults.patience
+        stopping = create_stopping(self.job_, patience, self.tol) if stops else None
+        keep = partial(self._keep, trained=trained, rows=[*self.history_] if go_on else [], stopping=stopping)
         records = self._prepare(records, client)
         validation = None if held_out is None else self._prepare(held_out, client)
-        trained_job = self.job_
-        if records.weights is not None or (validation is not None and validation.weights is not None):
-            trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
-        rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
-        patience = self._defaults.patience if self.n_iter_no_change is None else self.n_iter_no_change
-        stopping = create_stopping(self.job_, patience, self.tol) if stops else None
-        slots, earlier_steps = (self._slots, self._steps) if go_on else ({}, 0)
-        try:
+        with rescuing("the estimator", keep) as rescued:
             train_net(
-                trained_job, records, client, rescued=rescued, stopping=stopping, on_cluster=on_cluster,
-                slots=slots, steps=earlier_steps, params=params, validation=validation,
-                goes_on=epochs is not None, workers=self.workers,
+                self.job_, records, validation, trained, client, on_cluster=on_cluster, goes_on=is_part,
+                workers=self.workers, extensions=[rescued] if stopping is None else [stopping, rescued],
             )  # fmt: skip
-        finally:  # an interrupt leaves what was trained until then
-            if rescued.params is not None:
-                self.params_ = rescued.params
-                self._slots, self._steps = updater_state(rescued.slots), earlier_steps + rescued.step
-                rows = epoch_rows(rescued.history, len(history), earlier_steps)
-                self.history_, self.best_epoch_ = History([*history, *rows]), best_epoch(stopping, rows, earlier_steps)
-                self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
         if calibrates and held_out is not None:
             self._calibrate(held_out, client)
         return self
+
+    def _job_of_fit(self, job: Job, size: int, length: int, epochs: int | None, stops: bool) -> Job:
+        """Return the job that is trained on so many records, for these epochs, or those of the settings."""
+        batchsize, epochs = min(size, length), epochs or self.epochs
+        if epochs is None and self.net is None:
+            least, steps = MOST_EPOCHS if stops else LEAST_EPOCHS, self._defaults.steps
+            epochs = max(least, math.ceil(steps * batchsize / length))
+        times = {} if epochs is None else {"epochs": int(epochs), "train_steps": 0}
+        return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
+
+    def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:
+        """Keep what was trained, also after an interrupt; ``rows`` are those of earlier training."""
+        steps = trained.steps
+        after = trained.after(rescued, self.job_, steps)
+        self._trained = replace(after, before=trained.before) if steps else after
+        self.__dict__.pop("_local", None)
+        self._local  # noqa: B018  is made now, since scikit-learn wants predict to change no attribute
+        new = epoch_rows(rescued.history, len(rows), steps)
+        self.history_, self.best_epoch_ = History([*rows, *new]), best_epoch(stopping, new, steps)
 
     def _calibrates(self, is_part: bool) -> bool:
         """Whether validation records calibrate the probabilities after training."""
@@ -186,22 +198,11 @@ class NetEstimator(EstimatorRecords):
 
         Raises UserError for another ``early_stopping`` than True, False and "auto".
         """
-        early_stopping = self.early_stopping
-        check_stopping(self.validation_fraction, self.n_iter_no_change, self.tol)
-        if isinstance(early_stopping, str) and early_stopping == "auto":
-            return self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
-        if not isinstance(early_stopping, (bool, np.bool_)):
-            raise UserError(f"early_stopping is {early_stopping!r}; give True, False or 'auto'")
-        if early_stopping and is_part:
+        by_default = self.net is None and not is_part and (self._is_strong or length > STOPS_ABOVE)
+        stops = resolve_auto("early_stopping", self.early_stopping, by_default)
+        if stops and is_part:
             raise UserError("partial_fit trains for one epoch and cannot stop early; use fit, or early_stopping='auto'")
-        return bool(early_stopping)
-
-    def _split(self, records: TrainingSet, seed: int, groups: Any, client: Any) -> tuple[TrainingSet, TrainingSet]:
-        """Return the records to train on, and those for validation."""
-        return split_records(
-            records, self.validation_fraction, seed, by_class=self._has_classes, groups=groups,
-            splitter=self.validation_split, client=client,
-        )  # fmt: skip
+        return stops
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         """Return the records with the weights of their classes, too, where the estimator has any."""
@@ -219,11 +220,9 @@ class NetEstimator(EstimatorRecords):
             return losses
         raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
-    def _merges_records(self, weights: Any) -> bool:
+    def _merges_records(self, net: Job | None, weights: Any) -> bool:
         """Whether equal records may become one with the sum of their weights: unless these are those of targets."""
-        if not self._weighs or np.ndim(weights) > 1:
-            return False
-        return self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
+        return self._weighs and np.ndim(weights) < 2 and (net is None or all(map(takes_weights, jobs.losses(net))))
 
     @property
     def _defaults(self) -> jobs.NetDefaults:
@@ -232,40 +231,41 @@ class NetEstimator(EstimatorRecords):
             return jobs.OF_STRONG
         return jobs.OF_ARRAYS if self.columns_ is None else jobs.OF_TABLES
 
-    def _seed(self) -> int:
+    def _seed(self, net: Job | None) -> int:
         """Return the seed of the job that is trained."""
-        if self.net is not None and self.random_state is None:
-            return jobs.open_net(self.net, self._record_shape).seed
+        if net is not None and self.random_state is None:
+            return net.seed
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
-        """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
-        self._find_scaling(records, client)
-        return self._net_job(records, seed)
+    def _net_job(self, net: Job | None, seed: int, width: int) -> Job:
+        """Return the job of the user's net, or of the small one for records of so many numbers."""
+        if net is not None:
+            return with_store(net.replace(seed=seed), table=self.columns_)
+        fields: dict[str, Any] = {"seed": seed}
+        for name in ("learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            fields[name] = getattr(self._defaults, name) if value is None else value
+            check_range(name, fields[name], 0)
+        return with_store(self._default_job(width, **fields), table=self.columns_)
 
-    def _net_job(self, records: TrainingSet, seed: int) -> Job:
-        if self.net is None:
-            fields: dict[str, Any] = {"seed": seed}
-            for name in ("learning_rate", "weight_decay"):
-                value = getattr(self, name)
-                fields[name] = getattr(self._defaults, name) if value is None else value
-                check_range(name, fields[name], 0)
-            return with_messages(self._default_job(records.x, **fields), table=self.columns_)
-        return with_messages(jobs.open_net(self.net, self._record_shape).replace(seed=seed), table=self.columns_)
-
-    def _job_to_go_on(self, records: TrainingSet) -> Job:
-        """Return the job of the last call, with the updater of the present settings.
+    def _continued(self, job: Job) -> Job:
+        """Return the job of the last call with the updater of ``job``, that of the present settings.
 
         Raises UserError for settings, such as ``hidden``, with which the net is another one.
         """
-        job = self._net_job(records, self.job_.seed)
         if jobs.layers_text(job) != jobs.layers_text(self.job_):
             raise UserError(
                 "settings of the net have changed since the last call, from which warm_start and partial_fit go on; "
                 "set them back, or call fit with warm_start=False"
             )
-        changed = job.updater.replace(goes_on=self.job_.updater.goes_on, earlier_steps=self.job_.updater.earlier_steps)
-        return self.job_.replace(updater=changed)
+        return self.job_.replace(updater=job.updater)
+
+    def _fully_connected_job(self, outputs: int, loss: LayerBuilder, distribution: str | None, **fields: Any) -> Job:
+        """Return the job of the default net with so many outputs and a loss; see :func:`jobs.fully_connected_job`."""
+        hidden, defaults = self._hidden_sizes(), self._defaults
+        return jobs.fully_connected_job(
+            hidden, self.activation, outputs, loss, self.columns_, defaults, distribution, **fields
+        )
 
     def _hidden_sizes(self) -> list[int]:
         """Return the units of each hidden layer of the small net; a number is that of one layer."""
@@ -275,30 +275,7 @@ class NetEstimator(EstimatorRecords):
             check_whole("a size of hidden", size, 1)
         return [int(size) for size in hidden]
 
-    def _batchsize(self) -> int:
-        if self.batchsize is not None:
-            check_whole("batchsize", self.batchsize, 1)
-            return int(self.batchsize)
-        return (
-            self._defaults.batchsize
-            if self.net is None
-            else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
-        )
-
-    def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int, least: int) -> Job:
-        if self.epochs is not None:
-            check_whole("epochs", self.epochs, 1)
-        epochs = epochs or (None if self.epochs is None else int(self.epochs))
-        if epochs is None and self.net is None:
-            epochs = max(least, math.ceil(self._defaults.steps * min(batchsize, length) / length))
-        return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
-
     # -- passes over new records ------------------------------------------------------------------------------
-
-    def _local_net(self, job: Job | CheckedJob) -> LocalNet:
-        threads = getattr(self, "_threads", None)
-        example = np.empty((1, *self._record_shape), np.float32)
-        return LocalNet(job, example, workers=1, threads=threads, roots=roots(self.job_, None))
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""
@@ -345,7 +322,8 @@ class NetEstimator(EstimatorRecords):
         block = type(self).__new__(type(self))
         if self.columns_ is not None:
             state |= {"columns_": None, "n_features_in_": self._record_shape[0]}
-        block.__setstate__(state | {"is_eager": True, "history_": History(), "_slots": {}, "_threads": 1})
+        trained = Trained(params=self.params_)
+        block.__setstate__(state | {"is_eager": True, "history_": History(), "_trained": trained, "_threads": 1})
         return block
 
     @property
@@ -358,9 +336,28 @@ class NetEstimator(EstimatorRecords):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_local", "_output")}
+        return {name: value for name, value in state.items() if name not in NETS}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "params_"):
-            self._local = self._local_net(self.job_)
+
+class Supervised(NetEstimator):
+    """Base of the estimators that predict targets, whose records have weights and may be in groups."""
+
+    @named_fit
+    def fit(
+        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
+        client: Any = None,
+    ) -> Self:  # fmt: skip
+        """Train on records X (n, ...), or a data frame, and targets y.
+
+        Targets are classes (n,), or a matrix (n, k) of zeros and ones, for a Classifier. For a Regressor they are
+        numbers (n,) or (n, k); some of several may be NaN, and the loss leaves these out.
+
+        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
+        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
+        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
+        estimator keeps what was trained. Raises ValueError for bad input.
+        """
+        return self._fit(
+            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
+            client=client,
+        )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,16 +11,17 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from dsinga import nn
 from dsinga.base.arguments import value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
-from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator, named_fit
+from dsinga.estimators.base import Supervised
 from dsinga.estimators.calibration import find_temperature
 from dsinga.estimators.lazy import average, compute, lazily, predicted, raw_scores
 from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.settings import estimator, resolve_auto
 from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
@@ -59,17 +60,8 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.searchsorted(classes, y)
 
 
-def _counts(codes: Any, classes: int) -> Any:
-    """Return how many records are of each class, lazily for a dask array."""
-    if isinstance(codes, np.ndarray):
-        return np.bincount(codes, minlength=classes)
-    import dask.array as da
-
-    return da.bincount(codes, minlength=classes)
-
-
 @estimator
-class Classifier(ClassifierMixin, NetEstimator):
+class Classifier(ClassifierMixin, Supervised):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
     Args:
@@ -129,23 +121,6 @@ class Classifier(ClassifierMixin, NetEstimator):
     @property
     def _has_classes(self) -> bool:  # type: ignore[override]
         return not self._multilabel
-
-    @named_fit
-    def fit(
-        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
-        client: Any = None,
-    ) -> Self:  # fmt: skip
-        """Train on records X (n, ...), or a data frame, and classes y (n,), or a matrix y (n, k) of zeros and ones.
-
-        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
-        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
-        estimator keeps what was trained. Raises ValueError for bad input.
-        """
-        return self._fit(
-            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
-            client=client,
-        )  # fmt: skip
 
     @public
     def partial_fit(
@@ -215,14 +190,20 @@ class Classifier(ClassifierMixin, NetEstimator):
             raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")
         multilabel = kind == "multilabel-indicator"
         y = y if multilabel else column_or_1d(y, warn=True)
+        self._learn_classes(y.shape, multilabel, first, lambda: _unique(y) if classes is None else _given(classes))
+        return x, y if multilabel else _codes(y, self.classes_)
+
+    def _learn_classes(
+        self, shape: Sequence[int], multilabel: bool, first: bool, find: Callable[[], np.ndarray]
+    ) -> None:
+        """Keep the classes of the first call. Raises ValueError for targets of another kind in further calls."""
         if first:
-            self._record_shape, self._multilabel = x.shape[1:], multilabel
-            self.classes_ = np.arange(y.shape[1]) if multilabel else _unique(y) if classes is None else _given(classes)
+            self._multilabel = multilabel
+            self.classes_ = np.arange(shape[1]) if multilabel else find()
         if multilabel != self._multilabel:
             raise ValueError("y is a matrix of labels in one call and a column of classes in another")
-        if multilabel and y.shape[1] != len(self.classes_):
-            raise ValueError(f"y has {y.shape[1]} columns, but had {len(self.classes_)} in the first call")
-        return x, y if multilabel else _codes(y, self.classes_)
+        if multilabel and shape[1] != len(self.classes_):
+            raise ValueError(f"y has {shape[1]} columns, but had {len(self.classes_)} in the first call")
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         class_weight: Any = self.class_weight
@@ -242,52 +223,46 @@ class Classifier(ClassifierMixin, NetEstimator):
         elif is_part:
             raise ValueError("class_weight='balanced' needs all records, which partial_fit does not see; give factors")
         else:
-            counts = np.asarray(compute(_counts(records.y, len(self.classes_)), client))
+            counts = np.asarray(compute(np.bincount(records.y, minlength=len(self.classes_)), client))
             factors = counts.sum() / (len(counts) * counts)
-        weights = (
-            np.asarray(factors, np.float64)[records.y]
-            if isinstance(records.y, np.ndarray)
-            else (records.y.map_blocks(np.asarray(factors, np.float64).__getitem__, dtype=np.float64))
-        )
+        of_codes = np.asarray(factors, np.float64).__getitem__
+        is_lazy = is_dask_collection(records.y)
+        weights = records.y.map_blocks(of_codes, dtype=np.float64) if is_lazy else of_codes(records.y)
         return records._replace(weights=weights if records.weights is None else weights * records.weights)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
-        if first:
-            self._multilabel = y.ndim == 2 and y.shape[1] > 1
-            if self._multilabel:
-                self.classes_ = np.arange(y.shape[1])
-            else:
-                known = y.reshape(-1).map_blocks(_unique, dtype=y.dtype)
-                self.classes_ = _unique(compute(known, client)) if classes is None else _given(classes)
+        column, multilabel = y.reshape(-1), y.ndim == 2 and y.shape[1] > 1
+
+        def find() -> np.ndarray:
+            if classes is not None:
+                return _given(classes)
+            return _unique(compute(column.map_blocks(_unique, dtype=y.dtype), client))
+
+        self._learn_classes(y.shape, multilabel, first, find)
         if self._multilabel:
             return y
-        return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
+        return column.map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.int64)
 
     def _calibrates(self, is_part: bool) -> bool:
-        calibrate = self.calibrate
         if not is_part:
             self.temperature_ = 1.0
-        if isinstance(calibrate, str) and calibrate == "auto":
-            return self._is_strong and not is_part
-        if not isinstance(calibrate, (bool, np.bool_)):
-            raise UserError(f"calibrate is {calibrate!r}; give True, False or 'auto'")
-        return bool(calibrate) and not is_part
+        return resolve_auto("calibrate", self.calibrate, self._is_strong) and not is_part
 
     def _calibrate(self, held_out: TrainingSet, client: Any) -> None:
         scores = compute(raw_scores(self, held_out.x), client)
         targets, weights = compute((held_out.y, held_out.weights), client)
         self.temperature_ = find_temperature(scores, targets, weights)
 
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+    def _default_job(self, width: int, **fields: Any) -> Job:
+        outputs = len(self.classes_)
         if self._is_strong:
-            task = "answers" if self._multilabel else "classes"
-            return strong_job(self.columns_, len(self.classes_), task, **fields)
-        return jobs.classifier_job(
-            self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, self.columns_, **fields
-        )
+            return strong_job(self.columns_, outputs, "answers" if self._multilabel else "classes", **fields)
+        if self._multilabel:
+            return self._fully_connected_job(outputs, nn.SigmoidCrossEntropyLoss(name="loss"), "", **fields)
+        return self._fully_connected_job(outputs, nn.SoftmaxLoss(name="loss"), None, **fields)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

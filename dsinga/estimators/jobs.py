@@ -16,12 +16,11 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.checkpoint import read_all_params
-from dsinga.estimators.tables import columns_of_table
+from dsinga.estimators.tables import columns_of_table, with_store
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
-from dsinga.nn.model.from_job import with_sample_weights
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.activations import check_activation
 from dsinga.nn.writing.net_conf import confs_of
@@ -68,34 +67,25 @@ OF_SMALL_TABLES = NetDefaults((64,), 0.01, 0.01, 200, 200, 10, 0.3, 4)  # of num
 OF_STRONG = NetDefaults((), 7e-4, 3e-4, 256, 2000, 16)
 
 
-def classifier_job(
-    hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, columns: TableDefinition | None,
-    **fields: Any,
+def fully_connected_job(
+    hidden: Sequence[int], activation: str, outputs: int, loss: LayerBuilder, columns: TableDefinition | None,
+    defaults: NetDefaults, distribution: str | None = None, **fields: Any,
 ) -> Job:  # fmt: skip
-    """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels.
+    """Return the job of a fully connected net with a loss that takes labels, or classes if ``distribution`` is None.
 
-    Records are numbers or, with ``columns``, those of a table.
+    Records are numbers or, with ``columns``, those of a table. Outputs are params of a ``distribution``, if any.
     """
-    data, x = _records(columns, OF_TABLES.bins)
-    out = _fully_connected(x, hidden, activation, outputs, 0.0 if columns is None else OF_TABLES.dropout)
-    if not multilabel:
-        return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
+    data, out = _records(columns, defaults.bins)
+    for number, size in enumerate(hidden, 1):
+        out = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(out)
+        out = _activation(number, activation)(out)
+        out = nn.Dropout(defaults.dropout, name=f"drop{number}")(out) if defaults.dropout else out
+    out = nn.Dense(outputs, name="out")(out)
+    if distribution is None:
+        return _job(loss(out, labels=data), **fields)
     label = nn.Layer("kLabel", name="label")(data)
-    return _job(nn.SigmoidCrossEntropyLoss(name="loss")(out, label), **fields)
-
-
-def regressor_job(
-    hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str],
-    columns: TableDefinition | None, defaults: NetDefaults, **fields: Any,
-) -> Job:  # fmt: skip
-    """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
-    builder, count, distribution = loss
-    data, x = _records(columns, defaults.bins)
-    out = _fully_connected(x, hidden, activation, targets * count, defaults.dropout)
-    label = nn.Layer("kLabel", name="label")(data)
-    if distribution:
-        out = nn.DistributionParams(distribution, name="params")(out)
-    return _job(builder(out, label), **fields)
+    out = nn.DistributionParams(distribution, name="params")(out) if distribution else out
+    return _job(loss(out, label), **fields)
 
 
 def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
@@ -163,14 +153,6 @@ def _records(columns: TableDefinition | None, bins: int) -> tuple[Symbol, Symbol
     return data, table_inputs(data, *sizes, bins=table.bins(bins), stddev=0.1)
 
 
-def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int, dropout: float) -> Symbol:
-    for number, size in enumerate(hidden, 1):
-        x = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(x)
-        x = _activation(number, activation)(x)
-        x = nn.Dropout(dropout, name=f"drop{number}")(x) if dropout else x
-    return nn.Dense(outputs, name="out")(x)
-
-
 def _activation(number: int, activation: str) -> LayerBuilder:
     check_activation("the default net", str(activation), HIDDEN)
     return nn.Activation(activation, name=f"act{number}")
@@ -191,7 +173,11 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
     if isinstance(net, (str, os.PathLike)):
         net = load(net)
     if isinstance(net, Trainable):
-        net = model_job(net, shape)
+        net.require_loss()  # raises UserError
+        model = copy.copy(net)
+        if shape is not None and len(names := model.input_names()) == 1:
+            model.record_shapes = {names[0]: tuple(shape)}
+        net = model.job(epochs=DEFAULT_EPOCHS)
     if any(cls.__module__.startswith("torch.nn.") for cls in type(net).__mro__):
         raise UserError(
             "net is a module of PyTorch; write model = dsinga.convert.from_torch(module, shape), then "
@@ -200,23 +186,10 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
     if not isinstance(net, Job):
         raise UserError(f"net must be a Job, the path of a job file or a model of dsinga.nn, not {type(net).__name__}")
     net = net if net.train_steps or net.epochs else net.replace(epochs=DEFAULT_EPOCHS)
-    return training_net(net)
+    return _training_net(net)
 
 
-def model_job(model: Trainable, shape: Sequence[int] | None) -> Job:
-    """Return the job of a model; its input takes records of ``shape`` where the model names no shape.
-
-    Raises UserError for a model without a loss.
-    """
-    model.require_loss()
-    model = copy.copy(model)
-    names = model.input_names()
-    if shape is not None and len(names) == 1:
-        model.record_shapes = {names[0]: tuple(shape)}
-    return model.job(epochs=DEFAULT_EPOCHS)
-
-
-def training_net(job: Job) -> Job:
+def _training_net(job: Job) -> Job:
     """Return the job with the layers of the training net only, for all phases.
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
@@ -224,25 +197,16 @@ def training_net(job: Job) -> Job:
     if job.resume:
         text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
         raise job.error(text, "resume")
-    layers = [_for_arrays(layer) for layer in filter_layers(job.neuralnet, Phase.kTrain)]
+    layers = [layer.replace(include=[], exclude=[]) for layer in filter_layers(job.neuralnet, Phase.kTrain)]
     inputs = [layer.name for layer in layers if layer_class(layer).is_input]
     if len(inputs) != 1:
         raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+    return with_store(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), path=None)
 
 
 def first_params(job: Job) -> ParamArrays:
     """Return the params with which training of a job begins: those of its ``checkpoint_path`` and its own."""
     return read_all_params(job.checkpoint_path, roots(job, None)) | dict(job.params)
-
-
-def _for_arrays(layer: LayerConf) -> LayerConf:
-    """Return a layer of training for all phases, without the path of a store."""
-    store = layer.store_conf
-    is_input = store is not None and layer_class(layer).is_input
-    return layer.replace(
-        include=[], exclude=[], store_conf=store.replace(path=None) if is_input and store is not None else store
-    )
 
 
 def layers_text(job: Job) -> list[str]:
@@ -266,15 +230,6 @@ def output_name(job: Job) -> str:
     if not losses(job):
         raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
     return losses(job)[-1].srclayers[0]
-
-
-def with_weights(job: Job, only_tests: bool = False) -> Job:
-    """Return the job with an input layer "sample_weight", which all losses take as a further source.
-
-    With ``only_tests`` they do so in the phase kTest alone. Raises UserError for a loss that takes no weights.
-    """
-    phases = [Phase.kTest] if only_tests else [Phase.kTrain, Phase.kTest]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=with_sample_weights(job.neuralnet.layer, phases)))
 
 
 def batchsize_of(job: Job) -> int:

@@ -10,7 +10,6 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_array
 
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
 
@@ -42,7 +41,7 @@ def weigh_known_targets(records: TrainingSet, client: Any) -> TrainingSet:
     if y.ndim != 2 or y.shape[1] == 1 or y.dtype.kind != "f":
         return records
     known = ~np.isnan(y)
-    all_known, any_known = _computed((known.all(), known.any()), client)
+    all_known, any_known = compute((known.all(), known.any()), client)
     if all_known:
         return records
     if not any_known:
@@ -55,15 +54,10 @@ def check_known_targets(weights: Any, names: Sequence[Any] | None, client: Any) 
     """Raise UserError for a column of which all targets have the weight 0; ``names`` are those of the columns."""
     if weights is None or weights.ndim == 1:
         return
-    (known,) = _computed(((weights > 0).any(axis=0),), client)
-    for column, is_known in enumerate(known):
+    for column, is_known in enumerate(compute((weights > 0).any(axis=0), client)):
         if not is_known:
             name = column if names is None else repr(names[column])
             raise UserError(
                 f"column {name} of y has no number among the {len(weights)} records to train on, only NaN; leave the "
                 "column out, or give records that have it"
             )
-
-
-def _computed(arrays: tuple[Any, ...], client: Any) -> tuple[Any, ...]:
-    return compute(arrays, client) if is_dask_collection(arrays[0]) else arrays

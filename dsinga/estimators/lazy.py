@@ -46,7 +46,9 @@ def computing_on(client: Any) -> Iterator[Any]:
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return dask collections, in any nesting, computed on the cluster of :func:`computing_on`."""
+    """Return a dask collection, or several, computed on the cluster of :func:`computing_on`; others unchanged."""
+    if not any(map(is_dask_collection, values if isinstance(values, (list, tuple)) else (values,))):
+        return values
     import dask
 
     with computing_on(client) as running:
@@ -54,14 +56,9 @@ def compute(values: Any, client: Any) -> Any:
 
 
 class Collection(NamedTuple):
-    """A Dask or xarray collection of records as a dask array (n, ...), with the names of its columns.
-
-    ``names`` are those of its columns, None without. ``wrap(array, name)`` makes a collection of the same kind from a
-    dask array of results, whose second axis is called ``name``.
-    """
+    """A Dask or xarray collection of records as a dask array (n, ...), with the names of its columns, None without."""
 
     array: Any
-    wrap: Callable[[Any, str], Any]
     names: Sequence[str] | None = None
 
 
@@ -74,7 +71,6 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     import dask.array as da
 
     data, names = with_nan(data, "X"), None
-    wrap: Callable[[Any, str], Any] = _identity
     if hasattr(data, "to_dask_array"):
         data = with_fixed_partitions(data)
         if plain_dtypes(data):
@@ -84,7 +80,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
             warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
             array = data.to_dask_array(lengths=True if lengths else None)
     elif is_data_array(data):
-        array, wrap = da.asarray(data.data), _XarrayWrap(data)
+        array = da.asarray(data.data)
     else:
         array = data if isinstance(data, da.Array) else da.from_array(as_numpy(data, "X"), chunks=-1)
     if array.ndim == 0:
@@ -93,7 +89,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
         array = array.compute_chunk_sizes()
     if array.ndim > 1:
         array = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
-    return Collection(array, wrap, names)
+    return Collection(array, names)
 
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
@@ -130,31 +126,23 @@ def _as_plain(part: Any) -> Any:
         ) from None
 
 
-def _identity(array: Any, name: str) -> Any:
-    return array
+def as_result(data: Any, result: Any, name: str) -> Any:
+    """Return ``result`` as an xarray array with the sample dimension of ``data`` and its coordinates, if it is one.
 
+    The second axis is called ``name``. Other results are returned as they are.
+    """
+    if not is_data_array(data):
+        return result
+    import xarray
 
-class _XarrayWrap:
-    """Makes xarray arrays of results that have the sample dimension of ``like`` and its coordinates."""
+    dim = data.dims[0]
+    coords = {key: c for key, c in data.coords.items() if tuple(c.dims) in ((dim,), ())}
+    dims = (dim, "output", name) if result.ndim > 2 else (dim, name)[: result.ndim]
+    if not is_dask_collection(result):
+        return xarray.DataArray(result, dims=dims, coords=coords)
+    from dsinga.addons.fields.prediction.predicted_dataset import lazy_array
 
-    def __init__(self, like: Any):
-        self.dim = like.dims[0]
-        self.coords = {name: c for name, c in like.coords.items() if tuple(c.dims) in ((self.dim,), ())}
-
-    def __call__(self, array: Any, name: str) -> Any:
-        import xarray
-
-        dims = (self.dim, "output", name) if array.ndim > 2 else (self.dim, name)[: array.ndim]
-        if not is_dask_collection(array):
-            return xarray.DataArray(array, dims=dims, coords=self.coords)
-        from dsinga.addons.fields.prediction.predicted_dataset import lazy_array
-
-        return lazy_array(array, dims, self.coords)
-
-
-def as_result(data: Any, result: np.ndarray, name: str) -> Any:
-    """Return ``result`` as an xarray array if ``data`` is one, else as it is."""
-    return _XarrayWrap(data)(result, name) if is_data_array(data) else result
+    return lazy_array(result, dims, coords)
 
 
 def lazily(name: str) -> Callable[[F], F]:
@@ -169,16 +157,13 @@ def lazily(name: str) -> Callable[[F], F]:
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
             records, X = X, self.as_trained(X)
-            if isinstance(records, zarr.Array) and is_dask_collection(X):
-                return map_records(self, method.__name__, X, name).compute()
-            if is_dask_collection(X) and not self.is_eager:
+            if is_dask_collection(X) and not self.is_eager and not isinstance(records, zarr.Array):
                 return map_records(self, method.__name__, X, name)
             if is_dask_collection(X):
                 collection = open_collection(X)
                 self.check_shape(collection.array.shape[1:], collection.names)
                 with naming_unsendable({"X": X}):
-                    x = collection.array.compute()
-                return method(self.for_blocks(), x)
+                    return map_records(self, method.__name__, collection.array, name).compute()
             result = method(self, as_numpy(with_nan(X, "X"), "X") if is_data_array(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 
@@ -228,10 +213,9 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     collection = open_collection(data)
     array = collection.array
     estimator.check_shape(array.shape[1:], collection.names)
-    worker_copy = estimator.to_local().for_blocks()
+    worker_copy = estimator.for_blocks()
     sample = getattr(worker_copy, method)(np.zeros((1, *array.shape[1:]), array.dtype))
-    result = map_chunks(array, shared(worker_copy), sample, method)
-    return collection.wrap(result, name)
+    return as_result(data, map_chunks(array, shared(worker_copy), sample, method), name)
 
 
 def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
@@ -242,7 +226,7 @@ def map_partitions(estimator: Any, method: str, frame: Any, name: str) -> Any:
     """
     meta = _as_plain(frame._meta)
     estimator.check_shape((len(frame.columns),), [str(column) for column in frame.columns])
-    worker_copy = estimator.to_local().for_blocks()
+    worker_copy = estimator.for_blocks()
     sample = getattr(worker_copy, method)(np.zeros((1, len(frame.columns)), meta.to_numpy().dtype))
     if sample.ndim > 2:
         return map_records(estimator, method, open_collection(frame).array, name)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dsinga.base.arrays import ParamArrays
+from dsinga.api.trained import Trained
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data import RecordSource
@@ -33,12 +33,12 @@ from dsinga.data.array_kinds import (
     is_table,
     order_of,
 )
-from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
+from dsinga.data.conversion import record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import compute, open_collection
 from dsinga.estimators.scaled_records import ScaledRecords
-from dsinga.estimators.scaling import Scaling, standard_scaling, without_zeros
+from dsinga.estimators.scaling import Scaling, find_scaling
 from dsinga.estimators.sparse_records import SparseRecords, by_block, small_as_dense
 from dsinga.estimators.tables import (
     check_no_gaps,
@@ -46,12 +46,10 @@ from dsinga.estimators.tables import (
     encode,
     learn_columns,
     needs_columns,
-    with_messages,
+    with_store,
 )
 from dsinga.job import Job
 from dsinga.monitor import History
-from dsinga.nn import LocalNet
-from dsinga.training.local_updater import Slots
 
 if TYPE_CHECKING:  # an add-on, which arrays and frames of numbers do not need
     from dsinga.addons.tables.definition import TableDefinition
@@ -96,47 +94,6 @@ def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
     return weights / weights.mean()
 
 
-def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
-    """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice.
-
-    Raises UserError for NaN or infinity in a dask array, by the ``name`` of which messages call it.
-    """
-    if not is_dask_collection(x):
-        return standard_scaling(x, weights, name)
-    import dask.array as da
-
-    mean = np.asarray(compute(da.average(x, axis=0, weights=weights), client), np.float64)
-    _check_finite(x, mean, client, name)
-    variance = compute(da.average(da.square(x - mean), axis=0, weights=weights), client)
-    return Scaling(mean, without_zeros(np.sqrt(np.asarray(variance)), mean))
-
-
-def find_range(x: Any, client: Any) -> Scaling:
-    """Return the scaling of each column to [0, 1]; a dask array is read once."""
-    low, high = (x.min(axis=0), x.max(axis=0))
-    if is_dask_collection(x):
-        low, high = compute((low, high), client)
-    low = np.asarray(low, np.float64)
-    _check_finite(x, low + high, client, "X")
-    return Scaling(low, without_zeros(np.asarray(high) - low, low))
-
-
-def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
-    """Raise UserError for the first number of ``x`` that is NaN or infinite, as ``sums`` of its columns then are.
-
-    Scaled by such sums, all numbers of a column would be NaN, those of record 0 first.
-    """
-    if np.isfinite(sums).all() or not is_dask_collection(x) or not len(x):
-        return
-    import dask.array as da
-
-    finite = da.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    row = int(compute(finite.argmin(), client))
-    bad = find_nonfinite(np.asarray(compute(x[row : row + 1], client)))
-    if bad is not None:  # else a weight is not finite, or the sum was too large
-        raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
-
-
 class EstimatorRecords(BaseEstimator, ABC):
     """Base of the estimators that opens, checks and scales their records.
 
@@ -148,7 +105,6 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     net: Any
     job_: Job
-    params_: ParamArrays
     history_: History
     best_epoch_: int | None
     classes_: np.ndarray
@@ -157,9 +113,7 @@ class EstimatorRecords(BaseEstimator, ABC):
     _record_shape: tuple[int, ...]
     _order: ArrayOrder
     _scaling: Scaling | None
-    _slots: Slots  # the state of the updater after ``_steps`` steps, by param
-    _steps: int
-    _local: LocalNet
+    _trained: Trained
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -249,16 +203,13 @@ class EstimatorRecords(BaseEstimator, ABC):
         x, y = validate_data(self, X, y, reset=first, dtype="numeric", accept_sparse="csr", **options)
         return by_block(x), y
 
-    def _validate_records(self, X: Any, first: bool) -> np.ndarray:
+    def _validate_records(self, X: Any, first: bool) -> Any:
+        """Return records as an array, or as a sparse matrix that becomes dense block by block."""
         if self.columns_ is None:
             X = validate_data(
                 self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None, accept_sparse="csr"
             )
-        X = by_block(X)
-        if first:
-            self._record_shape = X.shape[1:]
-        x: np.ndarray = X
-        return x
+        return by_block(X)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
@@ -280,6 +231,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
         records = TrainingSet(*self._validate(X, y, first, classes))
+        if first:
+            self._record_shape = records.x.shape[1:]
         if sample_weight is None:
             return records
         sample_weight = with_nan(sample_weight, "sample_weight")
@@ -342,16 +295,16 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         """Determine how the records of the default net are scaled."""
-        weights = (
-            records.weights if records.weights is None or records.weights.ndim == 1 else records.weights.max(axis=1)
-        )
+        weights = records.weights
+        if weights is not None and weights.ndim > 1:
+            weights = weights.max(axis=1)
         has_scaling = self.net is None and self.columns_ is None
         self._scaling = find_scaling(records.x, weights, client) if has_scaling else None
 
     def _marked(self, job: Job) -> Job:
         """Return the job of the net, which says whether the estimator scales what the net takes or gives."""
         scales = self._scaling is not None or getattr(self, "_target_scaling", None) is not None
-        return with_messages(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
+        return with_store(job, scaled=ScaledRecords(by=type(self).__name__) if scales else None)
 
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
         """Return records, targets and weights as the net takes them."""

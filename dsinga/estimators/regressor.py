@@ -17,11 +17,12 @@ from dsinga.data.array_kinds import frame_columns, in_order, is_dask_collection,
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator, named_fit
+from dsinga.estimators.base import Supervised
 from dsinga.estimators.known_targets import NOT_SCORED, check_known_targets, fill_missing, weigh_known_targets
 from dsinga.estimators.lazy import average, compute, lazily, predicted
-from dsinga.estimators.records import TrainingSet, find_scaling
-from dsinga.estimators.scaling import Scaling
+from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.scaling import Scaling, find_scaling
+from dsinga.estimators.settings import estimator
 from dsinga.estimators.strong import strong_job
 from dsinga.estimators.tables import check_numbers
 from dsinga.job import Job
@@ -34,7 +35,7 @@ LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay pos
 
 
 @estimator
-class Regressor(RegressorMixin, NetEstimator):
+class Regressor(RegressorMixin, Supervised):
     """A neural net that predicts one number of each record, or several.
 
     The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight`` and ``calibrate``, and
@@ -53,25 +54,6 @@ class Regressor(RegressorMixin, NetEstimator):
     quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     preset: str | None = None
     _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
-
-    @named_fit
-    def fit(
-        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, groups: Any = None,
-        client: Any = None,
-    ) -> Self:  # fmt: skip
-        """Train on records X (n, ...), or a data frame, and targets y (n,) or (n, k), of which some may be NaN.
-
-        The loss of those that are NaN is left out.
-
-        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
-        the loss of each record: the loss is Σ w·l / Σ w. Where training stops early, records of one of the ``groups``
-        (n,) are all trained on or all for validation. Ctrl-C ends training after the round in flight, and the
-        estimator keeps what was trained. Raises ValueError for bad input.
-        """
-        return self._fit(
-            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, groups=groups,
-            client=client,
-        )  # fmt: skip
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:
@@ -158,11 +140,7 @@ class Regressor(RegressorMixin, NetEstimator):
         x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)
         if missing is not None:
             y = np.where(missing, np.nan, y)
-        if first:
-            self._record_shape, self._target_shape = x.shape[1:], y.shape[1:]
-        if y.shape[1:] != self._target_shape:
-            raise ValueError(f"y has the shape {y.shape}, but had {('n', *self._target_shape)} in the first call")
-        return x, y
+        return x, self._open_lazy_targets(y, first, classes, None)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         if first:
@@ -211,14 +189,12 @@ class Regressor(RegressorMixin, NetEstimator):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+    def _default_job(self, width: int, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
         if self._is_strong:
             return strong_job(self.columns_, outputs, "numbers", **fields)
-        loss = jobs.regressor_loss(self.loss, self.quantiles, outputs)
-        return jobs.regressor_job(
-            self._hidden_sizes(), self.activation, outputs, loss, self.columns_, self._defaults, **fields
-        )
+        loss, count, distribution = jobs.regressor_loss(self.loss, self.quantiles, outputs)
+        return self._fully_connected_job(outputs * count, loss, distribution, **fields)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

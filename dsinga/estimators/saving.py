@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import JOB, OPTIMIZER, PARAMS, Trained
 from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
@@ -27,9 +29,10 @@ from dsinga.base.regular_files import read_json
 from dsinga.checkpoint.tensor_files import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.scaling import Scaling
 from dsinga.estimators.tables import definition_of
-from dsinga.job import Job, redact_job, to_text
+from dsinga.job import Job, Phase, redact_job, to_text
 from dsinga.job import load as load_job
 from dsinga.monitor import History
+from dsinga.reading.checked_job import check_job
 
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ ATTRIBUTES = (
     "n_features_in_", "history_", "best_epoch_", "temperature_", "_multilabel", "_record_shape", "_target_shape",
     "_order", "_label_order", "_target_names", "_is_small",
 )  # fmt: skip
+ARRAYS = "classes_", "feature_names_in_"
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 
@@ -61,26 +65,22 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder):
         if folder.exists() and holds_files(folder, FILES):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
-    parameters = estimator.get_params(deep=False)
-    parameters["net"] = None if estimator.net is None else "job.conf"
+    parameters = estimator.get_params(deep=False) | {"validation_split": None}  # which is an object of scikit-learn
+    parameters["net"] = None if estimator.net is None else JOB
     if isinstance(parameters.get("class_weight"), Mapping):  # names in JSON are texts, classes are not
         parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
-    parameters["validation_split"] = None  # an object of scikit-learn
     described = {
         "class": type(estimator).__name__,
         "parameters": parameters,
         "has_columns": estimator.columns_ is not None,  # which the input layer of the job has
         "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES if hasattr(estimator, name)},
     }
-    for name in ("classes_", "feature_names_in_"):
-        if hasattr(estimator, name):
-            array = getattr(estimator, name)
-            described[name] = {
-                "dtype": array.dtype.str if array.dtype != object else "object",
-                "values": array.tolist(),
-            }
+    for name in ARRAYS:
+        if (array := getattr(estimator, name, None)) is not None:
+            dtype = "object" if array.dtype == object else array.dtype.str
+            described[name] = {"dtype": dtype, "values": array.tolist()}
     arrays = {f"params/{name}": np.ascontiguousarray(value) for name, value in estimator.params_.items()}
     for name in SCALINGS:
         if getattr(estimator, name, None) is not None:
@@ -90,7 +90,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     with explained_writing(folder), replaced_files(folder, FILES) as files:
         mark = write_tensors(files / PARAMS, arrays).mark()
         write_file(files / JOB, f"# {mark}\n{job}")
-        Trained(steps=estimator._steps, slots=estimator._slots).write_state(files, mark)
+        estimator._trained.write_state(files, mark)
         write_file(files / DESCRIBED, json.dumps({"mark": mark, **described}, indent=1, default=_plain))
 
 
@@ -134,13 +134,14 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
     by_class: Any = parameters.get("class_weight")
     if isinstance(by_class, dict):
         parameters["class_weight"] = dict(by_class["pairs"])
+    check_job(job, roots(job, None), [Phase.kTrain], needs_paths=False)
     estimator = _KINDS[described["class"]](**parameters)
     state = {"best_epoch_": None, **described["attributes"]}
     state["history_"] = History(state["history_"])
     for name in ("_record_shape", "_target_shape"):
         if name in state:
             state[name] = tuple(state[name])
-    for name in ("classes_", "feature_names_in_"):
+    for name in ARRAYS:
         if name in described:
             state[name] = np.array(described[name]["values"], described[name]["dtype"])
     classes = state.get("classes_", ["any"])
@@ -150,8 +151,7 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job, traine
     for name in SCALINGS:
         has_scaling = f"{name}/offset" in arrays
         state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
-    state["_slots"], state["_steps"] = trained.slots, trained.steps
     state["columns_"] = definition_of(job) if described.get("has_columns") else None
-    estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params})
+    vars(estimator).update(state, _trained=replace(trained, params=params, is_complete=True))
     estimator.job_ = estimator._marked(job)  # as it is saved, but by older versions
     return estimator

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.conversion import place_of
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of
+from dsinga.estimators.lazy import compute
 
 BLOCK_BYTES = 1 << 23
 CACHED_BYTES = 1 << 18  # of a temporary array that stays in the caches, and for which no pages are mapped
@@ -33,6 +35,45 @@ class Scaling(NamedTuple):
     def undo(self, x: np.ndarray) -> np.ndarray:
         """Return the unscaled numbers of ``x``, float64."""
         return x * self.scale + self.offset
+
+
+def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:
+    """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice.
+
+    Raises UserError for NaN or infinity in a dask array, by the ``name`` of which messages call it.
+    """
+    if not is_dask_collection(x):
+        return standard_scaling(x, weights, name)
+    import dask.array as da
+
+    mean = np.asarray(compute(da.average(x, axis=0, weights=weights), client), np.float64)
+    _check_finite(x, mean, client, name)
+    variance = compute(da.average(da.square(x - mean), axis=0, weights=weights), client)
+    return Scaling(mean, without_zeros(np.sqrt(np.asarray(variance)), mean))
+
+
+def find_range(x: Any, client: Any) -> Scaling:
+    """Return the scaling of each column to [0, 1]; a dask array is read once."""
+    low, high = compute((x.min(axis=0), x.max(axis=0)), client)
+    low = np.asarray(low, np.float64)
+    _check_finite(x, low + high, client, "X")
+    return Scaling(low, without_zeros(np.asarray(high) - low, low))
+
+
+def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
+    """Raise UserError for the first number of ``x`` that is NaN or infinite, as ``sums`` of its columns then are.
+
+    Scaled by such sums, all numbers of a column would be NaN, those of record 0 first.
+    """
+    if np.isfinite(sums).all() or not is_dask_collection(x) or not len(x):
+        return
+    import dask.array as da
+
+    finite = da.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    row = int(compute(finite.argmin(), client))
+    bad = find_nonfinite(np.asarray(compute(x[row : row + 1], client)))
+    if bad is not None:  # else a weight is not finite, or the sum was too large
+        raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
 
 
 def standard_scaling(x: np.ndarray, weights: np.ndarray | None, name: str) -> Scaling:

@@ -37,7 +37,7 @@ def needs_columns(X: Any, client: Any) -> bool:
         if not all(map(is_numeric_dtype, X.dtypes)):
             return True
         gaps = X.isna().any()  # of each column
-        return bool(np.any(compute(gaps, client) if is_dask_collection(gaps) else gaps))
+        return bool(np.any(compute(gaps, client)))
     return any(column.dtype.kind not in "biuf" or np.isnan(column).any() for _, column in _arrays(X))
 
 
@@ -180,10 +180,10 @@ def _without_number_codes(definition: TableDefinition) -> TableDefinition:
     return definition.replace(column=columns)
 
 
-def with_messages(job: Job, **messages: Any) -> Job:
-    """Return the job with messages in the store of its input layer: a ``table``, by which it takes data frames, too."""
+def with_store(job: Job, **fields: Any) -> Job:
+    """Return the job with fields of its input layer's store, such as a ``table``, by which it takes data frames."""
     layers = [
-        layer.replace(store_conf=layer.store_conf.replace(**messages))
+        layer.replace(store_conf=layer.store_conf.replace(**fields))
         if layer.store_conf is not None and layer_class(layer).is_input
         else layer
         for layer in job.neuralnet.layer

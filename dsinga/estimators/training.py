@@ -2,78 +2,85 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dsinga.api import train
-from dsinga.api.jobs_with_data import job_with_data, roots
-from dsinga.base.arrays import ParamArrays
-from dsinga.data.array_kinds import is_dask_collection
+from dsinga.api.engines import RunLimits, ThisProcess, Train, TrainingOptions
+from dsinga.api.trained import Trained
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.lazy import compute
 from dsinga.estimators.records import TrainingSet
-from dsinga.estimators.tables import with_messages
-from dsinga.extensions.extension import Extension, RescuedParams
+from dsinga.estimators.tables import with_store
+from dsinga.extensions.extension import Extension
 from dsinga.job import Job, Phase
-from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.initial_state import updater_state
 from dsinga.loop.local_run import continue_locally
-from dsinga.monitor import NOT_METRICS, Row, RunMonitor
+from dsinga.monitor import NOT_METRICS, Row
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.reading.checked_job import check_job, resolve_epochs
-from dsinga.reading.learnt_statistics import with_learnt_statistics
-from dsinga.training.local_updater import Slots
+from dsinga.nn.model.from_job import with_sample_weights
+from dsinga.reading.checked_job import CheckedJob
+from dsinga.reading.learnt_statistics import normalised, with_steps
+
+
+@dataclass
+class Continued(ThisProcess):
+    """This process, where records and random numbers go on after the steps of earlier training.
+
+    Attributes:
+        before: how many batches running statistics had seen before the first of these steps.
+        shuffle: whether records are shuffled.
+    """
+
+    before: int = 0
+    shuffle: bool = True
+
+    @contextlib.contextmanager
+    def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
+        """Yield the function that trains a job of one worker."""
+        if steps := checked.job.updater.earlier_steps:  # the layers count them, too
+            before = {conf.name: self.before for conf in normalised(checked.job)}
+            checked = checked.with_job(with_steps(checked.job, before))
+        earlier = updater_state(options.updater_state or {}), steps
+        yield lambda observer, run: continue_locally(checked, observer, run, earlier=earlier, shuffle=self.shuffle)
 
 
 def train_net(
-    job: Job,
-    records: TrainingSet,
-    client: Any,
-    *,
-    rescued: RescuedParams,
-    stopping: Extension | None,
-    on_cluster: bool,
-    params: ParamArrays | None,
-    slots: Slots,
-    steps: int,
-    validation: TrainingSet | None,
-    goes_on: bool,
-    workers: int | None,
-) -> None:
-    """Train a job from ``params``, or from initial values; ``rescued`` has the result, also after an interrupt.
+    job: Job, records: TrainingSet, validation: TrainingSet | None, trained: Trained, client: Any, *, on_cluster: bool,
+    goes_on: bool, workers: int | None, extensions: Sequence[Extension],
+) -> None:  # fmt: skip
+    """Train a job from what is ``trained``, or from initial values; an extension keeps the result.
 
-    ``stopping`` ends training early, None for training to the end of its epochs. A cluster is that of the client, or
-    for None one that is started in this process for the run. The updater goes on after ``steps`` steps from its
-    ``slots``. ``goes_on`` says that training will go on from the result. ``workers`` is the number of workers on a
-    cluster, by default that of the job, or of the cluster. Raises UserError for bad input, Diverged where a loss is not
-    finite.
+    A cluster is that of the client, or for None one that is started in this process for the run. ``goes_on`` says that
+    training will go on from the result. ``workers`` is the number of workers on a cluster, by default that of the job,
+    or of the cluster. Raises UserError for bad input, Diverged where a loss is not finite.
     """
-    job = with_messages(job, scaled=None)  # the records are scaled
-    data: dict[str, Any] = {"train": _sources(job, records)}
-    extensions = [rescued] if stopping is None else [stopping, rescued]
+    shuffle = batchsize_of(job) < len(records.x)
+    if records.weights is not None or (validation is not None and validation.weights is not None):
+        phases = [Phase.kTest] if records.weights is None else [Phase.kTrain, Phase.kTest]
+        weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss that takes none
+        job = job.replace(neuralnet=job.neuralnet.replace(layer=weighed))
+    job = with_store(job, scaled=None)  # the records are scaled
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
+    job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))
+    data = {"train": _sources(job, records)}
     if validation is not None:
-        if not on_cluster and is_dask_collection(validation.x):
+        if not on_cluster:
             validation = TrainingSet(*compute(tuple(validation), None))
         if records.weights is not None and validation.weights is None:
             validation = validation._replace(weights=np.ones(len(validation.x)))
         data["test"] = _sources(job, validation)
-    job = job.replace(updater=job.updater.replace(earlier_steps=steps, goes_on=goes_on))
-    if on_cluster:
-        train(
-            job, client, data=data, params=params, updater_state=slots, progress=False, extensions=extensions,
-            workers=workers,
-        )  # fmt: skip
-        return
-    job = job.replace(cluster=None)  # its worker groups would count as readers of the records
-    checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
-    if not steps:
-        checked = with_learnt_statistics(checked, params, None, False)
-    with RunMonitor(job.name, checked.job.train_steps, None, False, False) as monitor:
-        options = RunOptions(roots=roots(job, None), params=params, extensions=extensions)
-        continue_locally(checked, monitor, options, earlier=(slots, steps), shuffle=batchsize_of(job) < len(records.x))
+    if not on_cluster:  # worker groups of the job would count as readers of the records
+        job, client, workers = job.replace(cluster=None), Continued(trained.before, shuffle), None
+    train(
+        job, client, data=data, params=trained.params, updater_state=trained.slots, progress=False,
+        extensions=extensions, workers=workers,
+    )  # fmt: skip
 
 
 def epoch_rows(rows: Iterable[Row], epochs: int, earlier_steps: int) -> list[Row]:

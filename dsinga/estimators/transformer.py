@@ -15,9 +15,11 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, estimator, named_fit
+from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import compute, lazily
-from dsinga.estimators.records import TrainingSet, find_range
+from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.scaling import find_range
+from dsinga.estimators.settings import estimator, named_fit
 from dsinga.estimators.tables import columns_of_table
 from dsinga.job import Job
 
@@ -80,10 +82,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if self.net is None or y is None:
             return self._validate_records(X, first), None
-        x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=True)
-        if first:
-            self._record_shape = x.shape[1:]
-        return x, y
+        return self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=True)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
         return y
@@ -101,12 +100,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _make_job(self, records: TrainingSet, seed: int, client: Any) -> Job:
-        if self.net is not None and self.layer is None:
-            raise UserError("name the layer of net whose feature is to be returned, as in layer='code'")
-        return super()._make_job(records, seed, client)
-
-    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+    def _default_job(self, width: int, **fields: Any) -> Job:
         if self.method not in ("autoencoder", "rbm"):
             raise UserError(f"method must be 'autoencoder' or 'rbm', not {self.method!r}")
         check_whole("n_components", self.n_components, 1)
@@ -117,8 +111,8 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
                 f"{', '.join(parts.categories)}; leave them out, or give net="
             )
         if self.method == "rbm":
-            return jobs.rbm_job(x.shape[1], self.n_components, **fields)
-        return jobs.autoencoder_job([x.shape[1], *self._hidden_sizes(), self.n_components], self.activation, **fields)
+            return jobs.rbm_job(width, self.n_components, **fields)
+        return jobs.autoencoder_job([width, *self._hidden_sizes(), self.n_components], self.activation, **fields)
 
     @property
     def _output(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from dsinga.base.arguments import check_range, check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
@@ -56,9 +55,9 @@ def split_records(
     """
     length, is_lazy = len(records.x), is_dask_collection(records.x)
     if groups is not None:
-        groups = _opened_groups(_in_memory(groups, client), length)
+        groups = _opened_groups(compute(groups, client), length)
     if splitter is not None:
-        masks = _masks_by_splitter(splitter, length, _in_memory(records.y, client), groups)
+        masks = _masks_by_splitter(splitter, length, compute(records.y, client), groups)
     elif groups is not None:
         masks = _masks_by_group(groups, fraction, seed)
     elif is_lazy:
@@ -77,22 +76,10 @@ def split_records(
     return trained, held_out
 
 
-def check_stopping(validation_fraction: Any, n_iter_no_change: Any, tol: Any) -> None:
-    """Raise UserError for no share, no number of epochs, or a ``tol`` below 0, also where nothing stops early."""
-    check_range("validation_fraction", validation_fraction, 0, 1)
-    if n_iter_no_change is not None:
-        check_whole("n_iter_no_change", n_iter_no_change, 1)
-    check_range("tol", tol, 0)
-
-
 def create_stopping(job: Job, n_iter_no_change: int, tol: float) -> EarlyStopping:
     """Return the extension that ends training where the validation loss no longer falls, and keeps the best params."""
     metric = "loss" if jobs.losses(job) else "reconstruction_error"
     return EarlyStopping(f"test/{metric}", int(n_iter_no_change), float(tol), "min", restore_best_weights=True)
-
-
-def _in_memory(array: Any, client: Any) -> Any:
-    return compute(array, client) if is_dask_collection(array) else array
 
 
 def _opened_groups(groups: Any, length: int) -> np.ndarray:

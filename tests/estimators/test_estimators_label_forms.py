@@ -101,3 +101,17 @@ def test_a_list_of_batches_and_a_model_without_a_loss_say_what_to_give():
     for act in (model.fit, model.evaluate):
         with pytest.raises(UserError, match="'x' is a list of 2 pairs, such as batches .x, y.; give one"):
             act(batches)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_classes_of_another_kind_than_in_the_first_call_are_refused(lazy: bool) -> None:
+    matrix, column = (X[:, :3] > 0).astype(int), (X[:, 0] > 0).astype(int)
+    convert = da.from_array if lazy else np.asarray
+    for first, further, words in (
+        (matrix, column, "a matrix of labels in one call and a column of classes in another"),
+        (column, matrix, "a matrix of labels in one call and a column of classes in another"),
+        (matrix, matrix[:, :2], "y has 2 columns, but had 3 in the first call"),
+    ):
+        classifier = Classifier(hidden=3, random_state=0).partial_fit(X, first)
+        with pytest.raises(ValueError, match=words):
+            classifier.partial_fit(convert(X), convert(further))

@@ -70,6 +70,16 @@ def test_a_grid_search_begins_each_fit_with_the_params_of_the_net() -> None:
     assert same(search.best_estimator_.params_, model.params)
 
 
+def test_running_statistics_of_the_net_keep_their_weight_in_further_calls() -> None:
+    model = nn.Sequential([nn.Input(6), nn.BatchNormalization(name="bn"), nn.Dense(2)])
+    model.compile(nn.SGD(0.01), "sparse_categorical_crossentropy")
+    model.fit(X, Y, epochs=5, progress=False)
+    estimator = Classifier(net=model, batchsize=64).partial_fit(X, Y, classes=[0, 1])
+    before = estimator.params_["bn_mean"]
+    after = estimator.partial_fit(10 * X, Y).params_["bn_mean"]
+    np.testing.assert_allclose(after, before + 0.1 * (10 * X.mean(axis=0) - before), rtol=1e-4)  # momentum 0.9
+
+
 # -- the optimizer ----------------------------------------------------------------------------------------------------
 
 
