@@ -19,7 +19,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.checks import shape_text
-from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.context import Context, RecordInfo, cut_evenly
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import FILL, PointRun, Reach, along
@@ -86,8 +86,7 @@ class SliceLayer(Layer):
         length = self.shape[self.axis]
         text = f"dimension {self.axis} of {shape_text(self.shape)} has {length}"
         parts = self.expect_setting("num_slices", 1, length, text)
-        short, longer = divmod(length, parts)
-        self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
+        self._set_bounds([0, *(rows.stop for rows in cut_evenly(length, parts))])
         self.cut = cut_beside(self.axis, "hands parts of the {} to its destinations")
 
     @classmethod

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dsinga.net.needed_layers import without_labels
     from dsinga.net.neuralnet import NeuralNet
     from dsinga.net.node import Node, Param
-    from dsinga.net.partitioned import LayerCut, ParamPart, PartitionedNet, cut_evenly, join_params, split_params
+    from dsinga.net.partitioned import LayerCut, ParamPart, PartitionedNet, join_params, split_params
     from dsinga.net.partitioning import partition
     from dsinga.net.strategy import choose_cuts
 else:

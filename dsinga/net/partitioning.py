@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dsinga.job import LayerType
 from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.layers.dense.innerproduct import InnerProduct
-from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.context import Columns, Rows, cut_evenly
 from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
@@ -30,7 +30,6 @@ from dsinga.net.partitioned import (
     ParamPart,
     PartitionedNet,
     Place,
-    cut_evenly,
     cut_regions,
 )
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding

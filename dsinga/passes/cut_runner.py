@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.interface.context import rows_of_batch
-from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
+from dsinga.layers.interface.context import cut_evenly, rows_of_batch
+from dsinga.net import NeuralNet, PartitionedNet, split_params
 from dsinga.net.partitioned import FEATURES, WHOLE_LAYER, ParamPart, cut_regions
 from dsinga.ops import Ops, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up, to_host, whole_shape

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dsinga.base.errors import RunError
 from dsinga.layers import Context, Rows
-from dsinga.net import cut_evenly
+from dsinga.layers.interface.context import cut_evenly
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops
 

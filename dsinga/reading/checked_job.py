@@ -16,7 +16,8 @@ from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
-from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
+from dsinga.layers.interface.context import cut_evenly
+from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet
 from dsinga.reading.batch_reader import BatchReader, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store

@@ -33,7 +33,7 @@ def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True, op
     ``ops`` are other kernels than those of the emulated device.
     """
     topology = create_topology(job, 1, 1)
-    opened = open_job(CheckedJob(job, roots), topology)
+    opened = open_job(CheckedJob(job, roots), topology.workers, topology.groups)
     nets = cut_nets(opened.nets, opened.readers, False)
     config = configure(
         job, topology, opened, nets, create_updater(job.updater), run=new_run_name(), served=False, timeout=60.0

@@ -53,7 +53,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
 
 def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, ParamArrays]:
     """Return what the workers of a job need, and the initial params."""
-    opened = open_job(CheckedJob(job, roots), topology)
+    opened = open_job(CheckedJob(job, roots), topology.workers, topology.groups)
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
     updater = create_updater(job.updater)
     config = configure(job, topology, opened, nets, updater, run=new_run_name(), timeout=TIMEOUT_SECONDS)

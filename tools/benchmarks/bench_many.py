@@ -223,7 +223,7 @@ def measure_cuts(partitions: int) -> dict[str, float]:
         write_records(Path(folder), partitions)
         job = null_job(partitions, 1, 1)
         topology = create_topology(job, partitions, 1)
-        opened = open_job(CheckedJob(job, [folder]), topology)
+        opened = open_job(CheckedJob(job, [folder]), topology.workers, topology.groups)
         began = time.perf_counter()
         nets = cut_nets(opened.nets, opened.readers)
         cut = time.perf_counter() - began

@@ -18,12 +18,12 @@ from dsinga.addons.planner.processes import ParamUse, ProcessMap
 from dsinga.addons.planner.program import AllToAll, Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
 from dsinga.job import LayerType
 from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.context import Columns, Rows, cut_evenly
 from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.interface.region import FILL, Region
-from dsinga.net import NeuralNet, Stage, cut_evenly
+from dsinga.net import NeuralNet, Stage
 from dsinga.net.bridge_messages import features_rounded, gradients_rounded, is_bf16_image, rounds_source
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, LayerCut, PartitionedNet, cut_regions

@@ -62,7 +62,7 @@ def test_cutting_a_net_takes_work_in_proportion_to_the_workers(tmp_path: Path) -
     for workers in (64, 128):
         (folder := tmp_path / str(workers)).mkdir()
         job = wide_job(folder, workers)
-        opened = open_job(CheckedJob(job, [str(folder)]), topology(job, workers, 1))
+        opened = open_job(CheckedJob(job, [str(folder)]), workers)
         counts.append(lines_executed(partial(cut_nets, opened.nets, opened.readers)))
     assert counts[1] < 2.1 * counts[0]
 
