@@ -72,7 +72,7 @@ def run_to_end(
         with contextlib.suppress(OSError, RunError):  # a full disk, or the workspace of another run: others tell of it
             if options.check_workspace is not None:
                 options.check_workspace()
-            write_timings(folder, job.name, job_signature(job), engine.places, engine.cuts, list(loop.timings))
+            write_timings(folder, job.name, job_signature(job), engine.places, dict(engine.cuts), list(loop.timings))
     return _outcome(engine, loop, begin.step, params, folder)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -14,17 +13,12 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops import Processor
+from dsinga.ops.types import Ask, Devices, Groups
 from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
-# The address of the process that computes each worker of each group, a Dask worker or this one: [group][worker].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
-# Returns the results of a function in each process, by address: (addresses, function, arguments).
-Ask = Callable[..., dict[str, Any]]
 # Stands for the address of a Dask worker where this process computes without Dask.
 THIS_PROCESS = ""
 

@@ -13,7 +13,7 @@ from dsinga.base.arguments import counted
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
 from dsinga.job.topology import Topology
-from dsinga.passes.processors import Devices, Groups
+from dsinga.ops.types import Devices, Groups
 
 
 class Sites(NamedTuple):

@@ -16,7 +16,8 @@ from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.net.worker_memory import device_memory
 from dsinga.ops import Processor
-from dsinga.passes.processors import Devices, check_precision, choose_devices, describe_worker
+from dsinga.ops.types import Devices
+from dsinga.passes.processors import check_precision, choose_devices, describe_worker
 from dsinga.training import Updater
 
 

@@ -34,8 +34,8 @@ from dsinga.net.layer_cost import as_size
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import LayerCut, ParamPart
 from dsinga.net.worker_memory import FIXED
+from dsinga.ops.types import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.passes.processors import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 

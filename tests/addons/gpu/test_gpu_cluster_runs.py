@@ -28,7 +28,8 @@ from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.reader import with_fields
 from dsinga.ops.interface import NumpyOps
-from dsinga.passes.processors import Devices, choose_devices, describe_worker
+from dsinga.ops.types import Devices
+from dsinga.passes.processors import choose_devices, describe_worker
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology
