@@ -35,11 +35,11 @@ from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.transport.message import flatten, restore
 from dsinga.cluster.worker.config import RoundReport, WorkerKey
 from dsinga.cluster.worker.group_worker import GroupWorker
+from dsinga.cutting.segments import LayerPass, Segment, segments
 from dsinga.job import AlgType, Job, Phase
 from dsinga.layers.interface.context import Peers
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
-from dsinga.net.segments import LayerPass, Segment, segments
 
 Iterate = Callable[[Peers], Any]
 

@@ -98,9 +98,8 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
     """
 
     def bytes_needed() -> int:
-        from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
-
-        return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
+        memory = lookup("hook", "device_memory")
+        return int(memory(net, len(create_updater(job.updater).state_slots), job.micro_batches))
 
     device = local_processor(job, bytes_needed).device
     check_precision(job, ((device,),))

@@ -40,14 +40,15 @@ from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
 from dsinga.cluster.run.driver import train
 from dsinga.cluster.worker.configure import configure
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import topology as create_topology
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, LayerConf
-from dsinga.job.topology import topology as create_topology
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.loop.initial_state import RunOptions
 from dsinga.models.blocks import layer, make_job, read, updater
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, cut_nets
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 
 # The layers with params of the net, and the numbers of each param.

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
-from dsinga.api.nets import training_memory
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -25,18 +24,19 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
 from dsinga.cluster.worker.configure import configure, evaluation_passes
+from dsinga.cutting.partitioned import LayerCut, ParamPart
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.worker_memory import FIXED, training_memory
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.epochs import Epochs
-from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, neuralnet
 from dsinga.net.layer_cost import as_size
 from dsinga.net.neuralnet import usable_threads
-from dsinga.net.partitioned import LayerCut, ParamPart
-from dsinga.net.worker_memory import FIXED
 from dsinga.ops.types import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
+from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 
 _log = logging.getLogger(__name__)

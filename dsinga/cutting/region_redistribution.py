@@ -12,12 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dsinga.job import LayerType
-from dsinga.layers.connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
-from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.interface.region import PointRun, find_runs
-from dsinga.net.partitioned import COPIED, LayerCut, Place, cut_regions
-from dsinga.net.redistribution import (
+from dsinga.cutting.partitioned import COPIED, LayerCut, Place, cut_regions
+from dsinga.cutting.redistribution import (
     GraphBuilder,
     NodeOutput,
     ShardedFeature,
@@ -27,6 +23,10 @@ from dsinga.net.redistribution import (
     redistribute,
     rows_at,
 )
+from dsinga.cutting.region_layers import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
+from dsinga.job import LayerType
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.interface.region import PointRun, find_runs
 
 
 class _Sent(NamedTuple):
