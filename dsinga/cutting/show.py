@@ -24,8 +24,8 @@ from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.cutting.topology import topology
 from dsinga.cutting.worker_memory import Memory, training_memory
 from dsinga.job import AlgType, Job, Phase, Precision, load
+from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, describe
-from dsinga.net.description import float32_layers
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sampler import padding_share
 from dsinga.training import check_patterns, describe_settings
@@ -72,8 +72,11 @@ def print_settings(job: Job, net: NeuralNet) -> None:
 
 def print_precision(job: Job, net: NeuralNet) -> None:
     """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
-    if job.precision is Precision.kBF16 and (names := float32_layers(net)):
-        click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
+    layers = [node.layer for node in net.nodes if node.layer.bf16 is Bfloat16.kNothing and not node.layer.is_input]
+    if job.precision is Precision.kBF16 and layers:
+        click.echo(
+            f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(layer.name for layer in layers)}"
+        )
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:

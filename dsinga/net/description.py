@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsinga.layers.interface.checks import shape_text
-from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Shape
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.neuralnet import NeuralNet
@@ -57,11 +56,6 @@ def describe(net: NeuralNet) -> list[LayerRow]:
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]
-
-
-def float32_layers(net: NeuralNet) -> list[str]:
-    """Return the names of the layers that compute in float32 on CPU cores in kBF16."""
-    return [node.layer.name for node in net.nodes if node.layer.bf16 is Bfloat16.kNothing and not node.layer.is_input]
 
 
 def as_table(net: NeuralNet, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables that describe nets and partitioned nets."""
+"""The tables that describe nets."""
 
 from dsinga.layers import RecordInfo
 from dsinga.net import describe
