@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import check_owner, find, lookup, nearest, nearest_or_listed
@@ -98,7 +98,8 @@ def check_cluster(job: Job) -> None:
     """Raise JobError for what is wrong with the topology of a job that says something of several workers."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
     if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
-        lookup("hook", "check_cluster")(job)
+        check_topology: Callable[[Job], None] = lookup("hook", "check_cluster")
+        check_topology(job)
 
 
 def check_schedules(job: Job) -> None:

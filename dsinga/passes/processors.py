@@ -98,8 +98,8 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
     """
 
     def bytes_needed() -> int:
-        memory = lookup("hook", "device_memory")
-        return int(memory(net, len(create_updater(job.updater).state_slots), job.micro_batches))
+        device_memory: Callable[[NeuralNet, int, int], int] = lookup("hook", "device_memory")
+        return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
 
     device = local_processor(job, bytes_needed).device
     check_precision(job, ((device,),))
