@@ -15,9 +15,9 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
+from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
 from dsinga.base.registry import lookup
-from dsinga.base.serial_executor import available_cores
 from dsinga.checkpoint import port_to_net
 from dsinga.engine.nets_by_shape import CutNets, NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.server import Slice
 from dsinga.cluster.server.update_executors import thread_updates
 from dsinga.cluster.transport.endpoints import OpenConnection, connect

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.graph_grain import Stepper
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cutting.segments import LayerPass
 
 
