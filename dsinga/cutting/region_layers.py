@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dsinga.cutting.point_runs import PointRun
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.interface.region import FILL, PointRun, along
+from dsinga.layers.interface.region import FILL, along
 from dsinga.ops.types import FLOAT32
 
 Index = tuple[slice, ...]
