@@ -29,18 +29,10 @@ if TYPE_CHECKING:
     from dsinga.addons.tables.records import table
     from dsinga.addons.text.generation import generate
     from dsinga.addons.text.translation import translate
-    from dsinga.api import (
-        Result,
-        build_net,
-        evaluate,
-        partition_net,
-        predict,
-        predict_batches,
-        predict_with_labels,
-        train,
-    )  # fmt: skip
+    from dsinga.api import Result, build_net, evaluate, predict, predict_batches, predict_with_labels, train
     from dsinga.cluster.background import Run, submit
     from dsinga.cluster.lazy_prediction import predict_lazily
+    from dsinga.cutting.nets import partition_net
     from dsinga.job import Job, load, loads
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Runs the tests of the core and of the cluster in a copy of the checkout that lacks add-ons.
 
 ``python -m tools.without_addons [ADDON ...] [-- ARGUMENT ...]``: without all of them, or those named, as
-``dsinga.addons.fields``; arguments are pytest's, by default ``tests/core tests/cluster``.
+``dsinga.addons.fields``; arguments are pytest's, by default ``tests/core tests/cutting tests/cluster``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(checkout: Path, command: Iterable[str]) -> int:
 def main(arguments: list[str]) -> int:
     """Make the copy, take the add-ons out, and run the tests."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    names, tests = arguments[:cut] or addons(), arguments[cut + 1 :] or ["tests/core", "tests/cluster"]
+    names, tests = arguments[:cut] or addons(), arguments[cut + 1 :] or ["tests/core", "tests/cutting", "tests/cluster"]
     if unknown := set(names) - set(addons()):
         sys.exit(f"{', '.join(sorted(unknown))}: no such add-on; these are {', '.join(addons())}")
     with tempfile.TemporaryDirectory() as folder:

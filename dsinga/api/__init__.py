@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from dsinga.api.execution import train
     from dsinga.api.inference import evaluate, predict, predict_batches, predict_with_labels
     from dsinga.api.jobs_with_data import Result, roots, wanted_workers, with_workers
-    from dsinga.api.nets import build_net, partition_net
+    from dsinga.api.nets import build_net
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches",
+    "Result", "build_net", "evaluate", "predict", "predict_batches",
     "predict_with_labels", "roots", "train", "wanted_workers", "with_workers",
 ]  # fmt: skip

@@ -27,19 +27,19 @@ from distributed import Client, Future
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.dask.run_tasks import TaskKey, steps_text, task_key, worker_text
 from dsinga.cluster.on_workers.worker_actor import find_worker
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.transport.message import flatten, restore
 from dsinga.cluster.worker.config import RoundReport, WorkerKey
 from dsinga.cluster.worker.group_worker import GroupWorker
+from dsinga.cutting.segments import LayerPass, Segment, segments
 from dsinga.job import AlgType, Job, Phase
 from dsinga.layers.interface.context import Peers
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
-from dsinga.net.segments import LayerPass, Segment, segments
 
 Iterate = Callable[[Peers], Any]
 

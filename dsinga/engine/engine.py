@@ -15,7 +15,6 @@ from dsinga.job.enums import PHASES
 from dsinga.job.epochs import Epochs
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import LayerCut
 from dsinga.training import Metrics, name_metrics
 
 
@@ -148,7 +147,7 @@ class Engine(ABC):
         groups: the number of worker groups that train at the same time.
         batchsize: the records in a step of all worker groups together.
         places: where the workers and servers of the first worker group run.
-        cuts: how the layers of the training net are cut, by name; empty for one worker.
+        cuts: how the layers of the training net are cut: dimension and location by name; empty for one worker.
         pauses_cheaply: whether it can stand after each step at little cost.
     """
 
@@ -159,7 +158,7 @@ class Engine(ABC):
     groups: int = 1
     batchsize: int = 1
     places: Places = Places()
-    cuts: Mapping[str, LayerCut] = MappingProxyType({})
+    cuts: Mapping[str, Sequence[int]] = MappingProxyType({})
 
     @property
     @abstractmethod

@@ -13,8 +13,8 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.base.arrays import ParamArrays, averaged
+from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
-from dsinga.base.serial_executor import available_cores
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS

@@ -15,10 +15,11 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
+from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.serial_executor import available_cores
+from dsinga.base.registry import lookup
 from dsinga.checkpoint import port_to_net
-from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
+from dsinga.engine.nets_by_shape import CutNets, NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
@@ -130,12 +131,10 @@ class LocalNet:
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = NetsByShape(checked, None if x is None else (x, y), self._create_predictor)
-        self._cut: Any = None  # a CutRunner for several workers
+        self._cut: CutNets | None = None  # of several workers
         if self.workers > 1:
-            from dsinga.passes.cut_runner import CutRunner  # which one worker does not need
-
             gather = (job.cluster or ClusterConf()).fullc_gather
-            self._cut = CutRunner(self.workers, self._count_threads, gather, PRECISIONS[job.precision])
+            self._cut = lookup("engine", "cut")(self.workers, self._count_threads, gather, PRECISIONS[job.precision])
         self._is_small = is_small
         self._by_thread: dict[int, ThreadKernels] = {}
         self._processor: Processor | None = None  # chosen for the first net that is made
@@ -292,6 +291,7 @@ class LocalNet:
         ctx: Context, push: Push,
     ) -> Metrics:  # fmt: skip
         """Compute ``ctx.rows`` of a batch as an algorithm does, by ``algorithm`` on the net cut for the workers."""
+        assert self._cut is not None, "one worker computes whole nets"
         gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
         for name, gradient in gradients.items():
             push(name, whole_shape(gradient, net.params[name].shape))
@@ -346,8 +346,10 @@ class LocalNet:
             self._processor = Processor(1, None, PRECISIONS[self.job.precision])
             if self.workers == 1:
                 self._processor = forward_processor(self.job, net)
-        kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": lambda: self._open().ops}
-        return Predictor(net, seed=self.job.seed, threads=self._count_threads(net), **kernels)
+        if is_cut and self._cut is not None:
+            return self._cut.predictor(net, self.job.seed)
+        threads = self._count_threads(net)
+        return Predictor(net, seed=self.job.seed, ops=lambda: self._open().ops, threads=threads)
 
     def _open(self) -> ThreadKernels:
         """Return the kernels of the calling thread."""

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
-from dsinga.layers import RecordInfo
+from dsinga.layers import Context, RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
+from dsinga.ops import SparseRows
 from dsinga.passes.predictor import Predictor
 from dsinga.reading.bind_records import Batch, infos_of_arrays
 from dsinga.reading.checked_job import CheckedJob
+from dsinga.training import Algorithm, Metrics
 
 KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
+
+
+class CutNets(Protocol):
+    """The type of the engine ``cut``, which computes nets that are cut for several workers."""
+
+    def predictor(self, net: NeuralNet, seed: int) -> Predictor:
+        """Return a predictor of ``net``, cut for the workers, by params that each call gives."""
+
+    def backward(
+        self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
+        ctx: Context,
+    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
+        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
 
 
 class NetsByShape:

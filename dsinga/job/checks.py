@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import check_owner, find, nearest, nearest_or_listed
-from dsinga.job.check_cluster import check_cluster
+from dsinga.base.registry import check_owner, find, lookup, nearest, nearest_or_listed
 from dsinga.job.component import Component, Settings, settings_class
 from dsinga.job.enums import AlgType, LayerType, ParamType, PartitionMethod, Phase
 from dsinga.job.field_types import item_type
@@ -93,6 +92,14 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
             "train_steps",
         )
     check_net(job.neuralnet, phases)
+
+
+def check_cluster(job: Job) -> None:
+    """Raise JobError for what is wrong with the topology of a job that says something of several workers."""
+    stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
+    if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
+        check_topology: Callable[[Job], None] = lookup("hook", "check_cluster")
+        check_topology(job)
 
 
 def check_schedules(job: Job) -> None:

@@ -1,16 +1,14 @@
 """Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins its sources.
 
 kSplit and kSlice have ``Layer.part_shapes``: the feature is a tuple, its i-th entry for the i-th destination, and the
-gradients come back in the same order. Parts are views, not copies. In nets cut by space RegionSlice hands out boxes of
-a field, which may overlap, and RegionJoin joins them: where a worker needs points of its neighbours (a halo), and where
-a cut by space meets another cut.
+gradients come back in the same order. Parts are views, not copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +17,13 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.checks import shape_text
-from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.context import Context, RecordInfo, cut_evenly
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.interface.region import FILL, PointRun, Reach, along
+from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
-from dsinga.ops.types import FLOAT32, is_on_device
+from dsinga.ops.types import is_on_device
 
 
 @register("layer", kSplit=504)
@@ -86,8 +84,7 @@ class SliceLayer(Layer):
         length = self.shape[self.axis]
         text = f"dimension {self.axis} of {shape_text(self.shape)} has {length}"
         parts = self.expect_setting("num_slices", 1, length, text)
-        short, longer = divmod(length, parts)
-        self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
+        self._set_bounds([0, *(rows.stop for rows in cut_evenly(length, parts))])
         self.cut = cut_beside(self.axis, "hands parts of the {} to its destinations")
 
     @classmethod
@@ -219,99 +216,3 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     # numpy keeps the order of the strides, except where strides are equal, as with one channel
     rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
     return rows.transpose(SECOND[axes])
-
-
-Index = tuple[slice, ...]
-
-
-class RegionSlice(Layer):
-    """A layer that gives each destination a box of its source, as a view; it adds gradients of overlapping boxes."""
-
-    source_count = 1
-    bf16 = Bfloat16.kFeatures
-
-    def __init__(self, conf: LayerConf, shape: Shape, boxes: Sequence[Index]):
-        super().__init__(conf, [shape])
-        self.boxes = tuple(boxes)
-        self.part_shapes = tuple(box_shape(shape, box) for box in boxes)
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(tuple(sources[0][box] for box in self.boxes))
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        if not needs[0]:
-            return (None,), ()
-        x, ops = sources[0], ctx.ops
-        parts = [(box, ops.to_float32(part)) for box, part in zip(self.boxes, grad, strict=True) if part is not None]
-        dx = ops.empty(x.shape, parts[0][1].dtype if parts else x.dtype)
-        largest = next((k for k, (_, part) in enumerate(parts) if part.shape == x.shape), None)
-        dx[...] = 0 if largest is None else parts.pop(largest)[1]
-        for box, part in parts:
-            target = dx[box]
-            target += part
-        return (ops.cast_like(dx, x),), ()
-
-
-class Piece(NamedTuple):
-    """A block of an array sent by one worker: its shape, and which ranges of the assembled array it fills, by axis."""
-
-    shape: Shape
-    runs: tuple[PointRun, ...]
-
-
-class RegionJoin(Layer):
-    """A layer that assembles an array from ``pieces`` (blocks sent by workers); padding is filled with ``fill``."""
-
-    bf16 = Bfloat16.kFeatures
-
-    def __init__(
-        self,
-        conf: LayerConf,
-        shape: Shape,
-        axes: Sequence[int],
-        pieces: Sequence[Piece],
-        padding: Sequence[tuple[int, PointRun]],
-        fill: float,
-    ):
-        super().__init__(conf, [piece.shape for piece in pieces])
-        self.shape, self.axes, self.pieces, self.fill = shape, tuple(axes), tuple(pieces), fill
-        self.padding = tuple((along(axis, run.target), run.length) for axis, run in padding)
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        y = ctx.ops.empty(self.shape, sources[0].dtype if sources else FLOAT32)  # no sources: padding alone
-        for index, _ in self.padding:
-            y[index] = self.fill
-        for piece, source in zip(self.pieces, sources, strict=True):
-            y[self._target(piece)] = source
-        return Output(y)
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        return [
-            self._gradient(piece, grad, ctx) if need else None for piece, need in zip(self.pieces, needs, strict=True)
-        ], ()
-
-    def _gradient(self, piece: Piece, grad: Array, ctx: Context) -> Array:
-        part = grad[self._target(piece)]
-        repeated = tuple(axis for axis, run in zip(self.axes, piece.runs, strict=True) if run.step == 0)
-        return ctx.ops.cast_like(ctx.ops.to_float32(part).sum(axis=repeated, keepdims=True), grad) if repeated else part
-
-    def _target(self, piece: Piece) -> Index:
-        index = [slice(None)] * len(self.shape)
-        for axis, run in zip(self.axes, piece.runs, strict=True):
-            index[axis] = run.target
-        return tuple(index)
-
-
-def box_shape(shape: Shape, box: Index) -> Shape:
-    """Return the shape of a box of an array of ``shape``."""
-    sizes = (len(range(*part.indices(size))) for size, part in zip(shape, box, strict=False))
-    return (*sizes, *shape[len(box) :])
-
-
-def padding_runs(axes: Sequence[int], needs: Sequence[Sequence[PointRun]]) -> list[tuple[int, PointRun]]:
-    """Return the runs of padding, with their axes."""
-    return [(axis, run) for axis, runs in zip(axes, needs, strict=True) for run in runs if run.start == FILL]

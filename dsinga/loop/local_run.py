@@ -13,7 +13,6 @@ from dsinga.base.error_frames import cleared_frames
 from dsinga.base.registry import find
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
-from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.run_loop import TrainedParams, run_to_end
@@ -28,6 +27,7 @@ from dsinga.training.local_updater import LocalUpdater, Slots
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")
+TOPOLOGY = "1 worker, 1 server"  # in words, as a cluster describes it in checkpoints
 # The file with the bytes that the processes of a container may use.
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -55,7 +55,7 @@ def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
     """
     job = checked.job
     get_ops()  # raises UserError where the setting names no kernels
-    opened = open_job(checked, create_topology(job, 1, 1))
+    opened = open_job(checked)
     check_memory(opened.nets.values(), 1, memory_limit())
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     for reader in opened.readers.values():
@@ -114,7 +114,6 @@ def continue_locally(
         job, opened = checked.job, open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
-        topology = create_topology(job, 1, 1).describe()
         device = training_device(job, opened.nets[Phase.kTrain])
         updater = None
         if earlier[1]:
@@ -124,4 +123,4 @@ def continue_locally(
         engine = LocalEngine(job, opened, begin, updater, max_threads, device)
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
-        return run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
+        return run_to_end(engine, begin, observer, all_extensions, options, TOPOLOGY, cancellation, started)

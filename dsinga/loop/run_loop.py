@@ -69,11 +69,10 @@ def run_to_end(
     loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
     params = _run(engine, loop, begin, folder, cancellation)
     if folder:
-        cuts = {name: cut[:2] for name, cut in engine.cuts.items()}
         with contextlib.suppress(OSError, RunError):  # a full disk, or the workspace of another run: others tell of it
             if options.check_workspace is not None:
                 options.check_workspace()
-            write_timings(folder, job.name, job_signature(job), engine.places, cuts, list(loop.timings))
+            write_timings(folder, job.name, job_signature(job), engine.places, dict(engine.cuts), list(loop.timings))
     return _outcome(engine, loop, begin.step, params, folder)
 
 

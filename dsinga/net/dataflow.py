@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.node import Node
@@ -57,7 +57,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
-        starts = layer.is_loss or (isinstance(layer, BridgeSrc) and layer.returns_gradient)
+        starts = layer.is_loss or (isinstance(layer, BridgeEnd) and layer.sends and layer.returns_gradient)
         backward[position] = (starts or backward[position]) and needs_backward(nodes[position], needed, static)
         needs[position] = tuple(
             backward[position] and needed[edge.node] and not edge.labels for edge in edges[position]
@@ -151,7 +151,7 @@ def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) 
     params = zip(node.layer.params, node.params, strict=True)
     trained = any(spec.trainable and name not in static for spec, name in params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.labels.source)
-    sent_back = isinstance(node.layer, BridgeDst) and node.layer.returns_gradient
+    sent_back = isinstance(node.layer, BridgeEnd) and not node.layer.sends and node.layer.returns_gradient
     return trained or sent_back or any(needed[source] for source in features)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import FLOAT_BYTES, Layer, float_bytes
 from dsinga.net.dataflow import Stage
@@ -59,9 +59,9 @@ def count_operations(layers: Iterable[Layer]) -> int:
 def feature_sizes(stage: Stage) -> list[int]:
     """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
     layer = stage.layer
-    if layer.part_shapes or isinstance(layer, BridgeSrc) or layer.is_output:
+    if layer.part_shapes or layer.is_output or (isinstance(layer, BridgeEnd) and layer.sends):
         return []
-    rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
+    rows = layer.shape[0] if isinstance(layer, BridgeEnd) else rows_of(stage)
     return [float_bytes(rows, layer.shape)]
 
 

@@ -1,4 +1,4 @@
-"""Types that the kernel backends use in their signatures: arrays, pairs, asynchronous copies."""
+"""Types that the kernel backends use in their signatures: arrays, pairs, devices, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ Pair = tuple[int, int]
 
 Sizes = tuple[int, ...]
 """A kernel, stride, pad or size: (vertical, horizontal) of images, (depth, vertical, horizontal) of volumes."""
+
+Groups = tuple[tuple[str, ...], ...]
+"""The address of the process that computes each worker of each group, a Dask worker or this one: [group][worker]."""
+
+Devices = tuple[tuple[int | None, ...], ...]
+"""The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores."""
+
+Ask = Callable[..., dict[str, Any]]
+"""Returns the results of a function in each process, by address: (addresses, function, arguments)."""
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.float32, and `is` quicker still

@@ -11,7 +11,7 @@ import numpy as np
 
 import dsinga.data
 from dsinga.base.arrays import ParamArrays
-from dsinga.base.serial_executor import available_cores
+from dsinga.base.cores import available_cores
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.passes.predictor import BatchResult, Forward, Predictor

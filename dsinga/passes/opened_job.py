@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from dsinga.base.registry import listed
 from dsinga.job import AlgType, Job, Phase, training_phases
-from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.passes.predictor import EvaluationPass
 from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records, tests_all_records
@@ -34,10 +33,15 @@ class OpenedJob(NamedTuple):
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
-def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
-    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them."""
-    job, groups = checked.job, {Phase.kTrain: topology.groups}  # a single group validates and tests
-    readers = {phase: checked.reader(phase, topology.workers, groups.get(phase, 1)) for phase in training_phases(job)}
+def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJob:
+    """Open the stores of a job for ``groups`` worker groups of so many workers, and build its nets.
+
+    Raises UserError for what is wrong with them.
+    """
+    job = checked.job
+    readers = {  # a single group validates and tests
+        phase: checked.reader(phase, workers, groups if phase is Phase.kTrain else 1) for phase in training_phases(job)
+    }
     complete = {
         phase: _passes_over_all_records(job, phase, reader)
         for phase, reader in readers.items()

@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,10 +24,7 @@ from dsinga.passes.captured_pass import CapturedPass
 from dsinga.passes.captured_passes import CapturedPasses, passes_of
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
-from dsinga.training import Metrics, add_metrics, forward, name_metrics
-
-if TYPE_CHECKING:
-    from dsinga.passes.cut_runner import CutRunner
+from dsinga.training import Metrics, forward
 
 FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
 ONE_CORE = Processor(1)
@@ -70,16 +67,14 @@ class Predictor:
         threads: how many cores a large kernel may use.
         carries_state: whether the states of rows, of recurrent layers and of kCachedAttention, which begin with zeros,
             are carried from each batch to the next one of the same thread; else they are among ``params``.
-        cut: computes the net cut for several workers, by kernels of its own, of params that each call gives.
     """
 
     def __init__(
         self, net: NeuralNet, params: Mapping[str, Array] | None = None, *, seed: int = 0, phase: Phase | None = None,
         ops: Callable[[], Ops] | None = None, threads: int = 1, carries_state: bool = False,
-        cut: CutRunner | None = None,
     ):  # fmt: skip
         self.net, self._seed, self._phase = net, seed, phase or net.phase
-        self._ops, self._threads, self._cut = ops, threads, cut
+        self._ops, self._threads = ops, threads
         self._states: dict[str, dict[str, str]] = {}  # params by role, by layer
         if carries_state:
             states = {
@@ -109,21 +104,19 @@ class Predictor:
         selects the random numbers of the phase "train". ``processor`` is that of the calling thread, where the
         predictor has no ``ops``. Raises UserError for an unknown layer, and for records that the net cannot compute.
         """
-        if self._cut is not None:
-            return self._forward_cut(self._cut, records, rows, keep, params or {}, step)
         ops, values, passes = self._open(processor)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
         names = [*keep, *self._states] if self._states else keep
         if passes is not None and not self._states:
             result = self._launch(passes, values, records, params, ctx, names)
             if result is not None:
-                return {name: _copied(_to_host(result.outputs[name], ops)) for name in keep}, result.metrics
+                return {name: _copied(on_host(result.outputs[name], ops)) for name in keep}, result.metrics
         if params is not None:
             values = _load(ops, params)
         outputs, metrics = forward(self.net, values, records, ctx, names)
         for layer, params_by_role in self._states.items():
             values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
-        return {name: _to_host(outputs[name], ops) for name in keep}, metrics
+        return {name: on_host(outputs[name], ops) for name in keep}, metrics
 
     @property
     def last_pass(self) -> CapturedPass | None:
@@ -172,26 +165,6 @@ class Predictor:
         kernels.ops.set_threads(self._threads)
         return kernels
 
-    def _forward_cut(
-        self, cut: CutRunner, records: Mapping[str, Records], rows: int, keep: Collection[str],
-        params: Mapping[str, np.ndarray], step: int,
-    ) -> BatchResult:  # fmt: skip
-        for name in keep:
-            self.net.position(name)  # raises UserError
-
-        def compute(
-            local: NeuralNet, values: Mapping[str, Any], parts: Mapping[str, Records], ctx: Context
-        ) -> BatchResult:
-            outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
-            return {name: _to_host(output, ctx.ops) for name, output in outputs.items()}, metrics
-
-        from dsinga.passes.cut_runner import join_features
-
-        net, results = cut.run(compute, self.net, params, records, rows, self._seed, step)
-        metrics = name_metrics(net.whole, add_metrics(metrics for _, metrics in results))
-        features = [{name: feature for name, (feature, _) in features.items()} for features, _ in results]
-        return {name: Records(join_features(net, name, features), None) for name in keep}, metrics
-
 
 def has_codes(net: NeuralNet) -> bool:
     """Whether layers of a net take codes, which must be checked in host memory."""
@@ -208,7 +181,7 @@ def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
     return {name: ops.asarray(value) for name, value in params.items()}
 
 
-def _to_host(output: Output, ops: Ops) -> Records:
+def on_host(output: Output, ops: Ops) -> Records:
     """Return a feature in host memory, with its labels if they have one entry for each row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass

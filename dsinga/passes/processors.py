@@ -10,10 +10,10 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
-from dsinga.job.topology import Ask, Devices, Groups
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops import Processor
+from dsinga.ops.types import Ask, Devices, Groups
 from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
 
@@ -98,8 +98,7 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
     """
 
     def bytes_needed() -> int:
-        from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
-
+        device_memory: Callable[[NeuralNet, int, int], int] = lookup("hook", "device_memory")
         return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
 
     device = local_processor(job, bytes_needed).device

@@ -14,8 +14,8 @@ from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job, Phase
 from dsinga.job.epochs import Epochs
 from dsinga.layers import Layer, RecordInfo, Records, Rows
-from dsinga.layers.interface.context import rows_of_batch
-from dsinga.net import NeuralNet, Stage, cut_evenly
+from dsinga.layers.interface.context import cut_evenly, rows_of_batch
+from dsinga.net import NeuralNet, Stage
 from dsinga.reading.sampler import Run, Sampler
 
 

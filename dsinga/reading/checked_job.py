@@ -10,14 +10,13 @@ from typing import Any
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
-from dsinga.job import ClusterConf, Job, LayerConf, LayerType, NetConf, Phase, check
-from dsinga.job.check_cluster import check_cluster
-from dsinga.job.checks import check_schedules
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, check
+from dsinga.job.checks import check_cluster, check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
-from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
-from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet
+from dsinga.layers.interface.context import cut_evenly
+from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.reading.batch_reader import BatchReader, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
@@ -269,59 +268,6 @@ def partition_hook(job: Job, name: str) -> Any:
         return lookup("hook", name)
     except UserError as error:
         raise job.neuralnet.error(f"partition: auto: {error}", "partition") from error
-
-
-def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
-    """Return the net of a phase, cut for the workers of a group, with params cut as in the training net.
-
-    Raises UserError for what is wrong with the job or its stores.
-    """
-    phases = list(dict.fromkeys([Phase.kTrain, phase]))
-    checked = check_job(job, roots, phases)
-    readers = {name: checked.reader(name, workers) for name in phases}
-    nets = {name: create_net(job.neuralnet, name, reader.infos) for name, reader in readers.items()}
-    check_same_params(nets)
-    return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]
-
-
-def cut_nets(
-    nets: Mapping[Phase, NeuralNet],
-    readers: Mapping[Phase, BatchReader],
-    gather: bool = False,
-    requested_cuts: Mapping[str, int | LayerCut] | None = None,
-) -> dict[Phase, PartitionedNet]:
-    """Return the nets of all phases, cut for the workers of a group, with params cut as in the training net.
-
-    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
-    and field, where a layer cannot be cut as the job wants it.
-    """
-    from dsinga.net import choose_cuts, partition
-
-    net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
-    train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
-    return {
-        phase: train if phase is Phase.kTrain else cut_like(train, net, readers[phase].parts, requested_cuts)
-        for phase, net in nets.items()
-    }
-
-
-def cut_like(
-    train: PartitionedNet,
-    net: NeuralNet,
-    rows: Sequence[Rows],
-    requested_cuts: Mapping[str, int | LayerCut] | None = None,
-) -> PartitionedNet:
-    """Return the net of another phase, cut into ``rows`` for each worker, with params cut as in the training net."""
-    from dsinga.net import choose_cuts, partition
-
-    axes = {part.param: part.axis for part in train.parts.values()}
-    if requested_cuts is not None:  # the layers that training lacks are cut like their sources
-        requested_cuts = dict(requested_cuts)
-        for node in net.nodes:
-            if node.layer.name not in train.cuts and node.sources:
-                source = net.nodes[node.sources[0]].layer.name
-                requested_cuts[node.layer.name] = requested_cuts.get(source, train.cuts.get(source, LayerCut(ROWS)))
-    return partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts, axes), axes)
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:

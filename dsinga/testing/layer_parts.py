@@ -10,13 +10,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
+from dsinga.cutting.layer_parts import make_part, make_region_part
+from dsinga.cutting.partitioned import cut_regions
+from dsinga.cutting.strategy import space_fault
 from dsinga.job import Phase
 from dsinga.layers import Columns, Connection, Layer, Rows
-from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.region import FILL, Region, along
 from dsinga.layers.metrics.metric_state import MetricState
-from dsinga.net.partitioned import cut_regions
-from dsinga.net.strategy import space_fault
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase, available_backends
 from dsinga.testing.layer_passes import (

@@ -10,11 +10,12 @@ import pytest
 from dsinga import models, nn
 from dsinga.base import buffers
 from dsinga.base.registry import register
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.worker_memory import FIXED, Memory, worker_memory
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.dense.activation import ReLU
-from dsinga.net import NeuralNet, create_net, partition
-from dsinga.net.worker_memory import FIXED, Memory, worker_memory
+from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, initial_values
 

@@ -15,11 +15,12 @@ from dsinga.cluster.worker.config import WorkerConfig, WorkerKey, new_run_name
 from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, whole_values
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import topology as create_topology
 from dsinga.job import Job, Phase
-from dsinga.job.topology import topology as create_topology
 from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, cut_nets
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Metrics, create_updater, initial_values
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
@@ -33,7 +34,7 @@ def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True, op
     ``ops`` are other kernels than those of the emulated device.
     """
     topology = create_topology(job, 1, 1)
-    opened = open_job(CheckedJob(job, roots), topology)
+    opened = open_job(CheckedJob(job, roots), topology.workers, topology.groups)
     nets = cut_nets(opened.nets, opened.readers, False)
     config = configure(
         job, topology, opened, nets, create_updater(job.updater), run=new_run_name(), served=False, timeout=60.0

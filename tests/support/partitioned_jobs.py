@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dsinga.cutting.strategy import is_inserted_split
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, DataConf, Job, LayerConf, LayerType, NetConf, StoreConf, loads
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
-from dsinga.net.strategy import is_inserted_split
 from tests.support.partitioned_run import RATE, Values, initial
 from tests.support.random_nets import CLASSES
 

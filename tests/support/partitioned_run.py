@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.thread_group import run_in_threads
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops
 from dsinga.ops.interface import NumpyOps
-from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
 
 RATE = 0.05

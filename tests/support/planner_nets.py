@@ -5,8 +5,8 @@ from __future__ import annotations
 from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
 from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.addons.planner.machine import MachineModel, Rates, work_of
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net import PartitionedNet
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.net.layer_cost import layer_cost
 
 LOCAL = Links(INSIDE, ENDS, LOOPBACK)

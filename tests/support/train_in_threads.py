@@ -14,12 +14,13 @@ from dsinga.cluster.worker.config import RoundReport, ServerKey, WorkerConfig, W
 from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.topology import topology as create_topology
 from dsinga.job import ClusterConf, Job, Phase
-from dsinga.job.topology import Topology
-from dsinga.job.topology import topology as create_topology
 from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, resolve_epochs
+from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 
 TIMEOUT_SECONDS = 60.0  # of one wait of a worker
@@ -53,7 +54,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
 
 def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, ParamArrays]:
     """Return what the workers of a job need, and the initial params."""
-    opened = open_job(CheckedJob(job, roots), topology)
+    opened = open_job(CheckedJob(job, roots), topology.workers, topology.groups)
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
     updater = create_updater(job.updater)
     config = configure(job, topology, opened, nets, updater, run=new_run_name(), timeout=TIMEOUT_SECONDS)

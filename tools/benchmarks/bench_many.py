@@ -40,14 +40,15 @@ from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
 from dsinga.cluster.run.driver import train
 from dsinga.cluster.worker.configure import configure
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import topology as create_topology
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, LayerConf
-from dsinga.job.topology import topology as create_topology
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.loop.initial_state import RunOptions
 from dsinga.models.blocks import layer, make_job, read, updater
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, cut_nets
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 
 # The layers with params of the net, and the numbers of each param.
@@ -223,7 +224,7 @@ def measure_cuts(partitions: int) -> dict[str, float]:
         write_records(Path(folder), partitions)
         job = null_job(partitions, 1, 1)
         topology = create_topology(job, partitions, 1)
-        opened = open_job(CheckedJob(job, [folder]), topology)
+        opened = open_job(CheckedJob(job, [folder]), topology.workers, topology.groups)
         began = time.perf_counter()
         nets = cut_nets(opened.nets, opened.readers)
         cut = time.perf_counter() - began

@@ -40,11 +40,11 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
+from dsinga.cutting.partitioned import LayerCut
+from dsinga.cutting.topology import topology
 from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.enums import PRECISIONS
-from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import LayerCut
 from dsinga.ops import cpu_ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Updater, create_updater

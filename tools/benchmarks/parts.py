@@ -16,15 +16,15 @@ import click
 ROOT = Path(__file__).parents[2]
 BEGIN = "<!-- parts: written by python -m tools.benchmarks.parts -->\n\n"
 END = "\n\n<!-- end of parts -->"
-FACES = ("testing", "estimators", "convert", "models", "rl")
+ROWS = ("cutting", "testing", "estimators", "convert", "models", "rl")
 
 
 def core_rooms() -> set[str]:
-    """Return the rooms of the core: those below the cluster in ``.importlinter``."""
+    """Return the rooms of the core: those below cut nets in ``.importlinter``."""
     config = configparser.ConfigParser()
     config.read(ROOT / ".importlinter", encoding="utf-8")
     order = config["importlinter:contract:rooms"]["layers"].split("\n")
-    return {room for line in order[order.index("cluster") + 1 :] for room in line.split(" | ")}
+    return {room for line in order[order.index("cutting") + 1 :] for room in line.split(" | ")}
 
 
 def part_of(path: str, core: set[str]) -> str:
@@ -32,7 +32,7 @@ def part_of(path: str, core: set[str]) -> str:
     room, *rest = Path(path).parts[1:]
     if room == "addons":
         return f"addons/{rest[0]}/" if len(rest) > 1 else "the core"
-    return "the cluster" if room == "cluster" else f"{room}/" if room in FACES else "the core"
+    return "the cluster" if room == "cluster" else f"{room}/" if room in ROWS else "the core"
 
 
 def weights(since: str) -> dict[str, list[int]]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Job
-from dsinga.job.topology import Ask, Devices, Groups
 from dsinga.ops import Ops, get_ops
+from dsinga.ops.types import Ask, Devices, Groups
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)

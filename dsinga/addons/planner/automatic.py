@@ -53,13 +53,13 @@ from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.mailbox import GroupPeers
+from dsinga.cutting.partitioned import LayerCut
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.topology import topology as create_topology
+from dsinga.cutting.worker_memory import FIXED
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, SlicingMethod
 from dsinga.job.enums import PRECISIONS
-from dsinga.job.topology import Topology
-from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import LayerCut
-from dsinga.net.worker_memory import FIXED
 from dsinga.ops import Ops, cpu_ops
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.training import Updater

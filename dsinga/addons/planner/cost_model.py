@@ -24,9 +24,11 @@ from dsinga.addons.planner.search import (
     hybrid,
 )
 from dsinga.addons.planner.simulate import Prediction, simulate
+from dsinga.cutting.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.strategy import choose_cuts
 from dsinga.job import JobError, NetConf
-from dsinga.net import NeuralNet, choose_cuts, partition
-from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.net import NeuralNet
 
 EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximated: it would be too large
 

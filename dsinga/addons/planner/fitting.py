@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dsinga.addons.planner.cost_model import PricedCuts
-from dsinga.api.nets import slots_and_bf16
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
+from dsinga.cutting.partitioned import LayerCut
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.worker_memory import FIXED, Memory, slots_and_bf16, worker_memory
 from dsinga.data import kept_bytes
 from dsinga.job import AlgType, Job, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
-from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net import NeuralNet, create_net
 from dsinga.net.build import narrow_places
 from dsinga.net.layer_cost import as_size
-from dsinga.net.partitioned import LayerCut
-from dsinga.net.worker_memory import FIXED, Memory, worker_memory
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob
 

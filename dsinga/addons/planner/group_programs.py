@@ -3,7 +3,7 @@
 A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
 number. Programs without partitioning are quick enough for a search, and for hundreds of workers: a feature that all
 workers send to all is one operation there, and so are the halos of a feature cut by space; all else is the same. Their
-transfers are those for which :mod:`dsinga.net.redistribution` inserts connection layers.
+transfers are those for which :mod:`dsinga.cutting.redistribution` inserts connection layers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
 from dsinga.addons.planner.machine import MachineModel
 from dsinga.addons.planner.processes import ParamUse, ProcessMap
 from dsinga.addons.planner.program import AllToAll, Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
+from dsinga.cutting.bridge_messages import features_rounded, gradients_rounded, is_bf16_image, rounds_source
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.layer_parts import make_part, make_region_part
+from dsinga.cutting.partitioned import FEATURES, ROWS, WHOLE_LAYER, LayerCut, PartitionedNet, cut_regions
+from dsinga.cutting.region_redistribution import needed_shape, space_sharding
 from dsinga.job import LayerType
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.layers.interface.context import Columns, Rows
-from dsinga.layers.interface.contract import make_part, make_region_part
+from dsinga.layers.bridge import BridgeEnd
+from dsinga.layers.interface.context import Columns, Rows, cut_evenly
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.interface.region import FILL, Region
-from dsinga.net import NeuralNet, Stage, cut_evenly
-from dsinga.net.bridge_messages import features_rounded, gradients_rounded, is_bf16_image, rounds_source
+from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
-from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, LayerCut, PartitionedNet, cut_regions
-from dsinga.net.region_redistribution import needed_shape, space_sharding
 from dsinga.ops.types import Shape
 
 

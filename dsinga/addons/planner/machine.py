@@ -12,9 +12,11 @@ from dsinga.addons.planner.layer_timing import LayerTime, LayerWork, time_arithm
 from dsinga.addons.planner.net_timing import time_net
 from dsinga.addons.planner.rate_store import RateStore
 from dsinga.addons.planner.search import by_rows
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
 from dsinga.job import LRGenConf
 from dsinga.job.writer import lines, message_fields
-from dsinga.net import NeuralNet, PartitionedNet, Stage, partition
+from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops
 from dsinga.training import Updater

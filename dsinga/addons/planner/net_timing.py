@@ -26,13 +26,13 @@ from dsinga.addons.planner.layer_timing import (
     run_concurrently,
     takes_shares,
 )
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc, FeatureAsLabels
+from dsinga.cutting.region_layers import RegionJoin, RegionSlice
 from dsinga.job import Phase
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
+from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.dense.arithmetic import Index
 from dsinga.layers.interface.context import Context, Records, Rows
 from dsinga.layers.interface.layer import Array, Layer
-from dsinga.layers.records.label import FeatureAsLabels
 from dsinga.layers.sequences.steps import SequenceLength
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import rows_of

@@ -12,7 +12,7 @@ from dsinga.addons.planner.link import Link
 from dsinga.addons.planner.simulate import Prediction
 from dsinga.base.errors import UserError
 from dsinga.cluster.server.compression import BITS
-from dsinga.net.worker_memory import FIXED, Memory
+from dsinga.cutting.worker_memory import FIXED, Memory
 
 
 class Alternative(NamedTuple):

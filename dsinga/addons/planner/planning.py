@@ -29,11 +29,11 @@ from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.base.settings import read_setting
+from dsinga.cutting.partitioned import SPACE, LayerCut
 from dsinga.job import Job, Phase, SlicingMethod
 from dsinga.job.writer import job_signature
 from dsinga.loop.timings_file import RunTimings, read_timings
 from dsinga.monitor.standard_streams import error_stream
-from dsinga.net.partitioned import SPACE, LayerCut
 from dsinga.reading.checked_job import CheckedJob, check_job
 
 

@@ -36,15 +36,15 @@ from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file
 from dsinga.addons.planner.search import by_rows, explicitly_cut_layers, has_space, layers_with_whole_params
-from dsinga.api.nets import slots_and_bf16
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.worker_memory import slots_and_bf16, snapshot_memory, worker_memory
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
 from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
 from dsinga.layers import RecordInfo
-from dsinga.net import NeuralNet, create_net, input_layers, partition
+from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.neuralnet import check_memory, usable_threads
-from dsinga.net.worker_memory import snapshot_memory, worker_memory
 from dsinga.ops import cpu_ops
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.reading.open_layer import augmented_info

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from dsinga.cluster.server import Slice, cut_into_pieces, slice_for_servers
 from dsinga.cluster.server.slicing import PIECE_BYTES
+from dsinga.cutting.bridge_messages import is_bf16_image
 from dsinga.job import ClusterConf, Compression, Job, SlicingMethod, UpdatePlace
 from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.interface.layer import FLOAT_BYTES, Shape
-from dsinga.net.bridge_messages import is_bf16_image
 
 # The number of pieces that are simulated; more of them hardly change the time of an iteration.
 MOST_PIECES = 64

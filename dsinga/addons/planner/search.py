@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
+from dsinga.cutting.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
+from dsinga.cutting.strategy import choose_cuts, is_inserted_split, space_fault
 from dsinga.job import NetConf
 from dsinga.layers.interface.layer import Layer
-from dsinga.net import NeuralNet, choose_cuts
+from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import layer_cost
-from dsinga.net.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
-from dsinga.net.strategy import is_inserted_split, space_fault
 from dsinga.training import Updater
 
 DIMS = (ROWS, FEATURES, WHOLE_LAYER)

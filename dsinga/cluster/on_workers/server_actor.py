@@ -13,9 +13,9 @@ from typing import Any
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.dask.worker_memory import Packed, give_back_after, unpacked
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.server import (
     BackgroundExecutor,
     Codec,

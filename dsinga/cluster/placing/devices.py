@@ -10,12 +10,13 @@ from distributed import Client
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.worker_calls import run_on_workers
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.worker_memory import device_memory
 from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
-from dsinga.job.topology import Devices, Topology
-from dsinga.net.partitioned import PartitionedNet
-from dsinga.net.worker_memory import device_memory
 from dsinga.ops import Processor
+from dsinga.ops.types import Devices
 from dsinga.passes.processors import check_precision, choose_devices, describe_worker
 from dsinga.training import Updater
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
-from dsinga.api.nets import training_memory
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -25,17 +24,19 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
 from dsinga.cluster.worker.configure import configure, evaluation_passes
+from dsinga.cutting.partitioned import LayerCut, ParamPart
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.worker_memory import FIXED, training_memory
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.epochs import Epochs
-from dsinga.job.topology import Devices, Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, neuralnet
 from dsinga.net.layer_cost import as_size
 from dsinga.net.neuralnet import usable_threads
-from dsinga.net.partitioned import LayerCut, ParamPart
-from dsinga.net.worker_memory import FIXED
+from dsinga.ops.types import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
+from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 
 _log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> O
     Raises UserError for what is wrong with them, and where a net whose cuts the job gives needs more memory than this
     host, and any Dask worker, has.
     """
-    opened = open_job(checked, topology)
+    opened = open_job(checked, topology.workers, topology.groups)
     if checked.job.neuralnet.partition is not PartitionMethod.auto:
         check_memory(client, opened.nets.values(), topology.workers)
     return opened
@@ -193,7 +194,7 @@ def fit_partition(
     if job == placed.job:
         return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
     claim.keep(place(topology, claim.workers))
-    opened = open_job(checked.with_job(job), topology)
+    opened = open_job(checked.with_job(job), topology.workers, topology.groups)
     return Placed(job, topology, opened, place_workers(topology, opened, claim, max_threads), cuts, fitted=True)
 
 

@@ -12,9 +12,9 @@ from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes
 from dsinga.cluster.queue.usable_workers import WorkerSelection, check_room, usable_workers
+from dsinga.cutting.topology import Topology
+from dsinga.cutting.topology import topology as create_topology
 from dsinga.job import ClusterConf, Job
-from dsinga.job.topology import Topology
-from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 
 

@@ -39,7 +39,7 @@ class ClusterEngine(Engine):
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
         self.job, self.epochs, self.groups = prepared.job, prepared.epochs, prepared.topology.groups
         self.nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-        self.cuts = prepared.config.nets[Phase.kTrain].cuts
+        self.cuts = {name: cut[:2] for name, cut in prepared.config.nets[Phase.kTrain].cuts.items()}
         placement = prepared.placement
         hosts = len({host(address) for address in placement.workers[0]})
         used_gpus = any(device is not None for group in placement.devices for device in group)

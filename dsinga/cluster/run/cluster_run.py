@@ -18,8 +18,8 @@ from dsinga.cluster.run.servers import Servers
 from dsinga.cluster.run.worker_tasks import WorkerTasks
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.param_slices import of_group, replica_values, whole_values
+from dsinga.cutting.partitioned import split_params
 from dsinga.job import Phase
-from dsinga.net.partitioned import split_params
 
 
 class ClusterRun:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.server.served_slice import ServedSlice, UpdateBlock
 
 # Smaller updates are done sooner by the calling thread than another thread can begin with them.

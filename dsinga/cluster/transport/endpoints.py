@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.cluster.transport.interface import DirectTransport, Service, Transport
 from dsinga.cluster.transport.remote import RemoteCaller, RemoteTransport

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.transport.interface import URGENT, Items, Service, serve
 from dsinga.cluster.transport.message import describe_error, restore_error
 from dsinga.cluster.transport.stream import Stream

@@ -13,12 +13,12 @@ import numpy as np
 from dsinga.cluster.server import Slice
 from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
+from dsinga.cutting.bridges import BridgeSrc
+from dsinga.cutting.partitioned import ParamPart, PartitionedNet
+from dsinga.cutting.topology import Topology
 from dsinga.job import Phase
-from dsinga.job.topology import Topology
 from dsinga.job.updaterconf import EMAConf
-from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import Param
-from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.passes.predictor import EvaluationPass
 from dsinga.passes.round import Timing
 from dsinga.reading.batch_reader import BatchReader

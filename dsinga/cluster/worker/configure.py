@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dsinga.cluster.server import cut_into_pieces, slice_for_servers
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
+from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
+from dsinga.cutting.phases import cut_like
+from dsinga.cutting.topology import Topology
 from dsinga.job import ClusterConf, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
-from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import LayerCut, ParamPart, PartitionedNet
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import EvaluationPass
-from dsinga.reading.checked_job import cut_like
 from dsinga.training import Updater, algorithm, create_updater
 
 NEVER = (1 << 31) - 1  # steps

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.server import Slice
 from dsinga.cluster.server.update_executors import thread_updates
 from dsinga.cluster.transport.endpoints import OpenConnection, connect
@@ -24,9 +24,9 @@ from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.global_clipping import global_clipping
 from dsinga.cluster.worker.mailbox import GroupPeers
 from dsinga.cluster.worker.server_client import ServerClient, WorkerId, gradient_memory
+from dsinga.cutting.topology import group_seed
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
-from dsinga.job.topology import group_seed
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet, Param

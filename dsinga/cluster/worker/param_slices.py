@@ -16,7 +16,7 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.server import Slice, SliceSpec
 from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_PARAMS, RESIDUAL, is_outer
 from dsinga.cluster.worker.config import ReplicaState, WorkerConfig
-from dsinga.net.partitioned import join_params, split_params
+from dsinga.cutting.partitioned import join_params, split_params
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:

@@ -21,9 +21,9 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base import buffers
 from dsinga.base.buffers import address
+from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, read_json
-from dsinga.base.serial_executor import available_cores
 from dsinga.data.locations import absolute
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
 

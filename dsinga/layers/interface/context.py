@@ -25,6 +25,18 @@ class Rows(NamedTuple):
     total: int
 
 
+def cut_evenly(total: int, parts: int) -> list[Rows]:
+    """Cut ``total`` rows into ``parts`` neighbouring ranges: the first ``total % parts`` are one row longer.
+
+    The rule of ``numpy.array_split``: sizes differ by one at most, and parts beyond the rows are empty.
+    """
+    assert total >= 0, total
+    assert parts >= 1, parts
+    short, longer = divmod(total, parts)
+    bounds = [part * short + min(part, longer) for part in range(parts + 1)]
+    return [Rows(start, stop, total) for start, stop in zip(bounds, bounds[1:], strict=False)]
+
+
 def rows_of_batch(rows: Rows, micro_batch: Rows) -> Rows:
     """Return ``rows``, which are counted from the first row of a micro-batch, as rows of the whole batch."""
     return Rows(micro_batch.start + rows.start, micro_batch.start + rows.stop, micro_batch.total)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,61 +103,6 @@ class Region(NamedTuple):
 
     def __str__(self) -> str:
         return "points " + " x ".join(f"{start}-{stop - 1}" for start, stop, _ in self.ranges)
-
-
-class PointRun(NamedTuple):
-    """Neighbouring points along an axis of an array, and the points of a source that they copy.
-
-    The ``length`` points from ``place`` on copy those from ``start`` on, which rise (``step`` 1), fall (-1), or are one
-    point (0). With ``start`` FILL they copy nothing.
-    """
-
-    place: int
-    length: int
-    start: int
-    step: int = 1
-
-    @property
-    def source(self) -> slice:
-        """The points of the source, in rising order."""
-        length = (self.length - 1) * abs(self.step)
-        low = self.start - length if self.step < 0 else self.start
-        return slice(low, low + length + 1)
-
-    @property
-    def target(self) -> slice:
-        """The slice of the points that copy ``source``: in order, reversed, or with ``step`` 0 all its one point."""
-        if self.step >= 0:
-            return slice(self.place, self.place + self.length)
-        return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
-
-    def within(self, start: int, stop: int) -> PointRun | None:
-        """Return the part of this run that copies points from ``start`` to ``stop`` - 1 of the source, if any."""
-        source = self.source
-        low, high = max(source.start, start), min(source.stop, stop)
-        if self.start == FILL or low >= high:
-            return None
-        if self.step == 0:
-            return self
-        first = low if self.step > 0 else high - 1
-        return PointRun(self.place + abs(first - self.start), high - low, first, self.step)
-
-
-def find_runs(points: np.ndarray) -> tuple[PointRun, ...]:
-    """Return the runs that copy the given points of a source, in order; FILL for those that copy nothing."""
-    runs: list[PointRun] = []
-    rising = (np.diff(points) == 1) & (points[:-1] != FILL)
-    bounds = [0, *(np.flatnonzero(~rising) + 1).tolist(), len(points)]
-    for place, end in pairwise(bounds):
-        count, point = end - place, int(points[place])
-        last = runs[-1] if runs else None
-        if count == 1 and last is not None and (last.start == FILL) == (point == FILL):
-            step = point - (last.start + (last.length - 1) * last.step)
-            if step in (0, -1) and (last.length == 1 or step == last.step):
-                runs[-1] = last._replace(length=last.length + 1, step=step)
-                continue
-        runs.append(PointRun(place, count, point, 0 if point == FILL else 1))
-    return tuple(runs)
 
 
 def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:

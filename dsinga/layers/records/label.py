@@ -93,36 +93,6 @@ class Label(Layer):
         return part
 
 
-class LabelsAsFeature(Layer):
-    """The labels of the source as a feature of their shape and dtype, which partitioning sends over a bridge.
-
-    Like all float features it is on the device; integers stay in host memory.
-    """
-
-    source_count = 1
-    labels = Labels(source=0, floats=True)
-    cut = Cut(gathered_because="has the labels of whole rows")
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        labels = required_labels(self, sources[0])
-        return Output(ctx.ops.asarray(labels) if labels.dtype.kind == "f" else labels)
-
-
-class FeatureAsLabels(Layer):
-    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
-
-    source_count = 1
-    new_labels = LabelFormat()
-    cut = Cut(gathered_because="has the labels of whole rows")
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.new_labels = LabelFormat(self.shape[1:])
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(sources[0], labels=ctx.ops.to_numpy(sources[0]))
-
-
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
     """Return ``labels`` as an array; for None, raise UserError, naming the source that has no labels."""
     if labels is None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.base.buffers import ALIGNMENT
-from dsinga.base.serial_executor import available_cores
+from dsinga.base.cores import available_cores
 from dsinga.ops.onednn.library import (
     Handle,
     Unsupported,

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import Environment, make_environments

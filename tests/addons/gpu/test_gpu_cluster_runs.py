@@ -27,8 +27,8 @@ from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.reader import with_fields
-from dsinga.job.topology import Devices
 from dsinga.ops.interface import NumpyOps
+from dsinga.ops.types import Devices
 from dsinga.passes.processors import choose_devices, describe_worker
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends

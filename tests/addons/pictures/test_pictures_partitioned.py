@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dsinga.addons.pictures.drawing.partitioned_svg import colours, partitioned_to_svg
 from dsinga.addons.pictures.drawing.swimlanes import find_boxes, place_boxes
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net import partition
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioning import partition
 from tests.support.net_cases import build, dense, layer
 from tests.support.partition_nets import NETS, net_of
 from tests.support.random_nets import nets

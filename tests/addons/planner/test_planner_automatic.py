@@ -16,8 +16,8 @@ from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, BarrierCost, Link
 from dsinga.api import train, with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.prepare import prepare_run
+from dsinga.cutting.partitioned import LayerCut
 from dsinga.job import Job, Phase, loads
-from dsinga.net.partitioned import LayerCut
 from tests.support.small_job import JOB, assert_close
 
 AUTO = JOB.replace("neuralnet {", "neuralnet { partition: auto").replace("train_steps: 50", "train_steps: 6")

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from dsinga.addons.planner.processes import WireBytes
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net import partition
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
 from dsinga.ops import get_ops
 from tests.core.training.test_training_bf16 import sends
 from tests.support.partition_nets import net_of

@@ -12,8 +12,9 @@ from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
 from dsinga.addons.planner.link import ENDS, INSIDE, Link, Links
 from dsinga.addons.planner.machine import MachineModel, Rates, work_of
 from dsinga.addons.planner.processes import process_map
+from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.job import NetConf
-from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import layer_cost
 from tests.support.plain_nets import conv, dense, layer, mlp, net_of
 

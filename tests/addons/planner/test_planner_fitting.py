@@ -18,10 +18,10 @@ from dsinga.addons.planner import pricing
 from dsinga.addons.planner.fitting import USABLE, MemoryFit, NetVariants, fit
 from dsinga.addons.planner.pricing import make_plan
 from dsinga.cluster.placing import prepare
+from dsinga.cutting.worker_memory import FIXED, Memory
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
 from dsinga.loop import local_run
-from dsinga.net.worker_memory import FIXED, Memory
 from tests.support.planner_nets import MACHINE
 from tests.support.small_job import assert_close
 

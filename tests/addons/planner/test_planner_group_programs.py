@@ -16,9 +16,11 @@ from dsinga.addons.planner.search import by_layer
 from dsinga.addons.planner.simulate import simulate
 from dsinga.cluster.server import Slice
 from dsinga.cluster.server.slicing import PIECE_BYTES
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.strategy import choose_cuts
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
-from dsinga.net import NeuralNet, choose_cuts, create_net, partition
+from dsinga.net import NeuralNet, create_net
 from tests.support.plain_nets import alexnet, dense, layer, mlp, net_of, size_of_params, small_convnet
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE
 

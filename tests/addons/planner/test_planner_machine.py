@@ -15,10 +15,11 @@ from dsinga.addons.planner.machine import MachineModel, describe_work, measure_m
 from dsinga.addons.planner.net_timing import NetTime, time_net
 from dsinga.addons.planner.rate_store import Figures, RateStore
 from dsinga.addons.planner.search import by_features, by_layer, by_rows
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioning import partition
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import create_updater
 from tests.support.plain_nets import dense, layer, mlp, net_of, small_convnet

@@ -21,9 +21,11 @@ from dsinga.addons.planner.link import FREE_BARRIER
 from dsinga.addons.planner.plan_picture import draw_plan
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.worker_memory import FIXED
 from dsinga.data import write_store
-from dsinga.net import NeuralNet, PartitionedNet, partition
-from dsinga.net.worker_memory import FIXED
+from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE

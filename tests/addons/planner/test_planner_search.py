@@ -22,9 +22,10 @@ from dsinga.addons.planner.search import (
     layers_with_whole_params,
     patterns_of_two_runs,
 )
+from dsinga.cutting.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.cutting.strategy import choose_cuts
 from dsinga.job import loads
-from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.net import NeuralNet
 from dsinga.training import create_updater
 from tests.support.plain_nets import alexnet, conv, dense, layer, mlp, net_of, small_convnet
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE

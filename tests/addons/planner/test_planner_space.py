@@ -13,8 +13,8 @@ from dsinga.addons.planner.cost_model import named_strategies
 from dsinga.addons.planner.group_programs import NetParts, WorkerShare, find_transfers
 from dsinga.addons.planner.search import describe_cuts
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioned import SPACE
 from dsinga.job import Job, Phase
-from dsinga.net.partitioned import SPACE
 from dsinga.reading.checked_job import CheckedJob
 
 

@@ -10,7 +10,7 @@ from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, SyncMethod, check, loads
 from dsinga.reading.checked_job import check_job, resolve_epochs
-from tests.core.job.test_job_check_cluster import JOB, complaint
+from tests.cutting.test_cutting_check_cluster import JOB, complaint
 
 STILL = "learning_rate { type: kFixed base_lr: 0 }"
 MEAN = "nserver_groups: 4 sync_method: kMean"

@@ -1,7 +1,7 @@
 """However a net is cut, in threads or processes and in either grain, it trains to the params of one worker: to 1e-5.
 
 All four settings give the same bits, which differ from those of one worker by the rounding of float32. For nets
-of every type of layer in float64, without a cluster, see tests/core/training/test_training_partition.py.
+of every type of layer in float64, without a cluster, see tests/cutting/test_cutting_training.py.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from distributed import Client
 from dsinga.cluster import available_workers
 from dsinga.cluster.dask import heartbeats
 from dsinga.cluster.dask.supervision import TaskChains
+from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.topology import topology
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads
-from dsinga.job.topology import topology
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, cut_nets
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.plain_nets import dense, layer
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running
 
@@ -62,7 +63,7 @@ def test_cutting_a_net_takes_work_in_proportion_to_the_workers(tmp_path: Path) -
     for workers in (64, 128):
         (folder := tmp_path / str(workers)).mkdir()
         job = wide_job(folder, workers)
-        opened = open_job(CheckedJob(job, [str(folder)]), topology(job, workers, 1))
+        opened = open_job(CheckedJob(job, [str(folder)]), workers)
         counts.append(lines_executed(partial(cut_nets, opened.nets, opened.readers)))
     assert counts[1] < 2.1 * counts[0]
 

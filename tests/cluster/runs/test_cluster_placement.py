@@ -6,7 +6,7 @@ import pytest
 
 from dsinga import UserError
 from dsinga.cluster.dask.placement import place
-from dsinga.job.topology import Topology
+from dsinga.cutting.topology import Topology
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:

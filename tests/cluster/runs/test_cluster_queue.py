@@ -19,8 +19,8 @@ from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import TrainedParams
+from dsinga.cutting.topology import Topology
 from dsinga.job import Job
-from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate, run_states

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from dsinga.base.errors import RunError
-from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.graph_grain import Stepper
-from dsinga.net.segments import LayerPass
+from dsinga.cluster.serial_executor import SerialExecutor
+from dsinga.cutting.segments import LayerPass
 
 
 class Named(NamedTuple):

@@ -1,7 +1,7 @@
 """The built-in synchronisation of server groups passes the contract."""
 
 from dsinga.base.registry import lookup
-from dsinga.job.topology import Topology
+from dsinga.cutting.topology import Topology
 from dsinga.testing import GroupSyncContract
 
 

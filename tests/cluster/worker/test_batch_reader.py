@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioning import partition
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
 from dsinga.job.epochs import Epochs, offset_of
 from dsinga.layers import RecordInfo, Rows
-from dsinga.net import create_net, partition
+from dsinga.net import create_net
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches, count_batches, readers_of_all_records
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.sampler import Sampler

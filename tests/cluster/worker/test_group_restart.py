@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dsinga.api import roots
+from dsinga.cutting.topology import topology
 from dsinga.job import ClusterConf, Job
-from dsinga.job.topology import topology
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train
 
 

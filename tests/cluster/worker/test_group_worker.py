@@ -18,8 +18,8 @@ from dsinga.api import Result, roots, train
 from dsinga.base.registry import register
 from dsinga.cluster import connect
 from dsinga.cluster.placing.prepare import prepare_run
+from dsinga.cutting.bridges import BridgeSrc
 from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, loads
-from dsinga.layers.bridge import BridgeSrc
 from dsinga.loop.initial_state import RunOptions
 from dsinga.training import bp
 from tests.support.observers import Silent

@@ -11,9 +11,9 @@ from tests.support.programs import python
 
 def test_a_name_is_imported_when_it_is_first_used():
     program = (
-        "import sys, dsinga.net; assert 'dsinga.net.strategy' not in sys.modules; "
-        "from dsinga.net import choose_cuts; assert 'dsinga.net.strategy' in sys.modules; "
-        "assert choose_cuts is vars(dsinga.net)['choose_cuts'] and 'cut_evenly' in dir(dsinga.net)"
+        "import sys, dsinga.cutting; assert 'dsinga.cutting.strategy' not in sys.modules; "
+        "from dsinga.cutting import choose_cuts; assert 'dsinga.cutting.strategy' in sys.modules; "
+        "assert choose_cuts is vars(dsinga.cutting)['choose_cuts'] and 'topology' in dir(dsinga.cutting)"
     )
     python("-c", program)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import RunError, UserError, nn
 from dsinga.api import roots
+from dsinga.cutting import cut_runner as local_cut
 from dsinga.data import open_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase
 from dsinga.ops import Processor, SparseRows
-from dsinga.passes import cut_runner as local_cut
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.device_array import StubOps
 from tests.support.small_job import assert_close, assert_same, with_topology

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioning import partition
 from dsinga.job import JobError
 from dsinga.layers import RecordInfo
 from dsinga.layers.sequences.attention import rotate
-from dsinga.net.partitioning import partition
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from dsinga.base.errors import UserError
+from dsinga.cutting.layer_parts import make_part
 from dsinga.job import LayerConf
 from dsinga.layers import Columns, Connection, Cut, Layer, Output, ParamSpec
-from dsinga.layers.interface.contract import make_part
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import CASES, FEED_FORWARD
 

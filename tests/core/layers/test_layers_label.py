@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
+from dsinga.cutting.bridges import FeatureAsLabels, LabelsAsFeature
 from dsinga.job import LayerConf
 from dsinga.layers.connection import join
 from dsinga.layers.interface.contract import check_output
 from dsinga.layers.losses.class_loss import SoftmaxLoss
-from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
+from dsinga.layers.records.label import Label
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import read_only
 from tests.support.device_array import DeviceArray, StubOps

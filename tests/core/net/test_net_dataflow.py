@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.job import NetConf, Phase
-from dsinga.net import create_net, cut_evenly
+from dsinga.layers.interface.context import cut_evenly
+from dsinga.net import create_net
 from tests.support.net_cases import FLAT, build, dense, layer, names, sources
 
 DATA = layer("data", "kCSVInput")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioning import partition
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.layers.rbm import Reconstruction
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioning import partition
 
 NET = """
 train_one_batch { alg: kCD }

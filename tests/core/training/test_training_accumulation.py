@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.thread_group import run_in_threads
 from dsinga.job import JobError, NetConf, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import PartitionedNet
-from dsinga.net.partitioning import partition
 from dsinga.ops import SparseRows
-from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics
 from tests.support.partition_nets import BATCH, NETS, PAIRS, net_of
 from tests.support.partitioned_run import (

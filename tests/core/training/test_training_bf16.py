@@ -10,16 +10,17 @@ import pytest
 import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
+from dsinga.cutting import thread_group
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.thread_group import _ThreadPeers
 from dsinga.job import Phase, loads
 from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.dense.activation import ReLU
 from dsinga.layers.interface.declarations import Bfloat16
-from dsinga.net import NeuralNet, create_net, partition
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.ops.onednn.bf16_ops import Bf16Ops
-from dsinga.passes import thread_group
-from dsinga.passes.thread_group import _ThreadPeers
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, run_partitioned, run_whole
 

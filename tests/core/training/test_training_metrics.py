@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.net.partitioning import partition
+from dsinga.cutting.partitioning import partition
 from dsinga.training import name_metrics
 from dsinga.training.metrics import merge_metrics, report_metrics
 from tests.support.training_cases import build, dense, layer

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dsinga.base.registry import register
+from dsinga.cutting.partitioning import partition
 from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
 from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.build import choose_ends, narrow_places
-from dsinga.net.partitioning import partition
 from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole

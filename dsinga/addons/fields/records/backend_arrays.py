@@ -13,7 +13,7 @@ from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import BasicIndexer, IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from dsinga.base.serial_executor import available_cores
+from dsinga.base.cores import available_cores
 from dsinga.data.sources.xarray_files import FileArray, ZarrFileArray
 from dsinga.data.stores.chunk_files import MOST_THREADS, SMALL_BYTES
 

@@ -22,10 +22,10 @@ from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.readers import CoordinateReader, naming_variable
 from dsinga.addons.fields.records.window_arguments import names_of
+from dsinga.base.cores import available_cores
 from dsinga.base.error_frames import public
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.registry import listed
-from dsinga.base.serial_executor import available_cores
 from dsinga.data.array_kinds import is_dask_collection, label_text
 from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_arrays import compute

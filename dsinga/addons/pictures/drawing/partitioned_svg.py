@@ -9,9 +9,10 @@ from html import escape
 
 from dsinga.addons.pictures.drawing import net_svg
 from dsinga.addons.pictures.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.net.description import PartRow, describe_parts, part_shape
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.description import PartRow, describe_parts, part_shape
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.layers.bridge import BridgeEnd
 
 LAYER_HEIGHT, SMALL_HEIGHT, GAP_Y, WIDE_GAP_Y, GAP_X, LANE_GAP, HEAD = 44, 19, 22, 40, 18, 36, 30
 SMALL_WIDTH = 5.6  # of a character in the 10 px font

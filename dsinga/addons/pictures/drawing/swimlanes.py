@@ -8,8 +8,8 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioned import PartitionedNet
 
 Key = tuple[object, ...]
 

@@ -14,11 +14,12 @@ from dsinga import nn
 from dsinga.addons.fields.lead_plan import unroll_leads
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.base.errors import UserError
+from dsinga.cutting.partitioned import WHOLE_LAYER, LayerCut
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.strategy import choose_cuts
 from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
-from dsinga.net.partitioning import partition
+from dsinga.net import NeuralNet
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
 from tests.support.later_import import functional, torch

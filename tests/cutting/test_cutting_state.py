@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dsinga.base.registry import register
+from dsinga.cutting.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut, PartitionedNet
+from dsinga.cutting.partitioning import partition
 from dsinga.job import Phase
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.layers.dense.innerproduct import InnerProduct
-from dsinga.net import NeuralNet, partition
-from dsinga.net.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut, PartitionedNet
+from dsinga.net import NeuralNet
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
 from tests.support.training_cases import build, dense, layer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsinga.cutting.bridges import BridgeSrc
+from dsinga.cutting.partitioned import PartitionedNet, join_params, split_params
+from dsinga.cutting.partitioning import partition
 from dsinga.job import JobError, loads
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import PartitionedNet, join_params, split_params
-from dsinga.net.partitioning import partition
 from tests.support.net_cases import IMAGES, build, dense, layer
 from tests.support.partition_nets import net_of
 

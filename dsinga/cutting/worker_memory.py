@@ -12,6 +12,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dsinga.base.buffers import LARGEST
+from dsinga.base.registry import register
+from dsinga.job import Job, Precision
+from dsinga.job.enums import PRECISIONS
 from dsinga.layers.connection import Split
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
@@ -19,6 +22,9 @@ from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
+from dsinga.ops import cpu_ops
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.training import create_updater
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed
@@ -102,6 +108,21 @@ def worker_memory(
     )
 
 
+def slots_and_bf16(job: Job) -> tuple[int, bool]:
+    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
+    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    return len(create_updater(job.updater).state_slots), bf16
+
+
+def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
+    """Return the memory of each worker of a group, in a process of its own; ``locals_`` are their training nets."""
+    slots, bf16 = slots_and_bf16(job)
+    return [
+        worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_
+    ]
+
+
+@register("hook", "device_memory")
 def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
     """Return the bytes of its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
     memory = worker_memory(net, slots, micro_batches=micro_batches)

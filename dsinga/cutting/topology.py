@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dsinga.base.arguments import counted
@@ -11,12 +10,6 @@ from dsinga.job.enums import Compression, SlicingMethod, SyncTopology
 from dsinga.job.schema import ClusterConf, Job
 
 Edges = tuple[tuple[int, int], ...]
-# The address of the process that computes each worker of each group, a Dask worker or this one: [group][worker].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
-# Returns the results of a function in each process, by address: (addresses, function, arguments).
-Ask = Callable[..., dict[str, Any]]
 
 
 class Topology(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsinga.cutting.partitioned import LayerCut
+from dsinga.cutting.partitioning import partition
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import LayerCut
-from dsinga.net.partitioning import partition
 from tests.support.partition_nets import net_of
 from tests.support.partitioned_run import (
     assert_equal_runs,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.context import Columns, cut_evenly
 from dsinga.layers.interface.layer import Shape
 from dsinga.layers.interface.region import Region
 from dsinga.net.neuralnet import NeuralNet, net_picture
@@ -33,18 +33,6 @@ class LayerCut(NamedTuple):
     location: int = 0
     reason: str = ""
     grid: tuple[int, ...] = ()
-
-
-def cut_evenly(total: int, parts: int) -> list[Rows]:
-    """Cut ``total`` rows into ``parts`` neighbouring ranges: the first ``total % parts`` are one row longer.
-
-    The rule of ``numpy.array_split``: sizes differ by one at most, and parts beyond the rows are empty.
-    """
-    assert total >= 0, total
-    assert parts >= 1, parts
-    short, longer = divmod(total, parts)
-    bounds = [part * short + min(part, longer) for part in range(parts + 1)]
-    return [Rows(start, stop, total) for start, stop in zip(bounds, bounds[1:], strict=False)]
 
 
 def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Region]:

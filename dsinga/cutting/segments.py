@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
 from dsinga.job import LayerType
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.neuralnet import NeuralNet
 

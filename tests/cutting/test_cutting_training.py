@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.cutting.bridges import BridgeDst
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.thread_group import Deadlock
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import PartitionedNet
-from dsinga.net.partitioning import partition
-from dsinga.passes.thread_group import Deadlock
 from tests.support.installed import is_installed
 from tests.support.partition_nets import ELSEWHERE, NETS, PAIRS, STRATEGIES, net_of
 from tests.support.partitioned_run import (

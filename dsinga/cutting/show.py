@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
 
-from dsinga.api import build_net, partition_net
-from dsinga.api.nets import describe_padding, expected_memory
+from dsinga.api import build_net
+from dsinga.api.jobs_with_data import roots
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.commands.options import job_options, write_picture
-from dsinga.job import Job, Precision, load
-from dsinga.job.topology import topology
-from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.net.description import float32_layers
-from dsinga.net.worker_memory import Memory
+from dsinga.cutting.description import bridge_traffic, cut_reasons, describe_parts
+from dsinga.cutting.nets import partition_net
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.topology import topology
+from dsinga.cutting.worker_memory import Memory, training_memory
+from dsinga.job import AlgType, Job, Phase, Precision, load
+from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.net import NeuralNet, describe
+from dsinga.reading.checked_job import CheckedJob
+from dsinga.reading.sampler import padding_share
 from dsinga.training import check_patterns, describe_settings
+
+PADDING_BATCHES = 200  # that are read for the share of padding
 
 
 def print_net(net: NeuralNet) -> None:
@@ -62,8 +72,11 @@ def print_settings(job: Job, net: NeuralNet) -> None:
 
 def print_precision(job: Job, net: NeuralNet) -> None:
     """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
-    if job.precision is Precision.kBF16 and (names := float32_layers(net)):
-        click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
+    layers = [node.layer for node in net.nodes if node.layer.bf16 is Bfloat16.kNothing and not node.layer.is_input]
+    if job.precision is Precision.kBF16 and layers:
+        click.echo(
+            f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(layer.name for layer in layers)}"
+        )
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
@@ -89,6 +102,42 @@ def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Se
     for *texts, shape, params, count in lines:
         table.add_row(*texts, " x ".join(map(str, shape)), params, f"{count:,}" if count else "")
     rich.console.Console(soft_wrap=True, highlight=False).print(table)
+
+
+def expected_memory(
+    job: Job, net: NeuralNet | PartitionedNet, data_root: str | os.PathLike[str] | None = None
+) -> list[Memory]:
+    """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
+
+    The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
+    """
+    if job.train_one_batch.alg is AlgType.kCD:
+        return []
+    locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
+    try:
+        return training_memory(job, locals_, CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_)))
+    except UserError:
+        return []
+
+
+def describe_padding(job: Job, data_root: str | os.PathLike[str] | None = None) -> str:
+    """Return the share of padding in shuffled batches and in those by length, "" where no lengths are known.
+
+    Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
+    """
+    try:
+        sampler = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain).sampler
+    except UserError:  # stores are missing
+        return ""
+    if (lengths := sampler.lengths) is None:
+        return ""
+    batches = min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize))
+    orders = (order.rows(0, 0, batches * sampler.batchsize) for order in (replace(sampler, lengths=None), sampler))
+    shuffled, by_length = (padding_share([*map(lengths.of, np.split(rows, batches))]) for rows in orders)
+    return (
+        f"padding, up to the longest sequence of a batch: {shuffled:.1%} of the steps in shuffled batches, "
+        f"{by_length:.1%} by length (group_by_length: {sampler.grouped})"
+    )
 
 
 @register("command", "show")

@@ -5,25 +5,30 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dsinga.base.registry import register
+from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, ParamPart, PartitionedNet, cut_regions, split_params
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.thread_group import run_in_threads
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.interface.context import rows_of_batch
-from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
-from dsinga.net.partitioned import FEATURES, WHOLE_LAYER, ParamPart, cut_regions
-from dsinga.ops import Ops, SparseRows, cpu_ops
+from dsinga.layers.interface.context import cut_evenly, rows_of_batch
+from dsinga.net import NeuralNet
+from dsinga.ops import Ops, Processor, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up, to_host, whole_shape
-from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
+from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
+from dsinga.training import Algorithm, Metrics, add_metrics, forward, name_metrics
 
 T = TypeVar("T")
 KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 
 
+@register("engine", "cut")
 class CutRunner:
     """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each worker.
 
@@ -43,6 +48,10 @@ class CutRunner:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
+
+    def predictor(self, net: NeuralNet, seed: int) -> Predictor:
+        """Return a predictor of ``net``, cut for the workers, by params that each call gives."""
+        return _CutPredictor(self, net, seed)
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
@@ -86,8 +95,6 @@ class CutRunner:
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 
             row_parts = cut_evenly(rows, self.workers)
-            from dsinga.passes.thread_group import run_in_threads
-
             return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
 
     def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
@@ -95,11 +102,36 @@ class CutRunner:
         if id(net) not in self._cuts:
             if len(self._cuts) >= KEPT_NETS:
                 del self._cuts[next(iter(self._cuts))]
-            from dsinga.net import partition
-
             cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
             self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
         return self._cuts[id(net)]
+
+
+class _CutPredictor(Predictor):
+    """Computes features and metrics of batches with a net that is cut for several workers."""
+
+    def __init__(self, runner: CutRunner, net: NeuralNet, seed: int):
+        super().__init__(net, seed=seed)
+        self._runner = runner
+
+    def forward(
+        self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
+        params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
+    ) -> BatchResult:  # fmt: skip
+        """Compute a batch as a predictor of a whole net does, but for labels of features."""
+        for name in keep:
+            self.net.position(name)  # raises UserError
+
+        def compute(
+            local: NeuralNet, values: Mapping[str, Any], parts: Mapping[str, Records], ctx: Context
+        ) -> BatchResult:
+            outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
+            return {name: on_host(output, ctx.ops) for name, output in outputs.items()}, metrics
+
+        cut, results = self._runner.run(compute, self.net, params or {}, records, rows, self._seed, step)
+        metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in results))
+        features = [{name: feature.data for name, feature in outputs.items()} for outputs, _ in results]
+        return {name: Records(join_features(cut, name, features), None) for name in keep}, metrics
 
 
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsinga.cutting.topology import Topology, sync_edges, topology
 from dsinga.job import ClusterConf, Job, SyncEdgeConf, SyncTopology
-from dsinga.job.topology import Topology, sync_edges, topology
 
 
 def asked(groups: int, server_groups: int, workers: int, servers: int, separate: bool = False) -> Topology:

@@ -6,10 +6,10 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
+from dsinga.cutting.partitioning import partition
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import Layer, Output, RecordInfo
 from dsinga.net import create_net
-from dsinga.net.partitioning import partition
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.training_cases import build, dense, layer
 

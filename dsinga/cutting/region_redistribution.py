@@ -1,7 +1,7 @@
 """Redistributes features that are cut by space: each worker gets the points that it needs, its neighbours' included.
 
 Every worker that has a part of a feature has a box of it: some rows, some features, or a region of points. Every worker
-that needs a part needs certain points along each axis (:class:`dsinga.layers.interface.region.PointRun`). What both
+that needs a part needs certain points along each axis (:class:`dsinga.cutting.point_runs.PointRun`). What both
 have in common is sliced where it is, sent over a bridge, and joined where it is needed.
 """
 
@@ -12,12 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dsinga.job import LayerType
-from dsinga.layers.connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
-from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.interface.region import PointRun, find_runs
-from dsinga.net.partitioned import COPIED, LayerCut, Place, cut_regions
-from dsinga.net.redistribution import (
+from dsinga.cutting.partitioned import COPIED, LayerCut, Place, cut_regions
+from dsinga.cutting.point_runs import PointRun, find_runs
+from dsinga.cutting.redistribution import (
     GraphBuilder,
     NodeOutput,
     ShardedFeature,
@@ -27,6 +24,9 @@ from dsinga.net.redistribution import (
     redistribute,
     rows_at,
 )
+from dsinga.cutting.region_layers import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
+from dsinga.job import LayerType
+from dsinga.layers.interface.layer import Layer, Shape
 
 
 class _Sent(NamedTuple):

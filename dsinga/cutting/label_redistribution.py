@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dsinga.cutting.bridges import FeatureAsLabels, LabelsAsFeature
+from dsinga.cutting.partitioned import COPIED, FEATURES, ROWS, LayerCut, Place, cut_regions
+from dsinga.cutting.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
+from dsinga.cutting.region_redistribution import redistribute_any
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import Region
-from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
+from dsinga.layers.records.label import Label
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.labels import labels_shape, makes_labels
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.partitioned import COPIED, FEATURES, ROWS, LayerCut, Place, cut_regions
-from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
-from dsinga.net.region_redistribution import redistribute_any
 
 
 class LabelRedistribution:

@@ -1,4 +1,4 @@
-"""The cores of this process, and an executor with one thread, in which a worker computes or a server updates.
+"""An executor with one thread, in which a worker computes or a server updates.
 
 Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each thread
 that calls them. If two threads called kernels in turn, there would be two sets of both; and once there are more OpenMP
@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import math
-import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -79,39 +75,3 @@ def _serve(calls: SimpleQueue[Any]) -> None:
             future.set_result(result)
             del result
         del entry, future, call  # else their arguments would stay in memory until the next call
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, quota_cores())
-
-
-@functools.cache
-def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the smallest CPU quota of this process's cgroup and those around it, in cores, rounded up.
-
-    A large number without a quota. ``own`` lists the cgroups of the process, version 2 as ``0::/path``, version 1 as
-    ``4:cpu,cpuacct:/path``; in a container the path may be the host's, and the quota lies in the root of ``mounts``.
-    """
-    quotas = [sys.maxsize]
-    for line in _text(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = PurePosixPath(path.lstrip("/"))
-        roots = {mounts / controllers, mounts / "cpu"} if controllers else {mounts}
-        for folder in (root / parent for root in roots for parent in (group, *group.parents)):
-            limit = f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}".split()
-            quota, period = limit or _text(folder / "cpu.max").split() or ("max", "0")
-            if quota not in ("max", "-1"):
-                quotas.append(max(1, math.ceil(int(quota) / int(period))))
-    return min(quotas)
-
-
-def _text(file: Path) -> str:
-    """Return the text of a file of the system, nothing where it cannot be read."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

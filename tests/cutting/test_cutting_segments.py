@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.segments import MAX_SEGMENTS, segments
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
-from dsinga.net import create_net, partition
-from dsinga.net.segments import MAX_SEGMENTS, segments
+from dsinga.net import create_net
 from tests.support.partition_nets import STRATEGIES, net_of
 
 JOB = """

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioned import COPIED, ROWS, Place
+from dsinga.cutting.point_runs import PointRun
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, SliceLayer, Split
-from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.context import Rows, cut_evenly
 from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.interface.region import PointRun
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node
-from dsinga.net.partitioned import COPIED, ROWS, Place, cut_evenly
 
 
 class NodeOutput(NamedTuple):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 
-from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
-from dsinga.layers.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
+from dsinga.cutting.bridges import BridgeDst
+from dsinga.cutting.region_layers import RegionJoin, RegionSlice
+from dsinga.layers.bridge import Bridge, BridgeEnd
+from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.dataflow import Stage, build_stages

@@ -15,9 +15,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from dsinga.base.errors import RunError
+from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.layers import Context, Rows
-from dsinga.net import cut_evenly
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.layers.interface.context import cut_evenly
 from dsinga.ops import Ops
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.partitioned import PartitionedNet
+from dsinga.cutting.partitioning import partition
 from dsinga.net import Node
-from dsinga.net.partitioned import PartitionedNet
-from dsinga.net.partitioning import partition
 from tests.support.random_nets import nets
 
 

@@ -9,19 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dsinga.job import LayerType
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.layers.dense.innerproduct import InnerProduct
-from dsinga.layers.interface.context import Columns, Rows
-from dsinga.layers.interface.contract import make_part, make_region_part
-from dsinga.layers.interface.declarations import Connection
-from dsinga.layers.interface.layer import Layer
-from dsinga.net.bridge_messages import mark_bridges
-from dsinga.net.dataflow import WHOLE_FEATURE, Edge
-from dsinga.net.label_redistribution import LabelRedistribution
-from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node, Param
-from dsinga.net.partitioned import (
+from dsinga.cutting.bridge_messages import mark_bridges
+from dsinga.cutting.bridges import BridgeDst, BridgeSrc
+from dsinga.cutting.label_redistribution import LabelRedistribution
+from dsinga.cutting.layer_parts import make_part, make_region_part
+from dsinga.cutting.partitioned import (
     COPIED,
     FEATURES,
     ROWS,
@@ -30,12 +22,20 @@ from dsinga.net.partitioned import (
     ParamPart,
     PartitionedNet,
     Place,
-    cut_evenly,
     cut_regions,
 )
-from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
-from dsinga.net.region_redistribution import needed_shape, redistribute_any, space_sharding
-from dsinga.net.strategy import choose_cuts
+from dsinga.cutting.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
+from dsinga.cutting.region_redistribution import needed_shape, redistribute_any, space_sharding
+from dsinga.cutting.strategy import choose_cuts
+from dsinga.job import LayerType
+from dsinga.layers.bridge import BridgeEnd
+from dsinga.layers.dense.innerproduct import InnerProduct
+from dsinga.layers.interface.context import Columns, Rows, cut_evenly
+from dsinga.layers.interface.declarations import Connection
+from dsinga.layers.interface.layer import Layer
+from dsinga.net.dataflow import WHOLE_FEATURE, Edge
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node, Param
 
 
 def partition(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from dsinga.cutting.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
-from dsinga.net.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 
 
 def choose_cuts(

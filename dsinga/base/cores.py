@@ -1,0 +1,45 @@
+"""The cores that this process may use."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from pathlib import Path, PurePosixPath
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, quota_cores())
+
+
+@functools.cache
+def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the smallest CPU quota of this process's cgroup and those around it, in cores, rounded up.
+
+    A large number without a quota. ``own`` lists the cgroups of the process, version 2 as ``0::/path``, version 1 as
+    ``4:cpu,cpuacct:/path``; in a container the path may be the host's, and the quota lies in the root of ``mounts``.
+    """
+    quotas = [sys.maxsize]
+    for line in _text(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        roots = {mounts / controllers, mounts / "cpu"} if controllers else {mounts}
+        for folder in (root / parent for root in roots for parent in (group, *group.parents)):
+            limit = f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}".split()
+            quota, period = limit or _text(folder / "cpu.max").split() or ("max", "0")
+            if quota not in ("max", "-1"):
+                quotas.append(max(1, math.ceil(int(quota) / int(period))))
+    return min(quotas)
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file of the system, nothing where it cannot be read."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

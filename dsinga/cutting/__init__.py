@@ -1,0 +1,15 @@
+"""Nets cut for the workers of a group, in threads or on a cluster: who computes and sends what, in which memory."""
+
+from typing import TYPE_CHECKING
+
+from dsinga.base.components import lazy_names
+
+if TYPE_CHECKING:
+    from dsinga.cutting.description import PartRow, bridge_traffic, cut_reasons, describe_parts
+    from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
+    from dsinga.cutting.partitioning import partition
+    from dsinga.cutting.segments import segments
+    from dsinga.cutting.strategy import choose_cuts
+    from dsinga.cutting.topology import Topology, topology
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,49 @@
+"""Cuts the nets of all phases of a job for the workers of a group, so that they share the params of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.cutting.partitioned import ROWS, LayerCut, PartitionedNet
+from dsinga.cutting.partitioning import partition
+from dsinga.cutting.strategy import choose_cuts
+from dsinga.job import Phase
+from dsinga.layers import Rows
+from dsinga.net import NeuralNet
+from dsinga.reading.batch_reader import BatchReader
+
+
+def cut_nets(
+    nets: Mapping[Phase, NeuralNet],
+    readers: Mapping[Phase, BatchReader],
+    gather: bool = False,
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
+) -> dict[Phase, PartitionedNet]:
+    """Return the nets of all phases, cut for the workers of a group, with params cut as in the training net.
+
+    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
+    and field, where a layer cannot be cut as the job wants it.
+    """
+    net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
+    train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
+    return {
+        phase: train if phase is Phase.kTrain else cut_like(train, net, readers[phase].parts, requested_cuts)
+        for phase, net in nets.items()
+    }
+
+
+def cut_like(
+    train: PartitionedNet,
+    net: NeuralNet,
+    rows: Sequence[Rows],
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
+) -> PartitionedNet:
+    """Return the net of another phase, cut into ``rows`` for each worker, with params cut as in the training net."""
+    axes = {part.param: part.axis for part in train.parts.values()}
+    if requested_cuts is not None:  # the layers that training lacks are cut like their sources
+        requested_cuts = dict(requested_cuts)
+        for node in net.nodes:
+            if node.layer.name not in train.cuts and node.sources:
+                source = net.nodes[node.sources[0]].layer.name
+                requested_cuts[node.layer.name] = requested_cuts.get(source, train.cuts.get(source, LayerCut(ROWS)))
+    return partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts, axes), axes)
