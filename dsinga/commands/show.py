@@ -20,6 +20,7 @@ from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.description import float32_layers
 from dsinga.net.worker_memory import Memory
+from dsinga.passes.device_backend import DeviceBackend
 from dsinga.training import check_patterns, describe_settings
 
 
@@ -68,9 +69,10 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
     """Print how the iterations of a job on GPUs are captured, where that is known beforehand."""
-    line = lookup("hook", "describe_capture")(job, net) if job.gpu else ""
-    if line:
-        click.echo(line)
+    if job.gpu:
+        backend: type[DeviceBackend] = lookup("backend", "cupy")
+        if line := backend.describe_capture(job, net):
+            click.echo(line)
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
@@ -106,7 +108,7 @@ def show(
     """
     job = load(conf, overrides)
     if job.experience is not None:
-        job = lookup("hook", "net_job")(job)
+        job = lookup("engine", job.experience.engine).net_job(job)
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = build_net(job, phase, data_root=data_root)

@@ -161,6 +161,11 @@ class Ops(
         """Return how this worker repeats passes; None where each is computed as it is called."""
         return None
 
+    @classmethod
+    def create(cls) -> Ops:
+        """Return the backend, as the registry's kind "backend" asks for it."""
+        return cls()
+
     captures_passes: ClassVar[bool] = False
     """Whether :meth:`new_pass` returns one."""
     calls_before_capture: ClassVar[int] = 0

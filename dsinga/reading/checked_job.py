@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
@@ -18,7 +19,7 @@ from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet
-from dsinga.reading.batch_reader import BatchReader, site_job
+from dsinga.reading.batch_reader import BatchReader, ReaderOfSites, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
 
@@ -89,7 +90,8 @@ class CheckedJob:
         steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
         reader = BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
         if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
-            return lookup("hook", "site_reader")(reader, partial(_open_site, job, self.roots, workers))
+            reader_of_sites: ReaderOfSites = lookup("hook", "site_reader")
+            return reader_of_sites(reader, partial(_open_site, job, self.roots, workers))
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
@@ -263,10 +265,18 @@ def rows_per_step(job: Job) -> int:
     return 0
 
 
-def partition_hook(job: Job, name: str) -> Any:
-    """Return the function that chooses cuts for ``partition: auto``; raise JobError if its add-on is missing."""
+class FitToMemory(Protocol):
+    """The type of the hook ``fit_to_memory``, by which the planner fits a job into memory."""
+
+    def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
+        """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs."""
+
+
+@contextmanager
+def planning(job: Job) -> Iterator[None]:
+    """Raise JobError where ``partition: auto`` asks, within, for the add-on that plans, and it is missing."""
     try:
-        return lookup("hook", name)
+        yield
     except UserError as error:
         raise job.neuralnet.error(f"partition: auto: {error}", "partition") from error
 

@@ -28,7 +28,7 @@ from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.evaluation import evaluate
-from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, reinforcement_of, with_settings
+from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, net_job, reinforcement_of, with_settings
 from dsinga.rl.training import AgentTask, has_groups, train_agent
 from dsinga.training import check_params
 
@@ -122,6 +122,8 @@ class AgentTraining:
             is_empty = isinstance(value, str | bool | Sequence | Mapping) and value in (getattr(default, name), [], {})
             if value is not None and not is_empty:
                 raise without_effect_fault(option(name, python=name), instead)
+
+    net_job = staticmethod(net_job)
 
     def metric_names(self) -> Mapping[str, Sequence[str]]:
         """Return the names of the metrics by phase; a phase whose names are not known is left out."""

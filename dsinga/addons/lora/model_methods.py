@@ -41,6 +41,7 @@ from dsinga.job import Job, LayerConf
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.nn.model.from_job import JobModel
+from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
@@ -156,8 +157,7 @@ def merge_lora(model: Trainable) -> None:
     _set_low_rank(model, {}, merged_params(layers, model._ordered_params()))
 
 
-@register("hook", "merged_net")
-def merged_net(model: Trainable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
+def merged_net(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
     """Return the net of a model for predictions and its params, with LoRA merged where the model has some."""
     local = model._shaped()
     if not low_rank_layers(local.job.neuralnet.layer):

@@ -10,15 +10,15 @@ import numpy as np
 
 from dsinga.addons.pictures.panels import Line, Panel, Point, draw_panels, thin
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest, register
-from dsinga.monitor.rows import metric_names, rows_of_metrics
+from dsinga.base.registry import implements, listed, nearest, register
+from dsinga.monitor.rows import HistoryPlot, metric_names, rows_of_metrics
 
 COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
 OTHER_COLOUR = "#7f7f7f"
 NAMES = "episode_return", "loss", "accuracy"  # the metrics that are drawn by default
 
 
-@register("hook", "draw_curves")
+@register("drawing", "History")
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
     """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
 
@@ -74,7 +74,8 @@ RETURN = "episode_return"
 Rows = Sequence[Mapping[str, Any]]
 
 
-@register("hook", "plot_history")
+@register("drawing", "History.plot")
+@implements(HistoryPlot)
 def plot_history(
     rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
 ) -> Any:
