@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -102,6 +102,21 @@ class CheckedJob:
         if info.continues:  # but batches of one of several worker groups do not continue each other
             info = replace(info, continues=_worker_groups(self.job) == 1)
         return store, info
+
+
+JobChange = Callable[[CheckedJob], Job]
+"""A function that returns a job with changes, such as those of an add-on; its input layers stay the same objects.
+
+Those of a model's list ``job_changes`` hold for all its nets, and see its records only where the job itself has them.
+Those of extensions (:meth:`dsinga.extensions.Extension.change_job`) hold for a run, whose records they may read.
+"""
+
+
+def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
+    """Return a job after all changes, each of which gets the job that the one before has returned."""
+    for change in changes:
+        checked = checked.with_job(change(checked))
+    return checked
 
 
 def check_job(

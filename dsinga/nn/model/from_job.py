@@ -137,7 +137,7 @@ class JobModel(Trainable):
 
         Raises UserError for a ``loss``, or ``metrics``, that the job does not have.
         """
-        self._refuse_while_training("compile")
+        self.refuse_while_training("compile")
         self._check_objective(loss, metrics)
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
