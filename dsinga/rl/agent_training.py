@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_runner
+from dsinga.api.engines import find_runner, runner_of
 from dsinga.api.execution import Execution, execute, without_effect_fault
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
+from dsinga.api.runners import RunLimits, Runner, Train, TrainingOptions
 from dsinga.api.workspaces import trained_params
 from dsinga.base.advice import CLUSTER_OPTIONS, option
 from dsinga.base.error_frames import public
@@ -141,7 +142,7 @@ class AgentTraining:
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
-        source: Any = runner.for_call(True)
+        source: Any = runner_of(runner, True)
         if self._groups is not None:
             from dsinga.cluster.clients import placing_of
 
