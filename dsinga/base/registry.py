@@ -43,7 +43,8 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 KINDS = (
     "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
     "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
-    "data", "definition", "drawing", "engine", "sync_method", "panel", "backend", "word", "hook", "method", "saved",
+    "data", "definition", "drawing", "engine", "sync_method", "panel", "backend", "word", "hook", "kernel", "method",
+    "saved",
 )  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported
