@@ -94,7 +94,10 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
 
 def implements(protocol: type[T]) -> Callable[[T], T]:
-    """Return a decorator for what a door asks for, which type checkers compare with the protocol of the door."""
+    """Return a decorator for what a door asks for, which type checkers compare with the protocol of the door.
+
+    They know the entry by the protocol from then on.
+    """
     return lambda entry: entry
 
 

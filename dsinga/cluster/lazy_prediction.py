@@ -25,7 +25,7 @@ from dsinga.data.own_inputs import inputs_of
 from dsinga.job import Job, Phase, load
 from dsinga.job.enums import find_phase
 from dsinga.net.layer_classes import with_member
-from dsinga.passes.inference import open_phase
+from dsinga.passes.inference import PredictDataset, open_phase
 from dsinga.passes.predictor import Predictor
 
 MEMBER = "member"
@@ -145,7 +145,8 @@ def predict_lazily(
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
-        return lookup("hook", "predict_dataset")(job, trained, layer, x, job_phase, where, leads=leads)
+        predict_dataset: PredictDataset = lookup("hook", "predict_dataset")
+        return predict_dataset(job, trained, layer, x, job_phase, where, leads=leads)
     if leads is not None:
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     job = job_with_data(job, x, job_phase, data_root, trained)
