@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from dsinga.api.engines import TrainingOptions, find_runner, in_thread
+from dsinga.api.engines import find_runner, in_thread, runner_of
 from dsinga.api.jobs_with_data import Result
+from dsinga.api.runners import TrainingOptions
 from dsinga.base.arguments import checked
 from dsinga.extensions import ExtensionLike
 from dsinga.extensions.standard import changed_by_extensions
@@ -25,8 +26,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from dsinga.api.engines import RunLimits, Runner, Train
 from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, warn_of_overlaps, with_workers
+from dsinga.api.runners import RunLimits, Runner, Train
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.arrays import NamedParams
 from dsinga.base.errors import Cancelled, RunError, UserError
@@ -117,7 +118,7 @@ class Execution:
             self.runner = runner
             return self._train(checked)
 
-        return self.runner.for_call(True).train_again(train, patience_of(checked.job), self._check_cancelled)
+        return runner_of(self.runner, True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
         """Return the local folder of the workspace, and the remote one that it mirrors, if any."""
@@ -146,7 +147,7 @@ class Execution:
             if agents is not None:
                 training = agents.training(self.runner, options, limits)
             else:
-                runner = self.runner.for_call(options.asks_for_cluster or not trains_locally(job))
+                runner = runner_of(self.runner, options.asks_for_cluster or not trains_locally(job))
                 training = runner.training(checked, options, limits)
             train = stack.enter_context(training)
             if remote:

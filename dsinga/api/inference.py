@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dsinga.api.argument_types import typed
-from dsinga.api.engines import awaitable, find_runner
+from dsinga.api.engines import awaitable, find_runner, runner_of
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps
 from dsinga.api.workspaces import trained_params
 from dsinga.base.arrays import ParamArrays
@@ -101,7 +101,7 @@ def open_phase(
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     job = job_with_data(job, data, job_phase, data_root, trained)
-    runner = find_runner(client, waits=True).for_call(bool(resources or hosts))
+    runner = runner_of(find_runner(client, waits=True), bool(resources or hosts))
     with runner.forward(job, trained, resources, hosts) as passes, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
         yield OpenPhase(job, job_phase, trained, folders, layer, net, reader, *passes)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -95,8 +95,15 @@ def addon_of(module: str) -> str:
 
 def import_component(what: str, module: str) -> types.ModuleType:
     """Import a module of dsinga for ``what``; raise UserError where the module or its imports need a missing add-on."""
-    try:
+    with naming_addons(what):
         return importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def naming_addons(what: str) -> Iterator[None]:
+    """Raise UserError where an import within, which ``what`` needs, is one of a missing add-on."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("dsinga."):
             raise

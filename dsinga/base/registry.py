@@ -10,7 +10,8 @@ order; only its module is imported, when it is asked for:
 - entry points of other distributions: group ``dsinga.addons``, name ``KIND.NAME``, as ``layer.kWave``, value the module
   that registers it, or ``module:object``.
 
-What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own. So are the
+What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own. A protocol
+of the core says how it is called, and :func:`implements` lets type checkers hold it to that. So are the
 methods of models (``method``) that an add-on brings, functions whose first argument is the model.
 """
 
@@ -42,7 +43,8 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 KINDS = (
     "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
     "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
-    "data", "definition", "drawing", "engine", "sync_method", "panel", "backend", "word", "hook", "method",
+    "data", "definition", "drawing", "engine", "sync_method", "panel", "backend", "word", "hook", "kernel", "method",
+    "saved",
 )  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported
@@ -89,6 +91,14 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
         return entry
 
     return decorate
+
+
+def implements(protocol: type[T]) -> Callable[[T], T]:
+    """Return a decorator for what a door asks for, which type checkers compare with the protocol of the door.
+
+    They know the entry by the protocol from then on.
+    """
+    return lambda entry: entry
 
 
 def _set(kind: str, name: str, entry: Any, file: str) -> None:

@@ -21,9 +21,9 @@ from typing import Any, cast
 from dask.utils import parse_timedelta
 from distributed import Client
 
-from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result
+from dsinga.api.runners import TrainingOptions
 from dsinga.base.error_frames import public
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.cluster.clients import ClusterSource, find_cluster, outside_thread_pool

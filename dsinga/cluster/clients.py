@@ -19,8 +19,8 @@ from dask.system import CPU_COUNT
 from distributed import Client, rejoin, secede
 from distributed.client import _global_clients
 
-from dsinga.api.engines import THIS_PROCESS, ForwardRun, RunLimits, Runner, Train, TrainingOptions, find_runner
 from dsinga.api.jobs_with_data import patience_of, wanted_workers
+from dsinga.api.runners import ForwardRun, RunLimits, Runner, Train, TrainingOptions
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import SchedulerLost, UserError
 from dsinga.base.registry import register
@@ -72,9 +72,9 @@ class ClusterSource(Runner):
         """Whether the cluster is there already."""
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
-    def for_call(self, asks_for_cluster: bool) -> Runner:
-        """Return this source, or the runner of this process if no cluster runs and none is asked for."""
-        return self if self.is_running or self.is_shared or asks_for_cluster else THIS_PROCESS
+    def computes(self, asks_for_cluster: bool) -> bool:
+        """Whether a cluster runs, or a call asks for one; others are for this process."""
+        return self.is_running or self.is_shared or asks_for_cluster
 
     @staticmethod
     def find(client: Any) -> ClusterSource:
@@ -199,7 +199,9 @@ def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
 
     Raises UserError for what is not a client, and for a client that is closed or not connected yet.
     """
-    runner = find_runner(client, waits=waits)
+    runner = client if isinstance(client, Runner) else ClusterSource.find(client)
+    if waits:
+        runner.check_waits()
     return runner if isinstance(runner, ClusterSource) else ClusterSource()
 
 

@@ -18,13 +18,14 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
+from dsinga.cluster.dask.written_arrays import written_apart
 from dsinga.data.array_kinds import is_a
 from dsinga.data.missing_values import plain_array, with_nan
-from dsinga.data.own_inputs import check_apart, inputs_of
+from dsinga.data.own_inputs import inputs_of
 from dsinga.job import Job, Phase, load
 from dsinga.job.enums import find_phase
 from dsinga.net.layer_classes import with_member
-from dsinga.passes.inference import open_phase
+from dsinga.passes.inference import PredictDataset, open_phase
 from dsinga.passes.predictor import Predictor
 
 MEMBER = "member"
@@ -52,29 +53,6 @@ def predict_chunks(
         raise UserError(f"layer {layer!r} does not have one row for each record; use predict_batches")
     shared = dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
     return map_chunks(x, shared, sample, "predict", layer=layer)
-
-
-def written_apart(array: Any, inputs: Sequence[str]) -> Any:
-    """Let a dask array refuse to be written over the ``inputs`` that it is computed from, paths and URLs.
-
-    Its class stays Dask's, since xarray writes arrays of one class together. What is made from it by Dask's functions,
-    except ``rechunk``, no longer knows its inputs.
-    """
-    write, store, rechunk = array.to_zarr, array.store, array.rechunk
-
-    def write_apart(*args: Any, **kwargs: Any) -> Any:
-        named: dict[str, Any] = {**kwargs, **dict(zip(("url", "component"), args, strict=False))}
-        check_apart(named.get("url"), inputs, named.get("component") or "")
-        return write(*args, **kwargs)
-
-    def store_apart(targets: Any, *args: Any, **kwargs: Any) -> Any:
-        check_apart(targets, inputs)
-        return store(targets, *args, **kwargs)
-
-    array.inputs = tuple(inputs)
-    array.to_zarr, array.store = write_apart, store_apart
-    array.rechunk = lambda *args, **kwargs: written_apart(rechunk(*args, **kwargs), inputs)
-    return array
 
 
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
@@ -167,7 +145,8 @@ def predict_lazily(
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
-        return lookup("hook", "predict_dataset")(job, trained, layer, x, job_phase, where, leads=leads)
+        predict_dataset: PredictDataset = lookup("hook", "predict_dataset")
+        return predict_dataset(job, trained, layer, x, job_phase, where, leads=leads)
     if leads is not None:
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     job = job_with_data(job, x, job_phase, data_root, trained)

@@ -13,7 +13,7 @@ from dsinga.base.advice import CLUSTER_OPTIONS
 from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
-    from dsinga.api.engines import Runner
+    from dsinga.api.runners import Runner
     from dsinga.job import Job
 
 Command = Callable[..., Any]
@@ -142,10 +142,11 @@ def job_and_connection(
     """
     from dask.system import CPU_COUNT
 
+    from dsinga.api.engines import runner_of
     from dsinga.api.jobs_with_data import patience_of, wanted_workers
 
     job, runner = job_and_runner(conf, options)
-    cluster: Any = runner.for_call(True)
+    cluster: Any = runner_of(runner, True)
     workers = max(wanted_workers(job), CPU_COUNT if on_all_cores else 1)
     return job, cluster.open(workers=workers, patience=patience_of(job), **more)
 

@@ -26,6 +26,7 @@ from dsinga.cutting.worker_memory import Memory, training_memory
 from dsinga.job import AlgType, Job, Phase, Precision, load
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, describe
+from dsinga.passes.device_backend import DeviceBackend
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sampler import padding_share
 from dsinga.training import check_patterns, describe_settings
@@ -81,9 +82,10 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
     """Print how the iterations of a job on GPUs are captured, where that is known beforehand."""
-    line = lookup("hook", "describe_capture")(job, net) if job.gpu else ""
-    if line:
-        click.echo(line)
+    if job.gpu:
+        backend: type[DeviceBackend] = lookup("backend", "cupy")
+        if line := backend.describe_capture(job, net):
+            click.echo(line)
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
@@ -155,7 +157,7 @@ def show(
     """
     job = load(conf, overrides)
     if job.experience is not None:
-        job = lookup("hook", "net_job")(job)
+        job = lookup("engine", job.experience.engine).net_job(job)
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = build_net(job, phase, data_root=data_root)

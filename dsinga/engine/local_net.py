@@ -144,6 +144,10 @@ class LocalNet:
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 
+    def of_job(self, job: Job) -> LocalNet:
+        """Return the nets of another job for arrays of these shapes. Raises UserError for what is wrong with it."""
+        return LocalNet(job, *self._arguments[0][1:])
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, perhaps in another process, is made anew from."""
         return {"arguments": self._arguments, "passes": self._passes}

@@ -12,7 +12,8 @@ import numpy as np
 import zarr
 from sklearn.utils.validation import check_is_fitted
 
-from dsinga.api.engines import THIS_PROCESS, find_runner
+from dsinga.api.engines import find_runner, runner_of
+from dsinga.api.runners import THIS_PROCESS
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection, is_dask_frame, is_data_array
 from dsinga.data.missing_values import with_nan
@@ -29,7 +30,7 @@ SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a clien
 @contextlib.contextmanager
 def running_client(client: Any) -> Iterator[Any]:
     """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
-    runner: Any = find_runner(client, waits=True).for_call(False)
+    runner: Any = runner_of(find_runner(client, waits=True), False)
     with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
         yield opened
 

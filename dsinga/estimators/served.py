@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.estimators import jobs
 from dsinga.estimators.saving import load
 from dsinga.net.layer_classes import forecast_form
-from dsinga.nn.model.from_job import JobModel
+from dsinga.nn.model.from_job import JobModel, OpenSaved
 
 
 class EstimatorModel(JobModel):
@@ -57,7 +57,8 @@ class EstimatorModel(JobModel):
         return (result := np.asarray(of(x))).reshape(len(result), -1)
 
 
-@register("hook", "estimator_model")
-def estimator_model(folder: str | os.PathLike[str]) -> EstimatorModel:
+@register("saved", "estimator.json")
+@implements(OpenSaved)
+def estimator_model(folder: Path) -> EstimatorModel:
     """Return the estimator that was saved in a folder as a model, for ``dsinga export``."""
     return EstimatorModel(load(folder))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.api import train
-from dsinga.api.engines import RunLimits, ThisProcess, Train, TrainingOptions
+from dsinga.api.runners import RunLimits, ThisProcess, Train, TrainingOptions
 from dsinga.api.trained import Trained
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.lazy import compute

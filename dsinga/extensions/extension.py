@@ -221,7 +221,7 @@ class Extension(ABC):
     def change_job(self, checked: CheckedJob) -> Job:
         """Return the job that is trained in place of a checked one, before its nets are built; by default the same.
 
-        The layers that read records must stay the same objects.
+        It is a :data:`dsinga.reading.checked_job.JobChange`: the layers that read records must stay the same objects.
         """
         return checked.job
 

@@ -23,7 +23,7 @@ from dsinga.job.message import JobError, field_types
 from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.net import NeuralNet
-from dsinga.reading.checked_job import CheckedJob
+from dsinga.reading.checked_job import CheckedJob, changed
 from dsinga.training import Metrics, add_metrics, declared_metrics
 
 # What dsinga.train takes as an extension.
@@ -55,9 +55,8 @@ def changed_by_extensions(checked: CheckedJob, given: Any) -> CheckedJob:
     changing = [conf for conf in checked.job.extension if hasattr(resolve(conf), "change_job")]
     changing = [conf for conf in changing if resolve(conf).change_job is not Extension.change_job]
     listed = given if isinstance(given, Sequence) else [given]
-    for extension in [*map(create_extension, changing), *(each for each in listed if isinstance(each, Extension))]:
-        checked = checked.with_job(extension.change_job(checked))
-    return checked
+    extensions = [*map(create_extension, changing), *(each for each in listed if isinstance(each, Extension))]
+    return changed(checked, [extension.change_job for extension in extensions])
 
 
 def create_extension(conf: ExtensionConf) -> Extension:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.error_frames import cleared_frames
-from dsinga.base.registry import find
+from dsinga.base.registry import find, lookup
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
@@ -21,7 +21,7 @@ from dsinga.net.neuralnet import check_memory
 from dsinga.ops import get_ops
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import training_device
-from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
+from dsinga.reading.checked_job import CheckedJob, FitToMemory, check_job, planning
 from dsinga.training import check_patterns, create_updater
 from dsinga.training.local_updater import LocalUpdater, Slots
 
@@ -110,7 +110,9 @@ def continue_locally(
     with deferred_interrupts(cancellation):
         checked = check_job(job, options.roots)
         if checked.job.neuralnet.partition is PartitionMethod.auto:
-            checked = partition_hook(checked.job, "fit_to_memory")(checked, memory_limit())
+            with planning(checked.job):
+                fit: FitToMemory = lookup("hook", "fit_to_memory")
+            checked = fit(checked, memory_limit())
         job, opened = checked.job, open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)

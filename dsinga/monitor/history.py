@@ -8,13 +8,13 @@ from typing import Any, overload
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, lookup, nearest
-from dsinga.monitor.rows import NOT_METRICS, Row, rows_of_metrics
+from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the curves of rows as HTML; where the add-on that draws them is missing, a sentence that says so."""
     try:
-        return str(lookup("hook", "draw_curves")(rows))
+        return str(lookup("drawing", "History")(rows))
     except UserError as error:
         return f"<p>{escape(str(error))}</p>"
 
@@ -82,7 +82,8 @@ class History(Sequence[Row]):
         Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError where
         Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` has not as many axes as metrics.
         """
-        return lookup("hook", "plot_history")(self._rows, metrics, x=x, label=label, ax=ax, line=line)
+        plot: HistoryPlot = lookup("drawing", "History.plot")
+        return plot(self._rows, metrics, x=x, label=label, ax=ax, line=line)
 
     @property
     def columns(self) -> tuple[str, ...]:

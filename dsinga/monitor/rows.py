@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 # The columns of a row that are no metrics.
 NOT_METRICS = frozenset({"step", "epoch", "phase", "time"})
@@ -24,6 +24,15 @@ A row of the phase "recovery" has no metrics: "lost" says which Dask worker was 
 "time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
 "generation" how often the run has been placed since it began. "group" is the worker group that has started again, where
 the others went on."""
+
+
+class HistoryPlot(Protocol):
+    """The type of the drawing ``History.plot``."""
+
+    def __call__(
+        self, rows: Sequence[Row], metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
+    ) -> Any:
+        """Draw metrics of the rows of a history by Matplotlib, as :meth:`History.plot` says, and return the axes."""
 
 
 def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

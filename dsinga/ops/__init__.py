@@ -23,7 +23,7 @@ __all__ = [
 
 
 def _create(name: str) -> Ops:
-    ops: Ops = lookup("backend", name)()
+    ops: Ops = lookup("backend", name).create()
     return ops
 
 
@@ -69,13 +69,12 @@ def describe_kernels() -> str:
 
 
 def _load(name: str, origin: str = "") -> Ops:
-    create = BACKENDS.get(name) or find("backend", name)
-    if create is None:
+    if name not in BACKENDS and find("backend", name) is None:
         known = ", ".join(sorted(BACKENDS))
         raise UserError(f"there is no kernel backend {name!r}{origin}{nearest(name, BACKENDS)} (known: {known})")
     with _lock:
         if name not in _loaded:
-            _loaded[name] = create()
+            _loaded[name] = BACKENDS.get(name, functools.partial(_create, name))()
         return _loaded[name]
 
 

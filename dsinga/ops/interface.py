@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import lookup, register
 from dsinga.ops.numpy.arrays import NumpyArrays
 from dsinga.ops.numpy.attention import NumpyAttention
 from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution, NumpyPooling
-from dsinga.ops.numpy.crf import NumpyCRF
 from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.numpy.lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm, NumpyNormalisation
@@ -147,7 +146,6 @@ class Ops(
     NumpyRandom,
     NumpyGroupNorm,
     NumpyNormalisation,
-    NumpyCRF,
     NumpyRecurrent,
     NumpyAttention,
     NumpyPoints,
@@ -160,6 +158,19 @@ class Ops(
     def capture(self) -> Capture | None:
         """Return how this worker repeats passes; None where each is computed as it is called."""
         return None
+
+    @classmethod
+    def create(cls) -> Ops:
+        """Return the backend, as the registry's kind "backend" asks for it."""
+        return cls()
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """Return a kernel by its name; those of add-ons, of the registry's kind "kernel", have a body in numpy.
+
+        A backend that has a faster one of that name defines it as a method.
+        """
+        kernel: Callable[..., Any] = getattr(self, name, None) or lookup("kernel", name)
+        return kernel
 
     captures_passes: ClassVar[bool] = False
     """Whether :meth:`new_pass` returns one."""

@@ -6,6 +6,7 @@ import collections
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +23,16 @@ from dsinga.training import check_params
 
 # Layers that write files need a pass of their own for each.
 OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
+
+
+class PredictDataset(Protocol):
+    """The type of the hook ``predict_dataset``, by which nets of windows predict a Dataset."""
+
+    def __call__(
+        self, job: Job, params: ParamArrays, layer: str, dataset: Any, phase: Phase, roots: Sequence[str], *,
+        leads: int | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a lazy Dataset with the predicted targets of the windows in a Dataset."""
 
 
 def open_phase(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -16,6 +17,9 @@ from dsinga.ops import Processor
 from dsinga.ops.types import Ask, Devices, Groups
 from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
+
+if TYPE_CHECKING:  # only jobs for GPUs need it
+    from dsinga.passes.device_backend import DeviceBackend
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -57,14 +61,13 @@ def choose_devices(
     setting = read_device()
     if setting == "gpu" or setting == "auto" and job.gpu:
         try:
-            choose = lookup("hook", "choose_devices")
+            backend: type[DeviceBackend] = lookup("backend", "cupy")
         except UserError as error:
             if setting == "gpu":
                 raise
             _warn_once("the job's gpu lines are left out, and CPU cores compute: %s", error)
         else:
-            devices: Devices = choose(job, groups, bytes_needed, describe, ask, host, setting == "gpu")
-            return devices
+            return backend.choose_devices(job, groups, bytes_needed, describe, ask, host, setting == "gpu")
     return tuple((None,) * len(addresses) for addresses in groups)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -197,6 +197,13 @@ def batch_bytes(stage: Stage, record: int, label: int) -> int:
     rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
     shares = [region.share if region else 1 for region in (stage.layer.region, stage.layer.label_region)]
     return rows * int(record * shares[0] + label * shares[1])
+
+
+class ReaderOfSites(Protocol):
+    """The type of the hook ``site_reader``, by which each site reads its own stores."""
+
+    def __call__(self, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> BatchReader:
+        """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
 
 
 def site_job(job: Job, site: int) -> Job:

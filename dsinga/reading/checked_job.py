@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from dsinga.base.errors import PathNotFound, UserError
 from dsinga.base.registry import lookup
@@ -17,7 +18,7 @@ from dsinga.job.epochs import Epochs
 from dsinga.layers import RecordInfo, Rows
 from dsinga.layers.interface.context import cut_evenly
 from dsinga.net import NeuralNet, create_net, input_layers
-from dsinga.reading.batch_reader import BatchReader, site_job
+from dsinga.reading.batch_reader import BatchReader, ReaderOfSites, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
 
@@ -88,7 +89,8 @@ class CheckedJob:
         steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
         reader = BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
         if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
-            return lookup("hook", "site_reader")(reader, partial(_open_site, job, self.roots, workers))
+            reader_of_sites: ReaderOfSites = lookup("hook", "site_reader")
+            return reader_of_sites(reader, partial(_open_site, job, self.roots, workers))
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
@@ -99,6 +101,21 @@ class CheckedJob:
         if info.continues:  # but batches of one of several worker groups do not continue each other
             info = replace(info, continues=_worker_groups(self.job) == 1)
         return store, info
+
+
+JobChange = Callable[[CheckedJob], Job]
+"""A function that returns a job with changes, such as those of an add-on; its input layers stay the same objects.
+
+Those of a model's list ``job_changes`` hold for all its nets, and see its records only where the job itself has them.
+Those of extensions (:meth:`dsinga.extensions.Extension.change_job`) hold for a run, whose records they may read.
+"""
+
+
+def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
+    """Return a job after all changes, each of which gets the job that the one before has returned."""
+    for change in changes:
+        checked = checked.with_job(change(checked))
+    return checked
 
 
 def check_job(
@@ -262,10 +279,18 @@ def rows_per_step(job: Job) -> int:
     return 0
 
 
-def partition_hook(job: Job, name: str) -> Any:
-    """Return the function that chooses cuts for ``partition: auto``; raise JobError if its add-on is missing."""
+class FitToMemory(Protocol):
+    """The type of the hook ``fit_to_memory``, by which the planner fits a job into memory."""
+
+    def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
+        """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs."""
+
+
+@contextmanager
+def planning(job: Job) -> Iterator[None]:
+    """Raise JobError where ``partition: auto`` asks, within, for the add-on that plans, and it is missing."""
     try:
-        return lookup("hook", name)
+        yield
     except UserError as error:
         raise job.neuralnet.error(f"partition: auto: {error}", "partition") from error
 

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_runner
+from dsinga.api.engines import find_runner, runner_of
 from dsinga.api.execution import Execution, execute, without_effect_fault
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
+from dsinga.api.runners import RunLimits, Runner, Train, TrainingOptions
 from dsinga.api.workspaces import trained_params
 from dsinga.base.advice import CLUSTER_OPTIONS, option
 from dsinga.base.error_frames import public
@@ -28,7 +29,7 @@ from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.evaluation import evaluate
-from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, reinforcement_of, with_settings
+from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, net_job, reinforcement_of, with_settings
 from dsinga.rl.training import AgentTask, has_groups, train_agent
 from dsinga.training import check_params
 
@@ -123,6 +124,8 @@ class AgentTraining:
             if value is not None and not is_empty:
                 raise without_effect_fault(option(name, python=name), instead)
 
+    net_job = staticmethod(net_job)
+
     def metric_names(self) -> Mapping[str, Sequence[str]]:
         """Return the names of the metrics by phase; a phase whose names are not known is left out."""
         names = self._task.metric_names()
@@ -139,7 +142,7 @@ class AgentTraining:
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
-        source: Any = runner.for_call(True)
+        source: Any = runner_of(runner, True)
         if self._groups is not None:
             from dsinga.cluster.clients import placing_of
 

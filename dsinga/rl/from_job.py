@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.base import arguments
 from dsinga.base.errors import UserError
-from dsinga.base.registry import imported, register
+from dsinga.base.registry import imported
 from dsinga.job import ClusterConf, Job, JobError
 from dsinga.job.component import component_settings, resolve, setting
 from dsinga.job.limits import Unit
@@ -67,7 +67,6 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     return Agent(cls(model, spaces, seed=job.seed, updater=updater, **settings), seed=job.seed)
 
 
-@register("hook", "net_job")
 def net_job(job: Job) -> Job:
     """Return a job of the net that a job with ``reinforcement { }`` trains, with the losses of its algorithm."""
     conf = reinforcement_of(job)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dsinga.api import Result, evaluate, predict, train
-from dsinga.api.engines import THIS_PROCESS, Runner, TrainingOptions
+from dsinga.api.engines import runner_of
 from dsinga.api.execution import Execution
+from dsinga.api.runners import THIS_PROCESS, Runner, TrainingOptions
 from dsinga.base.errors import Cancelled
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.job import loads
@@ -33,9 +34,9 @@ class EngineContract:
     """The checks that every engine must pass; a subclass, named ``Test...``, has a runner of it.
 
     An engine is a class that is registered by a name, ``@register("engine", NAME)``, a subclass of
-    :class:`dsinga.api.engines.Runner`. What its runners train, evaluate and predict must have the bits of this process.
+    :class:`dsinga.api.runners.Runner`. What its runners train, evaluate and predict must have the bits of this process.
 
-    >>> from dsinga.api.engines import THIS_PROCESS
+    >>> from dsinga.api.runners import THIS_PROCESS
     >>> from dsinga.testing import EngineContract
     >>> class TestThisProcess(EngineContract):  # in a file test_this_process.py, run by pytest
     ...     runner = THIS_PROCESS
@@ -79,8 +80,8 @@ class EngineContract:
 
     def test_a_call_that_asks_for_a_cluster_gets_one(self) -> None:
         """This process alone computes no calls that ask for a cluster."""
-        assert self.runner.for_call(True) is not THIS_PROCESS
-        assert self.runner.for_call(False) is self.runner
+        assert runner_of(self.runner, True) is not THIS_PROCESS
+        assert runner_of(self.runner, False) is self.runner
 
 
 def _train(workspace: Path, runner: Any, steps: int = 30) -> Result:

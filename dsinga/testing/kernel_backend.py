@@ -111,7 +111,11 @@ class KernelBackend:
         """
         placed = [self.asarray(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
         copies = [self.host(argument).copy() if is_array(argument) else None for argument in placed]
-        result = getattr(self.ops, kernel)(*placed)
+        try:
+            compute = self.ops.kernel(kernel)
+        except UserError as error:  # the add-on whose kernel it is is not installed
+            pytest.skip(str(error))
+        result = compute(*placed)
         for argument, copy in zip(placed, copies, strict=True):
             if copy is not None:
                 np.testing.assert_array_equal(self.host(argument), copy)

@@ -11,6 +11,7 @@ from tests.support.programs import python
 from tools.without_addons import ROOT, addons, copy_checkout, path_of
 
 pytestmark = pytest.mark.ci
+FACES = {"dsinga": "__init__.py", "dsinga.data": "data/__init__.pyi", "dsinga.training": "training/__init__.pyi"}
 PROGRAM = r"""
 import contextlib, importlib, io, re, runpy, sys
 import dsinga
@@ -70,9 +71,9 @@ def components(addon: str) -> list[tuple[str, str]]:
 
 
 def names(addon: str) -> list[tuple[str, str]]:
-    """Return the names of an add-on that users find in dsinga and dsinga.data, with the module where they do."""
+    """Return the names of an add-on that users find in a face of the core, with the module where they do."""
     found = []
-    for face, file in (("dsinga", "__init__.py"), ("dsinga.data", "data/__init__.pyi")):
+    for face, file in FACES.items():
         for line in ast.walk(ast.parse((ROOT / "dsinga" / file).read_text("utf-8"))):
             if isinstance(line, ast.ImportFrom):
                 found += [

@@ -149,7 +149,6 @@ sklearn.inspection.permutation_importance(fitted(), x, y, n_repeats=1).importanc
     "a metric class": ("class Gap(keras.metrics.Metric): pass", r"metrics=\[gap\]", """
 def gap(labels, predictions): return abs(labels - predictions).max()
 fit(net(metrics=[gap]), x, target)"""),
-    "a metric inherited": ("class Gap(keras.metrics.AUC): pass", "function of .labels, predictions", ""),
     "a metric by itself": ("keras.metrics.AUC().update_state(y, y)", "evaluate", "answers().evaluate(x, yes)"),
     "a loss by itself": ("keras.losses.BinaryCrossentropy()(y, x)", "evaluate", "answers().evaluate(x, yes)"),
     "a regularizer class": ("class Own(keras.regularizers.Regularizer): pass", "write nn.L1", "penalised(keras.L1())"),

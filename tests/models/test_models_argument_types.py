@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import types
 from typing import Any
 
 import pytest
 
 import dsinga
-from dsinga import models, nn
+from dsinga import models
 from dsinga.api.argument_types import typed
 from dsinga.base.errors import UserError
 
@@ -57,9 +56,3 @@ def test_which_values_fit_which_annotations():
     ):
         with pytest.raises(UserError, match=f"net.f: {text}"):
             f(**arguments)
-
-
-@pytest.mark.parametrize("name", ["Dense", "Input", "SGD", "ExponentialDecay", "Huber"])
-def test_a_class_cannot_inherit_a_function(name):
-    with pytest.raises(UserError, match=f"nn.{name} is a function, which no class can inherit; a layer of your own"):
-        types.new_class("Own", (getattr(nn, name),))

@@ -251,6 +251,9 @@ class StubOps(NumpyOps):
             return _Kernel(name, object.__getattribute__(self, "_inner"), object.__getattribute__(self, "record"))
         return object.__getattribute__(self, name)
 
+    def kernel(self, name: str) -> Any:
+        return _Kernel(name, self._inner, self.record)
+
     def _up(self, array: Any) -> DeviceArray:
         return DeviceArray(np.array(array), self.record.syncs)
 
@@ -332,7 +335,7 @@ class _Kernel:
         self._record.kernels.append(self._name)
         convert = self._host_too if self._name in TAKES_HOST_ARRAYS else unwrap
         named = {key: convert(value) for key, value in named.items()}
-        result = getattr(self._inner, self._name)(*map(convert, arguments), **named)
+        result = self._inner.kernel(self._name)(*map(convert, arguments), **named)
         wrapped = _wrapped(result, self._record.syncs)
         if self._name in ("softmax_loss", "hits"):  # their numbers stay on the device
             return self._numbers(wrapped)
@@ -349,7 +352,7 @@ class _Kernel:
 
 HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
-    "free_memory", "device_count", "describe", "update",
+    "free_memory", "device_count", "describe", "update", "kernel",
 }  # fmt: skip
 GENERIC = {
     "as_factor", "attention", "attention_grad", "batch_norm_training", "batch_norm_training_grad", "cast_like",

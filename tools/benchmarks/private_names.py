@@ -40,13 +40,18 @@ def defined(node: ast.AST) -> str:
 
 def names_reached(node: ast.AST) -> Iterator[str]:
     """Yield the names of attributes that a node reads, imports, or gives to a function that patches."""
-    if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+    if isinstance(node, ast.Attribute) and not is_own(node.value):
         yield node.attr
     elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dsinga"):
         yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.Call) and name_of(node.func) in PATCHES:
+    elif isinstance(node, ast.Call) and name_of(node.func) in PATCHES and not any(map(is_own, node.args[:1])):
         texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         yield from (text.rpartition(".")[2] for text in texts if isinstance(text, str))
+
+
+def is_own(node: ast.expr) -> bool:
+    """Whether an expression is the object whose method it is in, or its class."""
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def name_of(node: ast.expr) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga.addons.gpu.captured_exchange import ExchangedIterations
 from dsinga.addons.gpu.device_params import DeviceParams
-from dsinga.base.registry import register
 from dsinga.job import ClusterConf, Job, UpdaterConf
 from dsinga.layers import Context, Records
 from dsinga.layers.dense.batchnorm import BatchNorm
@@ -163,7 +162,6 @@ def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_ba
     return ""
 
 
-@register("hook", "describe_capture")
 def describe_capture(job: Job, net: NeuralNet) -> str:
     """Return how the iterations of a job on GPUs are captured, or why not, as far as it is known beforehand."""
     cluster = job.cluster or ClusterConf()

@@ -11,20 +11,14 @@ from typing import Any, NamedTuple
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Job
+from dsinga.net import NeuralNet
 from dsinga.ops import Ops, get_ops
 from dsinga.ops.types import Ask, Devices, Groups
+from dsinga.passes.device_backend import DeviceBackend
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
 _reasons_said: set[str] = set()  # why workers do not compute on the GPUs of a job, as far as a warning has said it
-
-
-@register("backend", "cupy")
-def create_ops() -> Ops:
-    """Return the kernels of GPUs. Raises UserError where CuPy, a device or a new enough driver is missing."""
-    from dsinga.addons.gpu.cupy.cupy_ops import CupyOps  # which loads CuPy
-
-    return CupyOps()
 
 
 class ProcessGpus(NamedTuple):
@@ -88,44 +82,60 @@ class GpuRequest(NamedTuple):
     description: str
 
 
-@register("hook", "choose_devices")
-def choose_devices(
-    job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str], ask: Ask,
-    host: Callable[[str], str], is_required: bool,
-) -> Devices:  # fmt: skip
-    """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
+@register("backend", "cupy")
+class CupyBackend(DeviceBackend):
+    """The kernels of GPUs, by CuPy, and the choice of a GPU for each worker."""
 
-    On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
-    cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each worker gets
-    the first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+    @staticmethod
+    def create() -> Ops:
+        """Return the kernels of GPUs. Raises UserError without CuPy, a device or a new enough driver."""
+        from dsinga.addons.gpu.cupy.cupy_ops import CupyOps  # which loads CuPy
 
-    If a worker cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning says
-    why, for all workers and, in a process, for all later calls. Where GPUs are required this is a UserError.
+        return CupyOps()
 
-    The arguments are those of :func:`dsinga.passes.processors.choose_devices`.
-    """
-    devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
-    requests = list(_requests(groups, None if is_required else job.gpu, describe, host))
-    addresses = sorted({request.address for request in requests})
-    gpus = ask(addresses, find_gpus)
-    assigned = dict(_assign(requests, gpus, host))
-    numbers = _devices_by_address(assigned)
-    free = ask(addresses, free_memory, numbers)
-    refused: dict[GpuRequest, str] = {}
-    for request, trouble in _troubles(assigned, gpus, free, bytes_needed, host):
-        if not trouble:
-            devices[request.group][request.number] = assigned[request]
-            _log_device(job, request, assigned[request], gpus[request.address])
-        elif is_required:
-            raise UserError(
-                f"{request.description} cannot compute on a GPU: {trouble}; to compute on CPU cores, leave out "
-                "--device gpu, or set dsinga.device to auto"
-            )
-        else:
-            refused[request] = trouble
-    _warn_of_cpu_cores(refused)
-    _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
-    return tuple(map(tuple, devices))
+    @staticmethod
+    def choose_devices(
+        job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
+        ask: Ask, host: Callable[[str], str], is_required: bool,
+    ) -> Devices:  # fmt: skip
+        """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
+
+        On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
+        cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each worker
+        gets the first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
+
+        If a worker cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning
+        says why, for all workers and, in a process, for all later calls. Where GPUs are required this is a UserError.
+        """
+        devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
+        requests = list(_requests(groups, None if is_required else job.gpu, describe, host))
+        addresses = sorted({request.address for request in requests})
+        gpus = ask(addresses, find_gpus)
+        assigned = dict(_assign(requests, gpus, host))
+        numbers = _devices_by_address(assigned)
+        free = ask(addresses, free_memory, numbers)
+        refused: dict[GpuRequest, str] = {}
+        for request, trouble in _troubles(assigned, gpus, free, bytes_needed, host):
+            if not trouble:
+                devices[request.group][request.number] = assigned[request]
+                _log_device(job, request, assigned[request], gpus[request.address])
+            elif is_required:
+                raise UserError(
+                    f"{request.description} cannot compute on a GPU: {trouble}; to compute on CPU cores, leave out "
+                    "--device gpu, or set dsinga.device to auto"
+                )
+            else:
+                refused[request] = trouble
+        _warn_of_cpu_cores(refused)
+        _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
+        return tuple(map(tuple, devices))
+
+    @staticmethod
+    def describe_capture(job: Job, net: NeuralNet) -> str:
+        """Return how the iterations of a job are captured, or why not, as far as it is known beforehand."""
+        from dsinga.addons.gpu.captured_iterations import describe_capture  # which choosing GPUs does not need
+
+        return describe_capture(job, net)
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:

@@ -140,7 +140,6 @@ def open_imagefolder(location: str, *, shape: Sequence[int] = (), **_: Any) -> R
     return RecordStore(import_once(location, "imagefolder", {"size": tuple(shape[-2:])} if len(shape) > 1 else {}))
 
 
-@register("hook", "import_once")
 def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
     """Return the path of the store imported from ``source``; import it if it is missing or outdated.
 

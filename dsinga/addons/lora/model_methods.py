@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import glob
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,17 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest_or_listed, register
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.checkpoint.tensor_files import read_safetensors
-from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.nn.model.from_job import JobModel
+from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.net_conf import layer_names, layers_with_losses
+from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import with_kept_statistics
+from dsinga.reading.checked_job import CheckedJob
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def add_lora(
         raise UserError(f"rank is {rank}; give at most {MOST_RANK}, as a change of low rank has few columns")
     if alpha is not None:
         check_range("alpha", alpha, 1e-6, 1e6)
-    model._refuse_while_training("add_lora")
+    model.refuse_while_training("add_lora")
     names = _chosen(_layers(model), _patterns("layers", layers))
     pair = rank, float(rank if alpha is None else alpha)
     _add(model, dict.fromkeys(names, pair), _patterns("trainable", trainable))
@@ -97,7 +99,7 @@ def save_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     The file has all others that are not frozen, too: those of a new head, and statistics of batch normalisations.
     Raises UserError for a model without LoRA, and where the file cannot be written.
     """
-    layers, params, file = _layers(model), model._ordered_params(), local_folder(path)
+    layers, params, file = _layers(model), model.ordered_params(), local_folder(path)
     described = {name: {"rank": each.rank, "alpha": each.alpha} for name, each in _required(model, layers).items()}
     static = model.predicting_net().static
     arrays = {name: array for name, array in params.items() if name not in static}
@@ -117,10 +119,10 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     A layer whose own params are in the file stays trainable, as with ``trainable=`` of :meth:`add_lora`. Raises
     UserError if the file is damaged, or belongs to another net.
     """
-    model._refuse_while_training("load_lora")
+    model.refuse_while_training("load_lora")
     file = local_folder(path)
     arrays, described = read_safetensors(file), _metadata(file)
-    layers, params = _layers(model), model._ordered_params()
+    layers, params = _layers(model), model.ordered_params()
     known = weight_names(without_low_rank(layers))
     if missing := [name for name in described if name not in known]:
         hint = nearest_or_listed(missing[0], known, "its layers with weights are")
@@ -141,7 +143,7 @@ def load_lora(model: Trainable, path: str | os.PathLike[str]) -> None:
     if not present:
         nodes = model.predicting_net().nodes
         _add(model, described, [glob.escape(node.layer.name) for node in nodes if others.keys() & {*node.params}])
-    model.params = {**model._ordered_params(), **arrays}
+    model.params = {**model.ordered_params(), **arrays}
 
 
 @register("method", "merge_lora")
@@ -150,21 +152,30 @@ def merge_lora(model: Trainable) -> None:
 
     Raises UserError for a model without LoRA.
     """
-    model._refuse_while_training("merge_lora")
+    model.refuse_while_training("merge_lora")
     layers = _layers(model)
     _required(model, layers)
-    _set_low_rank(model, {}, merged_params(layers, model._ordered_params()))
+    _set_low_rank(model, {}, merged_params(layers, model.ordered_params()))
 
 
-@register("hook", "merged_net")
-def merged_net(model: Trainable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
+def merged_net(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
     """Return the net of a model for predictions and its params, with LoRA merged where the model has some."""
-    local = model._shaped()
+    local = model.shaped_net()
     if not low_rank_layers(local.job.neuralnet.layer):
         return model.predicting_net(), model.params
-    job, params = merged_lora(local.job, model._ordered_params())
-    (_, *batches), _ = local._arguments
-    return LocalNet(job, *batches).unlabelled_net(model.output_layers()), params
+    job, params = merged_lora(local.job, model.ordered_params())
+    return local.of_job(job).unlabelled_net(model.output_layers()), params
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankChange:
+    """The change of a model's job by which layers, by name, get low-rank layers."""
+
+    added: Mapping[str, LowRank]
+
+    def __call__(self, checked: CheckedJob) -> Job:
+        """Return the job with the low-rank layers."""
+        return with_layers(checked.job, with_low_rank(checked.job.neuralnet.layer, self.added))
 
 
 def merged_lora(job: Job, params: Mapping[str, np.ndarray]) -> tuple[Job, ParamArrays]:
@@ -243,12 +254,12 @@ def _metadata(path: Path) -> dict[str, tuple[int, float]]:
 
 def _layers(model: Trainable) -> list[LayerConf]:
     """Return the layers of the model's job. Raises UserError where the shapes of its records are not known."""
-    return model._shaped().job.neuralnet.layer
+    return model.shaped_net().job.neuralnet.layer
 
 
 def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Sequence[str]) -> None:
     """Freeze the params of the model but those of the layers that are ``trainable``, and add low-rank layers."""
-    local = model._shaped()
+    local = model.shaped_net()
     try:
         net = local.net
     except UserError:  # a job does not say the shape of labels that are fields
@@ -261,7 +272,7 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
         is_unrolled = layer.unroll_len is not None or local.job.neuralnet.unroll_len > 1
         codes_by_step = layer.embedding_conf is not None and not is_unrolled and len(built[name].shape) == 3
         low_rank[name] = LowRank(rank, alpha, layer.per_step or codes_by_step)
-    params = model._known_params(local)
+    params = model.known_params(local)
     if isinstance(model, JobModel):
         _freeze_job(model, built, trainable, low_rank)
     else:
@@ -271,8 +282,9 @@ def _add(model: Trainable, added: Mapping[str, tuple[int, float]], trainable: Se
 
 def _freeze(model: Any, trainable: Sequence[str]) -> None:
     """Set which layers of a model described in Python are trained."""
-    names = layer_names([*model._inputs(), *model._outputs()])
-    builders = layers_with_losses(model._outputs(), model.objective)
+    outputs = flatten([model.output])
+    names = layer_names([*flatten([model.input]), *outputs])
+    builders = layers_with_losses(outputs, model.objective)
     named = [(builder, names.get(id(builder)) or builder.name or builder.kind) for builder in builders]
     trained = {found for pattern in trainable for found in fitting(pattern, [name for _, name in named], _fault)}
     for builder, name in named:
@@ -300,8 +312,7 @@ def _set_low_rank(model: Any, low_rank: Mapping[str, LowRank], params: ParamArra
     if isinstance(model, JobModel):
         model.base = with_layers(model.base, with_low_rank(without_low_rank(model.base.neuralnet.layer), low_rank))
     else:
-        model.layer_changes.pop(METADATA, None)
-        if low_rank:
-            model.layer_changes[METADATA] = functools.partial(with_low_rank, added=dict(low_rank))
+        kept = [change for change in model.job_changes if not isinstance(change, LowRankChange)]
+        model.job_changes = [*kept, LowRankChange({**low_rank})] if low_rank else kept
     model.params = params
-    model._known_params(model._shaped())  # those of new layers begin now
+    model.known_params(model.shaped_net())  # those of new layers begin now

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsinga.base.components import naming_addons
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup, register
+from dsinga.base.registry import lookup, register, registered
 from dsinga.commands.options import IMPORT
 
 if TYPE_CHECKING:
-    from dsinga.nn.model.from_job import JobModel
+    from dsinga.nn.model.from_job import JobModel, OpenSaved
 
 CHECKED_RECORDS = 100  # that are compared, from the first on
 
@@ -67,9 +68,10 @@ def saved_model(path: Path, data_root: str | None) -> JobModel:
     from dsinga.job import loads
     from dsinga.nn.model.model_params import JOB, PARAMS
 
-    if current_file(path / "estimator.json").is_file():
-        served: JobModel = lookup("hook", "estimator_model")(path)
-        return served
+    for file in registered("saved"):
+        if current_file(path / file).is_file():
+            opens: OpenSaved = lookup("saved", file)
+            return opens(path)
     if all(current_file(path / name).is_file() for name in (JOB, PARAMS)):
         model = nn.load_model(path)
     else:
@@ -110,11 +112,13 @@ def first_records(paths: tuple[str, ...], model: JobModel) -> Any:
     import numpy as np
 
     from dsinga.addons.onnx.export_tables import served_columns
-    from dsinga.data import open_records, resolve
+    from dsinga.data import open_records
 
     names = None if model.served is None else model.served.names
     if len(paths) == 1 and (names is not None or (model.served is None and served_columns(model))):
-        frame = lookup("hook", "parquet_frame")(resolve(paths[0], (), "give a file or folder of parquet"))
+        with naming_addons("a data frame"):
+            from dsinga.addons.tables.open_frame import open_frame
+        frame = open_frame(paths[0])
         return frame.read(0, names or frame.names).slice(0, CHECKED_RECORDS)
     sources = [open_records(path) for path in paths]
     rows = np.arange(min(CHECKED_RECORDS, *map(len, sources)))

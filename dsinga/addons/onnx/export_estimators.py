@@ -109,7 +109,7 @@ def given_records(model: Predictable, x: Any) -> dict[str, np.ndarray]:
     """Return what ONNX Runtime is given of records, or of a data frame, that a model predicts: arrays by input."""
     columns, served = served_columns(model), model.served
     if served is None:
-        records = {name: array for name, (array, _) in model._unlabelled(x).items()}
+        records = {name: array for name, (array, _) in model.unlabelled(x).items()}
         for name, each in columns.items():
             records |= each.given(records.pop(name))
         return records

@@ -24,7 +24,7 @@ from dsinga.addons.onnx.files import onnx_package
 from dsinga.addons.onnx.serving import write_checked
 from dsinga.base.arguments import is_whole
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup, register
+from dsinga.base.registry import register
 from dsinga.base.version import __version__
 from dsinga.layers import Layer
 from dsinga.layers.sequences.timedistributed import TimeDistributed
@@ -117,11 +117,10 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
 def merged(model: Predictable) -> tuple[NeuralNet, Mapping[str, np.ndarray]]:
     """Return the net of a model for prediction and its params, with LoRA merged where that add-on is there."""
     try:
-        merge: Any = lookup("hook", "merged_net")
-    except UserError:  # the add-on is missing: then its layers are layers like any
+        from dsinga.addons.lora.model_methods import merged_net
+    except ModuleNotFoundError:  # the add-on is missing: then its layers are layers like any
         return model.predicting_net(), model.params
-    net, params = merge(model)
-    return net, params
+    return merged_net(model)
 
 
 def finished(

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsinga.addons.onnx.export_graph import BOOL, DOUBLE, FLOAT, INT64, STRING, ExportedLayer, GraphWriter
 from dsinga.addons.onnx.export_steps import Values
+from dsinga.base.components import naming_addons
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
 from dsinga.nn.model.predictable import Predictable
+
+if TYPE_CHECKING:
+    from dsinga.addons.tables.served import ServedColumns
 
 TYPES = {"number": DOUBLE, "boolean": BOOL, "date": INT64, "category": STRING}
 SECOND, DAY, NO_DATE = 1_000_000, 86_400_000_000, np.iinfo(np.int64).min  # microseconds
 CLOCK = {"hour": (3600, 24), "minute": (60, 60), "second": (1, 60)}  # seconds of a part, and how many there are
 
 
-def served_columns(model: Predictable) -> dict[str, Any]:
+def served_columns(model: Predictable) -> dict[str, ServedColumns]:
     """Return, by input, the columns of the data frame that a model was trained on."""
     definitions = {name: fields.get("table") for name, fields in model.trained_definitions().items()}
-    return {name: lookup("hook", "served_columns")(each) for name, each in definitions.items() if each is not None}
+    tables = {name: each for name, each in definitions.items() if each is not None}
+    if not tables:
+        return {}
+    with naming_addons("a model of tables"):
+        from dsinga.addons.tables.served import ServedColumns
+    return {name: ServedColumns(each) for name, each in tables.items()}
 
 
 def writer_of(graph: GraphWriter, name: str) -> ExportedLayer:

@@ -33,7 +33,7 @@ class Scale(NamedTuple):
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-@register("hook", "draw_curves")
+@register("drawing", "History")
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
     """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
 

@@ -10,8 +10,8 @@ import numpy as np
 from dsinga.addons.pictures.curves_svg import NAMES, lines_by_phase
 from dsinga.addons.pictures.panels import DOTTED, Point, need_matplotlib, thin
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest, register
-from dsinga.monitor.rows import metric_names
+from dsinga.base.registry import implements, listed, nearest, register
+from dsinga.monitor.rows import HistoryPlot, metric_names
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
@@ -42,7 +42,8 @@ RETURN = "episode_return"
 Rows = Sequence[Mapping[str, Any]]
 
 
-@register("hook", "plot_history")
+@register("drawing", "History.plot")
+@implements(HistoryPlot)
 def plot_history(
     rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
 ) -> Any:

@@ -38,7 +38,7 @@ from dsinga.addons.planner.rate_store import RateStore, rates_file
 from dsinga.addons.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement
@@ -46,7 +46,7 @@ from dsinga.cluster.dask.run_tasks import submit_to
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.worker_memory import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.cluster.placing.prepare import PREDICTED, worker_limit
+from dsinga.cluster.placing.memory import PREDICTED, ChooseTraining, worker_limit
 from dsinga.cluster.transport.endpoints import Endpoint, connect
 from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.interface import Items
@@ -75,6 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 @register("hook", "choose_training")
+@implements(ChooseTraining)
 def choose_training(
     job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:

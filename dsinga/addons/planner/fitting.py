@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dsinga.addons.planner.cost_model import PricedCuts
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.cutting.partitioned import LayerCut
 from dsinga.cutting.partitioning import partition
 from dsinga.cutting.worker_memory import FIXED, Memory, slots_and_bf16, worker_memory
@@ -27,7 +27,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.build import narrow_places
 from dsinga.net.layer_cost import as_size
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
-from dsinga.reading.checked_job import CheckedJob
+from dsinga.reading.checked_job import CheckedJob, FitToMemory
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +205,7 @@ def cheapest_that_fits(
 
 
 @register("hook", "fit_to_memory")
+@implements(FitToMemory)
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
 

@@ -11,7 +11,7 @@ from dsinga.addons.search.metric_values import MetricValues, Rung
 from dsinga.addons.search.result import setting_folder
 from dsinga.addons.search.samplers import SampledSettings
 from dsinga.addons.search.setting import Setting, describe_setting
-from dsinga.api.engines import TrainingOptions
+from dsinga.api.runners import TrainingOptions
 from dsinga.cluster.background import Run
 from dsinga.job import Job
 

@@ -26,9 +26,10 @@ from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.setting import Setting
 from dsinga.addons.search.space import Space, make_settings, ranges_of
 from dsinga.api.argument_types import typed
-from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
+from dsinga.api.engines import in_thread
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
+from dsinga.api.runners import THIS_PROCESS, TrainingOptions
 from dsinga.base.advice import option, short_path
 from dsinga.base.arguments import bind, check_names
 from dsinga.base.durable_files import explained_writing

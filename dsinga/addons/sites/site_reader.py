@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.data import RecordSource
 from dsinga.layers import RecordInfo
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, ReaderOfSites
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
 
 
 @register("hook", "site_reader")
+@implements(ReaderOfSites)
 def site_reader(reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
     """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
     return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)

@@ -21,7 +21,6 @@ from dsinga.addons.tables.parquet_files import (
 )
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
-from dsinga.base.registry import register
 from dsinga.data.locations import is_url
 
 PART_BYTES = 32 << 20  # of a part in memory, at eight bytes for each value
@@ -45,7 +44,6 @@ class _Rows(NamedTuple):
     is_cut: bool
 
 
-@register("hook", "parquet_frame")
 class ParquetFrame(Frame):
     """The rows of all files of parquet in a folder, of one file, or of files that fit a pattern; also at a URL.
 

@@ -9,13 +9,11 @@ import numpy as np
 from dsinga.addons.tables.columns import TableColumns
 from dsinga.addons.tables.open_frame import open_frame
 from dsinga.addons.tables.values import Dates, as_numbers, in_zone, indexed_texts
-from dsinga.base.registry import register
 from dsinga.data.array_kinds import check_columns
 
 NO_DATE = np.iinfo(np.int64).min  # of NaT, as numpy casts it
 
 
-@register("hook", "served_columns")
 class ServedColumns(TableColumns):
     """The columns of a table with the values that a server is given of them."""
 

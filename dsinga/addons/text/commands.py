@@ -77,8 +77,8 @@ def translate(
     import time
 
     from dsinga.addons.text import translation
+    from dsinga.addons.text.bleu_score import bleu
     from dsinga.job import load
-    from dsinga.training import bleu
 
     job = load(conf, overrides)
     sentences = source.read().splitlines()

@@ -50,8 +50,8 @@ class CRF(Layer):
         tags = sequence_labels(self, sources[1], self.shape[1], self.classes)
         scores, (transitions, start), ops = sources[0], params, ctx.ops
         true_tags, real = ops.asarray(tags), tags >= 0
-        loss, workspace = ops.crf(scores, true_tags, transitions, start, ctx.training)
-        best = ops.crf_decode(scores, real.sum(axis=1), transitions, start)
+        loss, workspace = ops.kernel("crf")(scores, true_tags, transitions, start, ctx.training)
+        best = ops.kernel("crf_decode")(scores, real.sum(axis=1), transitions, start)
         right = ((best == true_tags) & (true_tags >= 0)).sum()
         metrics = {"loss": (loss.sum(dtype=np.float64), len(tags)), "accuracy": (right, int(real.sum()))}
         return Output(best, saved=(true_tags, workspace) if ctx.training else None, metrics=metrics)
@@ -60,7 +60,7 @@ class CRF(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         (tags, workspace), (transitions, start) = output.saved, params
-        for_scores, *for_params = ctx.ops.crf_grad(sources[0], tags, transitions, start, workspace)
+        for_scores, *for_params = ctx.ops.kernel("crf_grad")(sources[0], tags, transitions, start, workspace)
         factor = 1 / ctx.rows.total
         return (for_scores * factor if needs[0] else None, None), [gradient * factor for gradient in for_params]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.addons.text.vocabulary import has_words, read_tokenizer, read_vocabulary
+from dsinga.base.components import naming_addons
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
 from dsinga.data.column import Column
 from dsinga.data.filesystem import imported_name, resolve
 from dsinga.data.record_source import RecordSource
@@ -85,7 +85,9 @@ def open_text(
         return store
     if vocabulary:
         symbols = _symbols(vocabulary)
-        return RecordStore(lookup("hook", "import_once")(location, "text", {"vocabulary": vocabulary}, symbols))
+        with naming_addons("a text that is no store"):
+            from dsinga.addons.importers import import_once
+        return RecordStore(import_once(location, "text", {"vocabulary": vocabulary}, symbols))
     if is_complete(imported_name(location)):
         return RecordStore(imported_name(location))
     raise UserError(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from distributed import Client
-from distributed.system import MEMORY_LIMIT
 
+from dsinga.base.registry import lookup
 from dsinga.base.settings import read_setting
-from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
+from dsinga.cluster.dask.dask_workers import on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
+from dsinga.cluster.placing.memory import ChooseTraining, check_memory, warn_of_memory
 from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
@@ -27,21 +27,17 @@ from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.cutting.partitioned import LayerCut, ParamPart
 from dsinga.cutting.phases import cut_nets
 from dsinga.cutting.topology import Topology
-from dsinga.cutting.worker_memory import FIXED, training_memory
-from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.epochs import Epochs
 from dsinga.loop.cancellation import Cancellation
-from dsinga.net import NeuralNet, neuralnet
-from dsinga.net.layer_cost import as_size
+from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops.types import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
+from dsinga.reading.checked_job import CheckedJob, check_job, planning
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 
 _log = logging.getLogger(__name__)
-
-PREDICTED = (AlgType.kBP, AlgType.kBPTT)  # the algorithms whose memory the planner predicts
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,8 @@ def fit_partition(
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """
-    choose_training = partition_hook(placed.job, "choose_training")
+    with planning(placed.job):
+        choose_training: ChooseTraining = lookup("hook", "choose_training")
     job, topology, cuts = choose_training(placed.job, placed.topology, placed.opened, updater, client, placed.placement)
     if job == placed.job:
         return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
@@ -239,45 +236,3 @@ def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> d
         if len(part.users) == 1 and servers:
             preferred[name] = servers[number % len(servers)]
     return preferred
-
-
-def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
-    """Raise UserError where a net needs more memory than this host, and any Dask worker, has."""
-    limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
-    neuralnet.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
-
-
-def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
-    """Return the bytes of memory that each worker of a run may use, at the place where that is least.
-
-    Workers in one process share its limit, in which ``fixed`` bytes are for all of them; Dask workers without a limit
-    share the memory of their host.
-    """
-    infos = available_workers(client)
-    together = Counter(process(address) for group in placement.workers for address in group)
-    on_host = Counter(host(address) for address in together)
-    limits = {process(address): info.get("memory_limit") or 0 for address, info in infos.items()}
-    shares = [
-        fixed + ((limits.get(address) or MEMORY_LIMIT // on_host[host(address)]) - fixed) // count
-        for address, count in together.items()
-    ]
-    return min(shares)
-
-
-def warn_of_memory(
-    job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
-) -> None:
-    """Log a warning where a worker is predicted to need more memory than its Dask worker lets it use.
-
-    ``locals_`` are the training nets of the workers of a group.
-    """
-    if job.train_one_batch.alg not in PREDICTED or job.gpu:
-        return
-    needed = max(memory.peak for memory in training_memory(job, locals_, opened.readers[Phase.kTrain]))
-    limit = worker_limit(client, placement, FIXED)
-    if needed > limit:
-        _log.warning(
-            "a worker needs about %s of memory, but may use %s; micro_batches, neuralnet { recompute: ... } and "
-            "neuralnet { partition: auto } lower it, as dsinga plan --memory shows",
-            as_size(needed), as_size(limit),
-        )  # fmt: skip

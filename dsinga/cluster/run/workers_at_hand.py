@@ -14,7 +14,8 @@ from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_w
 from dsinga.cluster.dask.placement import Placement, place, place_lost
 from dsinga.cluster.dask.supervision import Check, ask_for_workers
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
-from dsinga.cluster.placing.prepare import PreparedRun, check_memory
+from dsinga.cluster.placing.memory import check_memory
+from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.job import ClusterConf
 from dsinga.monitor.progress import duration
 

@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,6 +39,13 @@ _FREEZE = (
     "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
     'nn.Sequential, freeze its layers, and set model.params = "FOLDER/params.safetensors"'
 )
+
+
+class OpenSaved(Protocol):
+    """The type of what opens saved objects that are no models, by the file that marks their folder (kind "saved")."""
+
+    def __call__(self, folder: Path) -> JobModel:
+        """Return what was saved in a folder as a model."""
 
 
 class JobModel(Trainable):
@@ -130,7 +137,7 @@ class JobModel(Trainable):
 
         Raises UserError for a ``loss``, or ``metrics``, that the job does not have.
         """
-        self._refuse_while_training("compile")
+        self.refuse_while_training("compile")
         self._check_objective(loss, metrics)
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from dsinga.nn.writing.net_conf import (
 )
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, call_again, flatten
 from dsinga.nn.writing.variables import Variable
+from dsinga.reading.checked_job import CheckedJob, JobChange, changed
 
 
 @checked_class
@@ -63,7 +64,7 @@ class Model(Trainable):
         self.metrics: Sequence[Any] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
-        self.layer_changes: dict[str, Callable[[Sequence[LayerConf]], list[LayerConf]]] = {}  # of the job, by add-on
+        self.job_changes: list[JobChange] = []  # those of add-ons, in order
         self._owners: list[tuple[LayerBuilder, list[str]]] = []
         self._is_handed_out = True  # whether the layers have the params that were set
 
@@ -107,7 +108,7 @@ class Model(Trainable):
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
         """
-        self._refuse_while_training("compile")
+        self.refuse_while_training("compile")
         outputs = self._outputs()
         objective = objective_of(loss, loss_weights, outputs)
         kinds = {loss_kind(loss) for loss in objective.losses if not isinstance(loss, Symbol)}
@@ -146,7 +147,7 @@ class Model(Trainable):
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""
         inputs, outputs = self._inputs(), self._outputs()
-        if self.layer_changes:
+        if self.job_changes:
             raise UserError(
                 f"{self!r} has layers of an add-on, which a call on features would leave out; call it before"
             )
@@ -293,7 +294,7 @@ class Model(Trainable):
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
         parts: list[Any] = [self.name, self.objective, *vars(self.optimizer).values(), self.algorithm, self.cluster]
-        parts += *self.layer_changes.values(), *self._outputs(), *symbols
+        parts += *self.job_changes, *self._outputs(), *symbols
         parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
         for builder in builders:
             parts += builder.name, builder.settings, builder.write, builder.trainable
@@ -311,8 +312,6 @@ class Model(Trainable):
         if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
             label_shapes = {**self.label_shapes, **train.label_shapes}
         written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
-        for change in self.layer_changes.values():
-            written.layers = change(written.layers)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
             if not self._is_handed_out:
@@ -343,7 +342,7 @@ class Model(Trainable):
             stores = {phase: records.store_fields(name) for phase, records in phases.items()}
             layers += layers_of_input(conf, stores, batch_size or 32)
         layers += written.layers
-        return Job(
+        job = Job(
             **{
                 "name": self.name,
                 "train_one_batch": self.algorithm or algorithm_for(layers),
@@ -353,6 +352,7 @@ class Model(Trainable):
                 **fields,
             }
         )
+        return changed(CheckedJob(job), self.job_changes).job
 
     def __repr__(self) -> str:
         inputs = f" from {', '.join(self.input_names())}" if self._outputs() else ""

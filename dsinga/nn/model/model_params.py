@@ -109,7 +109,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
                 builder.fit = None
             fit.close()
 
-    def _refuse_while_training(self, action: str) -> None:
+    def refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
         if self._fit is not None:
             self._fit.refuse(action)
@@ -185,7 +185,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
         return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
 
-    def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
+    def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""
         if not self.trained.is_complete:
             given, names = self._params or {}, net.net.params
@@ -200,7 +200,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     def _begin_params(self, seed: int | None) -> dict[str, np.ndarray]:
         """Return the params with which a run with a seed begins; see :meth:`Trained.start`."""
-        return replace(self.trained, params=self._params).start(seed, lambda: self._shaped().net)
+        return replace(self.trained, params=self._params).start(seed, lambda: self.shaped_net().net)
 
     def _require_params(self) -> dict[str, np.ndarray]:
         if self._params is None:
@@ -219,7 +219,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         ``fit`` that goes on takes them, and those that are not among them stay as they are.
         """
         if self.trained.params is None:
-            self._known_params(self._shaped())
+            self.known_params(self.shaped_net())
         params = self._params
         assert params is not None
         leave_to_user(params)
@@ -255,7 +255,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         refuse_nan({name: array})
         self._params = {**self.params, name: as_param(name, array)}
 
-    def _shaped(self) -> LocalNet:
+    def shaped_net(self) -> LocalNet:
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
@@ -263,14 +263,14 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     def predicting_net(self) -> NeuralNet:
         """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
-        return self._shaped().unlabelled_net(self.output_layers())
+        return self.shaped_net().unlabelled_net(self.output_layers())
 
     @checked
     def summary(self) -> None:
         """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
         from dsinga.net.description import as_table  # which training does not need
 
-        local = self._shaped()
+        local = self.shaped_net()
         try:
             net = local.net
         except UserError:  # a job does not say the shape of labels that are fields
@@ -299,37 +299,37 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """Return the shapes of records that the model itself defines. Raises UserError where it names none."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
-    def _ordered_params(self) -> dict[str, np.ndarray]:
+    def ordered_params(self) -> dict[str, np.ndarray]:
         """Return the params of the net in the order of its layers, with initial values where none are set.
 
         The net of a loaded model without known shapes is not known; its params are in the order of their file.
         """
         try:
-            local = self._shaped()
+            local = self.shaped_net()
         except UserError:
             if self._params is None:
                 raise
             names = self.result.net.params if self.result else self._params
             return {name: self._params[name] for name in names if name in self._params}
-        params = self._known_params(local)
+        params = self.known_params(local)
         check_params(local.net, params)
         return {name: params[name] for name in local.net.params if name in params}
 
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of the params in the order of the layers, including frozen params."""
-        return [array.copy() for array in self._ordered_params().values()]
+        return [array.copy() for array in self.ordered_params().values()]
 
     @property
     def weights(self) -> list[Variable]:
         """The params in the order of the layers. Raises UserError where the shapes of the inputs are not known."""
-        params = self._shaped().net.params
+        params = self.shaped_net().net.params
         return [
-            Variable(self, name, params[name].trainable and not params[name].static) for name in self._ordered_params()
+            Variable(self, name, params[name].trainable and not params[name].static) for name in self.ordered_params()
         ]
 
     def count_params(self) -> int:
         """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""
-        return sum(array.size for array in self._ordered_params().values())
+        return sum(array.size for array in self.ordered_params().values())
 
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
@@ -337,7 +337,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             raise UserError("set_weights takes arrays in order; set model.params for arrays by name")
         if isinstance(weights, str) or not isinstance(weights, Iterable):
             raise UserError(f"set_weights takes a list of arrays, as get_weights returns it, not {weights!r}")
-        params, weights = self._ordered_params(), list(weights)
+        params, weights = self.ordered_params(), list(weights)
         if len(params) != len(weights):
             raise UserError(f"the model has {len(params)} params ({', '.join(params)}), but {len(weights)} are given")
         for number, ((name, param), array) in enumerate(zip(params.items(), weights, strict=True)):
@@ -352,7 +352,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
         with explained_writing(file):
-            export_safetensors(Checkpoint(0, NamedParams(self._ordered_params(), self.record_names()), {}, {}), file)
+            export_safetensors(Checkpoint(0, NamedParams(self.ordered_params(), self.record_names()), {}, {}), file)
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
@@ -376,7 +376,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
-        path, params = model_folder(folder), self._ordered_params()
+        path, params = model_folder(folder), self.ordered_params()
         job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
             listed = ", ".join(names)

@@ -213,7 +213,7 @@ class Predictable(ModelParams):
                 labelled = any(y is not None for _, y in pairs.values())
                 net, records, labels = self._local(pairs, labelled, sample_weight)
                 figures: Mapping[str, float] = net.evaluate(
-                    self._known_params(net), records, labels, batchsize=batch_size
+                    self.known_params(net), records, labels, batchsize=batch_size
                 )
         else:
             cluster: Any = find_runner(client, waits=True)
@@ -284,7 +284,7 @@ class Predictable(ModelParams):
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
         (x, _, _), _ = read_iterable((x, None, None))
-        pairs = self._unlabelled(x)
+        pairs = self.unlabelled(x)
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         if members is None:
@@ -319,7 +319,7 @@ class Predictable(ModelParams):
                 "predict, whose outputs are in memory, or fit an estimator, such as Classifier(net=model), which is "
                 "lazy for Dask data frames"
             )
-        job, _ = self._job_of_features(self._unlabelled(x), None)
+        job, _ = self._job_of_features(self.unlabelled(x), None)
         outputs = [lazily(job, self._require_params(), name, x, leads=leads, members=members) for name in layers]
         return self._arranged(outputs, members)
 
@@ -355,10 +355,10 @@ class Predictable(ModelParams):
         """Return the output of a named layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        features = self._features(self._unlabelled(x), names, batch_size, client)
+        features = self._features(self.unlabelled(x), names, batch_size, client)
         return features[0] if len(names) == 1 else features
 
-    def _unlabelled(self, x: Any) -> dict[str, Pair]:
+    def unlabelled(self, x: Any) -> dict[str, Pair]:
         """Return the records of each input in the form of training, without labels."""
         names = self.input_names()
         pairs = self._as_codes(pair_up(*as_pair(x, None, names), names, names[:1]))
@@ -373,7 +373,7 @@ class Predictable(ModelParams):
         if are_numpy(pairs) and (client is None or is_empty):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)
-                return [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in layers]
+                return [net.predict(self.known_params(net), records, name, batchsize=batch_size) for name in layers]
         cluster: Any = find_runner(client, waits=True)
         job, data = self._job_of_features(pairs, batch_size)
         return [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in layers]

@@ -160,7 +160,7 @@ def label_inputs_for(model: Any, x: Any) -> list[str]:
         return model.label_inputs()
     if not model.record_shapes and x is not None:
         definitions = model.trained_definitions()
-        model.record_shapes = open_inputs(model._unlabelled(x), model.record_names(), definitions, False).shapes
+        model.record_shapes = open_inputs(model.unlabelled(x), model.record_names(), definitions, False).shapes
     return model.label_inputs()
 
 

@@ -35,7 +35,7 @@ class Sequential(Model):
 
     def add(self, layer: Any) -> None:
         """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
-        self._refuse_while_training("add")
+        self.refuse_while_training("add")
         if isinstance(layer, Symbol):
             if self._chain is not None:
                 raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
@@ -60,7 +60,7 @@ class Sequential(Model):
 
     def pop(self) -> LayerBuilder | Model:
         """Remove the last layer and return it. Raises UserError for a model without layers."""
-        self._refuse_while_training("pop")
+        self.refuse_while_training("pop")
         if not self._added:
             raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
         layer, self._chain = self._added.pop()
@@ -98,7 +98,7 @@ def clone_model(model: Model) -> Model:
             chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
     else:
         clone = Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
-    clone.layer_changes = dict(model.layer_changes)
+    clone.job_changes = [*model.job_changes]
     return clone
 
 

@@ -208,7 +208,7 @@ class Trainable(Predictable):
             UserError: shapes, losses and data do not fit.
             RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
         """
-        self._refuse_while_training("a further fit")
+        self.refuse_while_training("a further fit")
         self.require_loss()
         if fields:
             check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
@@ -354,7 +354,7 @@ class Trainable(Predictable):
         with self._explained(pairs):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
-            params = self._known_params(net)
+            params = self.known_params(net)
             trained, metrics = self._batch_steps[1].step(self._with_state(), params, records, labels)
             self._set_trained(trained)
         return self._figures(metrics, return_dict)

@@ -14,7 +14,7 @@ from dsinga.job.component import Settings, docs
 from dsinga.job.message import set_fields
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
-from dsinga.nn.words.keras_arguments import bind, refuse_subclasses
+from dsinga.nn.words.keras_arguments import bind
 
 
 def settings_field(
@@ -125,7 +125,7 @@ def called_by_name(function: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         return function(**bind(function.__name__, parameters, args, kwargs))
 
-    return refuse_subclasses(make)
+    return make
 
 
 def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.derived import type_fields
-from dsinga.nn.words.keras_arguments import Name, checked, missing_names, refuse_subclasses
+from dsinga.nn.words.keras_arguments import Name, checked, missing_names
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 
@@ -149,7 +149,7 @@ def _named_initialiser(name: str) -> Callable[..., Name]:
         return Name(name)
 
     function.__name__ = "".join(word.title() for word in name.split("_"))
-    return refuse_subclasses(checked(function))
+    return checked(function)
 
 
 _CLASSES = {made.__name__: made for made in map(_named_initialiser, ("zeros", "ones", *FAN_SCALES))}

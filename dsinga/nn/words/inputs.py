@@ -18,7 +18,7 @@ from dsinga.job.message import field_names
 from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.derived import Derived, called_by_name, derived_function, settings_field
-from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
+from dsinga.nn.words.keras_arguments import check_names, without_defaults
 from dsinga.nn.words.windows import require
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, Symbol, layer
@@ -29,7 +29,6 @@ INPUT = "_input"  # the kind of an input's builder
 DEFAULT_NAME = "data"
 
 
-@refuse_subclasses
 def Input(
     shape: int | Sequence[int] | None = None,
     name: str | None = None,

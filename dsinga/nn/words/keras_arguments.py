@@ -129,20 +129,6 @@ def checked_class(cls: type[T]) -> type[T]:
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 
-def refuse_subclasses(function: F) -> F:
-    """Return the function, changed so that a class which inherits from it raises UserError."""
-
-    def fail(bases: tuple[Any, ...]) -> NoReturn:
-        raise UserError(
-            f"nn.{function.__name__} is a function, which no class can inherit; a layer of your own is a subclass of "
-            "nn.Layer, a loss of nn.losses.Loss, and a metric a function of (labels, predictions); updaters and "
-            "schedules are classes registered by dsinga.register (docs/extending.md)"
-        )
-
-    function.__mro_entries__ = fail  # type: ignore[attr-defined]
-    return function
-
-
 class Name(str):
     """The name that stands for an object of Keras in ``compile`` and layers; it computes nothing."""
 
@@ -199,7 +185,7 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
     make.__signature__ = signature  # type: ignore[attr-defined]
     sentences = (inspect.getdoc(function) or "").partition("Args:\n")[0].rstrip()
     make.__doc__ = "\n".join([sentences, "", "Args:", *(explained[name] for name in signature.parameters)])
-    return refuse_subclasses(make)
+    return make
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words import loss_layers
 from dsinga.nn.words.basic_layers import layer_functions
 from dsinga.nn.words.derived import function_name
-from dsinga.nn.words.keras_arguments import LOSS_NAMES, Name, checked, missing_names, refuse_subclasses
+from dsinga.nn.words.keras_arguments import LOSS_NAMES, Name, checked, missing_names
 from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder
@@ -202,7 +202,7 @@ def _named_loss(name: str, loss: str) -> Callable[..., Name]:
         return Name(loss)
 
     function.__name__ = name
-    return refuse_subclasses(checked(function))
+    return checked(function)
 
 
 _CLASSES = {

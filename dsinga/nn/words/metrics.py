@@ -14,7 +14,7 @@ from dsinga.job import LayerConf, Phase
 from dsinga.job.component import resolve
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
-from dsinga.nn.words.keras_arguments import Name, missing_names, refuse_subclasses
+from dsinga.nn.words.keras_arguments import Name, missing_names
 from dsinga.nn.words.losses import metric_names
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import flatten
@@ -299,7 +299,7 @@ def metric_function(name: str) -> Callable[..., Name]:
         return Name(NAMES[name].format(k))
 
     metric.__name__ = metric.__qualname__ = name
-    return refuse_subclasses(metric)
+    return metric
 
 
 FUNCTIONS = {name: metric_function(name) for name in NAMES}

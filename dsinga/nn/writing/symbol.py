@@ -14,7 +14,7 @@ from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
-from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters, refuse_subclasses
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
@@ -391,4 +391,4 @@ def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuild
         return made
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    return refuse_subclasses(make)
+    return make

@@ -20,7 +20,7 @@ import pytest
 import dsinga
 import dsinga.ops
 from dsinga.addons.gpu import devices
-from dsinga.api.engines import THIS_PROCESS
+from dsinga.api.runners import THIS_PROCESS
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from dsinga.addons.lora.low_rank_layers import LowRank, low_rank_shapes, with_lo
 from dsinga.addons.lora.model_methods import merged_lora
 from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
-from dsinga.job import LayerConf
+from dsinga.job import Job
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.train_in_threads import train_in_threads
 
 RNG = np.random.default_rng(0)
@@ -402,12 +403,14 @@ def test_layers_that_are_called_as_those_of_lora_are_the_users() -> None:
 
 
 def test_several_addons_change_the_layers_of_a_model() -> None:
-    def with_slow_top(layers: Sequence[LayerConf]) -> list[LayerConf]:
-        slow = {layer.name: [param.replace(lr_scale=0.5) for param in layer.param] for layer in layers}
-        return [layer.replace(param=slow["top"]) if layer.name == "top" else layer for layer in layers]
+    def with_slow_top(checked: CheckedJob) -> Job:
+        net = checked.job.neuralnet
+        slow = {layer.name: [param.replace(lr_scale=0.5) for param in layer.param] for layer in net.layer}
+        layers = [layer.replace(param=slow["top"]) if layer.name == "top" else layer for layer in net.layer]
+        return checked.job.replace(neuralnet=net.replace(layer=layers))
 
     model = perceptron()
-    model.layer_changes["slow top"] = with_slow_top
+    model.job_changes.append(with_slow_top)
     model.add_lora(rank=2, layers="hidden", trainable="top")
     for each in (model, nn.clone_model(model)):
         each.compile("sgd", "sparse_categorical_crossentropy")
@@ -419,7 +422,7 @@ def test_several_addons_change_the_layers_of_a_model() -> None:
     changed = {name for name, value in model.params.items() if (value != before[name]).any()}
     assert changed == {"hidden.lora_a_weight", "hidden.lora_b_weight", "top_weight", "top_bias"}
     model.merge_lora()
-    assert [*model.layer_changes] == ["slow top"]
+    assert model.job_changes == [with_slow_top]
 
 
 def test_a_clone_has_low_rank_layers_too() -> None:

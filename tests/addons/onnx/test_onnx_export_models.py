@@ -145,7 +145,7 @@ def test_the_scores_of_tags_take_lengths_from_the_words(tmp_path):
     x = {"words": codes(20, 7), "shapes": texts(5, 7)}
     model.record_shapes = {"words": (7,), "shapes": (7,)}
     model.export(tmp_path / "net.onnx")
-    net, labels = model._shaped(), {"words": np.minimum(x["words"], 0)}
+    net, labels = model.shaped_net(), {"words": np.minimum(x["words"], 0)}
     expected = net.forward(model.params, x, labels, layers=["scores"], phase="test").outputs["scores"]
     compare(session_of(tmp_path / "net.onnx"), x, [expected])
 

@@ -17,7 +17,7 @@ from dsinga import UserError
 from dsinga.addons.planner import pricing
 from dsinga.addons.planner.fitting import USABLE, MemoryFit, NetVariants, fit
 from dsinga.addons.planner.pricing import make_plan
-from dsinga.cluster.placing import prepare
+from dsinga.cluster.placing import memory
 from dsinga.cutting.worker_memory import FIXED, Memory
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
@@ -187,12 +187,12 @@ def test_workers_of_a_cluster_fit_into_their_limit(
 ):
     whole = trained(loads(CONVNET, "job.conf"))
     limit = between()
-    monkeypatch.setattr(prepare, "MEMORY_LIMIT", limit)  # of all workers, which share a process
+    monkeypatch.setattr(memory, "MEMORY_LIMIT", limit)  # of all workers, which share a process
     with caplog.at_level(logging.INFO, "dsinga"):
         params = trained(loads(CONVNET, "job.conf"), threads, workers)
     assert any("partition: auto trains with" in record.message for record in caplog.records)
     assert_close(params, whole, 1e-5)
-    monkeypatch.setattr(prepare, "MEMORY_LIMIT", FIXED)
+    monkeypatch.setattr(memory, "MEMORY_LIMIT", FIXED)
     with pytest.raises(UserError, match="cannot be trained in"):
         trained(loads(CONVNET, "job.conf"), threads, workers)
 
@@ -204,7 +204,7 @@ def test_a_run_above_its_limit_is_warned_of(
     caplog.set_level(logging.WARNING, "dsinga")
     trained(job, threads, 2)
     assert not [record for record in caplog.records if "of memory, but may use" in record.message]
-    monkeypatch.setattr(prepare, "MEMORY_LIMIT", FIXED)
+    monkeypatch.setattr(memory, "MEMORY_LIMIT", FIXED)
     trained(job, threads, 2)
     (message,) = [record.message for record in caplog.records if "of memory, but may use" in record.message]
     assert "micro_batches" in message

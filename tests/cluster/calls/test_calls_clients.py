@@ -15,7 +15,8 @@ from distributed.security import Security
 
 import dsinga
 from dsinga import UserError, nn
-from dsinga.api.engines import THIS_PROCESS, TrainingOptions
+from dsinga.api.engines import runner_of
+from dsinga.api.runners import THIS_PROCESS, TrainingOptions
 from dsinga.cluster.clients import ClusterSource, find_cluster
 from dsinga.job import Job
 from tests.support.async_client import IN_PROCESS, async_client
@@ -192,10 +193,10 @@ def test_a_thread_has_the_credentials_of_its_asynchronous_client(short: Job) -> 
 @pytest.mark.parametrize("options", [{"grain": "graph"}, {"resources": {"GPU": 1}}, {"hosts": ["a"]}, {"retry": True}])
 def test_a_cluster_is_started_for_calls_that_need_one(options: dict) -> None:
     assert TrainingOptions(**options).asks_for_cluster
-    assert THIS_PROCESS.for_call(True) == ClusterSource()
-    assert THIS_PROCESS.for_call(False) is ClusterSource().for_call(False) is THIS_PROCESS
+    assert runner_of(THIS_PROCESS, True) == ClusterSource()
+    assert runner_of(THIS_PROCESS, False) is runner_of(ClusterSource(), False) is THIS_PROCESS
 
 
 @pytest.mark.parametrize("source", [ClusterSource(address="tcp://127.0.0.1:1"), ClusterSource(is_shared=True)])
 def test_a_cluster_that_a_call_names_is_used(source: ClusterSource) -> None:
-    assert source.for_call(False) is source
+    assert runner_of(source, False) is source

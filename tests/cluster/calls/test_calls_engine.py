@@ -7,7 +7,7 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga.api.engines import THIS_PROCESS
+from dsinga.api.runners import THIS_PROCESS
 from dsinga.cluster.clients import find_cluster
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.loop.local_run import trains_locally

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import evaluate, train
-from dsinga.api.engines import THIS_PROCESS
+from dsinga.api.runners import THIS_PROCESS
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, loads
 from tests.support.extension_runs import validating

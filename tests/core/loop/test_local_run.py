@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.api.engines import THIS_PROCESS
 from dsinga.api.jobs_with_data import job_with_data
+from dsinga.api.runners import THIS_PROCESS
 from dsinga.base.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import RescuedParams

@@ -28,6 +28,10 @@ def program() -> None:
     nn.CTCLoss()
     model.add_lora(rank=4, layers="dense")
     model.add_lora(rnk=4)  # type: ignore[call-arg]
+    model.save_lora("lora.safetensors")
+    model.save_lora()  # type: ignore[call-arg]
+    model.merge_lora(4)  # type: ignore[call-arg]
+    model.export("net.onnx", opset="21")  # type: ignore[arg-type]
     nn.load_onnx("net.onnx").export("net.onnx", check=x)
     nn.Conv2D(8, 3, strides=2, padding="same", name="conv", trainable=False)
     nn.Conv2D(8, 3, stride=2)  # type: ignore[call-arg]

@@ -23,7 +23,7 @@ from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.data import resolve
 from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.job import Job, Phase
@@ -33,6 +33,7 @@ from dsinga.layers.interface.layer import Shape
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import forecast_form, layer_class
+from dsinga.passes.inference import PredictDataset
 from dsinga.passes.predictor import Predictor, row_bytes
 from dsinga.reading.open_layer import moments_of
 
@@ -43,6 +44,7 @@ LEAST_TASKS = 16  # for which each lead counts
 
 
 @register("hook", "predict_dataset")
+@implements(PredictDataset)
 def predict_dataset(
     job: Job,
     params: ParamArrays,

@@ -17,7 +17,7 @@ from dsinga.addons.fields.records.coordinate_extrapolation import related_at
 from dsinga.addons.fields.records.dataset import BOUNDS, MAPPING
 from dsinga.addons.fields.records.layout import LEAD, VALID_TIME
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
-from dsinga.cluster.lazy_prediction import written_apart
+from dsinga.cluster.dask.written_arrays import written_apart
 from dsinga.data.own_inputs import check_apart, inputs_of
 
 SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from, or several

@@ -1,0 +1,37 @@
+"""The interface of a kernel backend that computes on devices of its own, such as GPUs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from dsinga.job import Job
+from dsinga.net import NeuralNet
+from dsinga.ops import Ops
+from dsinga.ops.types import Ask, Devices, Groups
+
+
+class DeviceBackend(ABC):
+    """A backend of the registry's kind "backend" whose kernels run on devices; no object of it is made."""
+
+    @staticmethod
+    @abstractmethod
+    def create() -> Ops:
+        """Return the kernels. Raises UserError where a device or its driver is missing."""
+
+    @staticmethod
+    @abstractmethod
+    def choose_devices(
+        job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
+        ask: Ask, host: Callable[[str], str], is_required: bool,
+    ) -> Devices:  # fmt: skip
+        """Return the device of each worker of ``groups``, None for a worker that computes on CPU cores.
+
+        With ``is_required`` all workers get one, or this raises UserError. The other arguments are those of
+        :func:`dsinga.passes.processors.choose_devices`.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def describe_capture(job: Job, net: NeuralNet) -> str:
+        """Return how the iterations of a job on devices are captured, or why not, as far as the job and net say it."""
