@@ -17,9 +17,9 @@ from dsinga.data.array_kinds import ArrayOrder, in_order, is_of, is_path, order_
 from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 from dsinga.data.stores.store_format import SMALL_BYTES
+from dsinga.reading.given import Pair
 
 Data = tuple[Any, Any, Any]  # records, labels and weights
-Pair = tuple[Any, Any]  # records and labels of an input
 
 
 class WeighedPairs(NamedTuple):

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, value_text
+from dsinga.base.arguments import check_range
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
+from dsinga.reading.given import as_weights
 
 IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
@@ -91,25 +92,6 @@ def labels_first(y: Any) -> Any:
 def outputs_last(output: Any, axis: int) -> Any:
     """Return an output, with records along ``axis``, with the channels of images and volumes as the last axis."""
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
-
-
-def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return weights as (n, ...) float32. Raises UserError for what is no array, and for NaN, infinity and < 0."""
-    try:
-        array = np.asarray(sample_weight, np.float32)
-    except (TypeError, ValueError):
-        array = None
-    if array is None or not array.ndim:
-        raise UserError(f"sample_weight has a number for each record, (n,), not {value_text(sample_weight)}")
-    if array.size == len(array):
-        array = array.reshape(-1)
-    wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
-    if len(wrong):
-        raise UserError(
-            f"sample_weight of record {wrong[0][0]} is {array[tuple(wrong[0])]:g}; give a number of at least 0, and 0 "
-            "to leave a record out"
-        )
-    return array
 
 
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:

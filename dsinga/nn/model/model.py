@@ -15,7 +15,7 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.labels import labels_for_loss
-from dsinga.nn.model.records import PhaseRecords, weighted_phases
+from dsinga.nn.model.records import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, STEP_METHODS, checked, checked_class
@@ -34,6 +34,7 @@ from dsinga.nn.writing.net_conf import (
 )
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, call_again, flatten
 from dsinga.nn.writing.variables import Variable
+from dsinga.reading.given import PhaseRecords
 
 
 @checked_class

@@ -28,9 +28,9 @@ from dsinga.job.functions import REMEDY, local_functions
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.added_methods import AddedMethods
-from dsinga.nn.model.given_data import Pair, as_param
+from dsinga.nn.model.given_data import as_param
 from dsinga.nn.model.kept_nets import KeptNets
-from dsinga.nn.model.records import JobArguments, PhaseRecords, add_weights, describe_arrays, open_inputs
+from dsinga.nn.model.records import JobArguments, describe_arrays
 from dsinga.nn.model.training_state import (
     FIRST_SEED,
     FitBegin,
@@ -42,6 +42,7 @@ from dsinga.nn.model.training_state import (
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
+from dsinga.reading.given import Pair, PhaseRecords, open_inputs
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """Return records and weights by input layer, and labels by input layer or None."""
         records = {name: x for name, (x, _) in pairs.items()}
         if weights is not None:
-            records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
+            records[SAMPLE_WEIGHT] = open_inputs(pairs).add_weights(weights)
         return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:

@@ -19,7 +19,6 @@ from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import (
     Data,
-    Pair,
     WeighedPairs,
     as_codes,
     as_pair,
@@ -32,12 +31,9 @@ from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.labels import labels_first, outputs_last, without_missing
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
-    PhaseRecords,
-    add_weights,
     are_numpy,
     describe_arrays,
     label_inputs_for,
-    open_inputs,
     shapes_of,
     wrong_shape,
 )
@@ -45,6 +41,7 @@ from dsinga.nn.model.results import EvaluationResult, with_tensor_methods
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
+from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -230,9 +227,9 @@ class Predictable(ModelParams):
         """
         train = train or PhaseRecords()
         definitions = self.trained_definitions() or train.definitions
-        opened = open_inputs(pairs, self.record_names() or train.names, definitions).in_order_of(definitions)
+        opened = open_inputs(pairs, self.record_names() or train.names, definitions)
         if weights is not None:
-            add_weights(opened, weights)
+            opened.add_weights(weights)
         return opened
 
     def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
@@ -380,14 +377,14 @@ class Predictable(ModelParams):
 
     def _no_records(self, name: str, x: Any) -> np.ndarray:
         """Return no records, (0, ...), of the shape that those of ``x``, which has no rows, would have."""
-        is_defined = any(definition.takes(x) for definition in self.trained_definitions().get(name, {}).values())
+        is_defined = taking(self.trained_definitions().get(name, {}), x) is not None
         empty: np.ndarray = np.zeros((0, *self.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
         return empty
 
     def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return a job that computes the outputs of layers for records, and its data."""
-        opened = open_inputs(pairs, self.record_names(), self.trained_definitions(), has_labels=False)
-        opened.check_order(self.trained_definitions())
+        names, definitions = self.record_names(), self.trained_definitions()
+        opened = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
         opened.assume_labels()
         return self._test_job(opened, batch_size)
 

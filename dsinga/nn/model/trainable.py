@@ -40,7 +40,6 @@ from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import (
     JobArguments,
-    PhaseRecords,
     least_batch,
     reading_opened,
     times_of,
@@ -49,6 +48,7 @@ from dsinga.nn.model.records import (
 from dsinga.nn.model.training_state import BatchSteps, FitBegin, key_of_workspace, leave_to_user, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
+from dsinga.reading.given import PhaseRecords
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
