@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,20 @@ class Trained:
             param, _, slot = name.rpartition("/")
             slots.setdefault(param, {})[slot] = array
         return replace(self, names=names, seed=seed, steps=int(steps[0]), slots=slots, before=before)
+
+
+@contextmanager
+def rescuing(owner: str, keep: Callable[[RescuedParams], None]) -> Iterator[RescuedParams]:
+    """Yield an extension for a run, and call ``keep`` with what was trained, also after an interrupt or an error.
+
+    ``owner`` is what keeps it, for messages: "the model".
+    """
+    rescued = RescuedParams(owner)
+    try:
+        yield rescued
+    finally:
+        if rescued.params is not None:
+            keep(rescued)
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:

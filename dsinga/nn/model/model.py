@@ -125,8 +125,8 @@ class Model(Trainable):
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name; for layers shared with other models, their newest values."""
-        if self._fit is not None:
-            self._fit.refresh()
+        if self._fits.running is not None:
+            self._fits.running.refresh()
         return newest_values(self.trained.params, self._owners)
 
     @_params.setter

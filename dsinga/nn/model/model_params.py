@@ -6,8 +6,7 @@ import html
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +32,7 @@ from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.records import JobArguments, describe_arrays
 from dsinga.nn.model.training_state import (
     FIRST_SEED,
-    FitBegin,
-    RunningFit,
+    Fits,
     leave_to_user,
     model_folder,
     saved_params,
@@ -68,15 +66,13 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._kept = KeptNets()
         self.trained = Trained(seed=FIRST_SEED[0])
         self.stop_training = False
-        self._fit: RunningFit | None = None  # that trains the model now
-        self._begins: dict[str, FitBegin] = {}  # of fits, by workspace
-        self._arguments: JobArguments | None = None  # of the last fit
+        self._fits = Fits()
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name, or None before they are initialised."""
-        if self._fit is not None:
-            self._fit.refresh()
+        if self._fits.running is not None:
+            self._fits.running.refresh()
         return self.trained.params
 
     @_params.setter
@@ -85,8 +81,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     def _with_state(self) -> Trained:
         """Return what is trained, in an event of a running fit with the state of its optimizer."""
-        if self._fit is not None:
-            self._fit.refresh_state()
+        if self._fits.running is not None:
+            self._fits.running.refresh_state()
         return self.trained
 
     def _set_trained(self, trained: Trained) -> None:
@@ -94,26 +90,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self.trained = trained
         self._params = trained.params
 
-    @contextmanager
-    def _training(self, steps: int, seed: int) -> Iterator[RunningFit]:
-        """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
-        self._fit = fit = RunningFit(self, steps, seed)
-        self._kept = KeptNets()  # they hold params, which training replaces
-        builders = self._builders()
-        try:
-            for builder in builders:
-                builder.fit = fit
-            yield fit
-        finally:
-            self._fit, self._kept = None, KeptNets()
-            for builder in builders:
-                builder.fit = None
-            fit.close()
-
     def _refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
-        if self._fit is not None:
-            self._fit.refuse(action)
+        if self._fits.running is not None:
+            self._fits.running.refuse(action)
 
     def _builders(self) -> list[LayerBuilder]:
         """Return the layers of a model described in Python, including wrapped layers."""
@@ -224,7 +204,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         params = self._params
         assert params is not None
         leave_to_user(params)
-        if self._fit is None and not isinstance(params, NamedParams):
+        if self._fits.running is None and not isinstance(params, NamedParams):
             self._params = params = NamedParams(params, {})
         if isinstance(params, NamedParams):
             params.names = self.record_names()
@@ -239,11 +219,11 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             raise UserError(
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
-        if self._arguments is None:
+        if self._fits.arguments is None:
             self.trained = replace(self.trained, names=RecordNames.of_params(arrays) or self.trained.names)
         arrays = {name: as_param(name, array) for name, array in arrays.items()}
-        if self._fit is not None:
-            self._fit.check_open()
+        if self._fits.running is not None:
+            self._fits.running.check_open()
             self._params = {**(self._params or {}), **arrays}
             return
         refuse_nan(arrays)
@@ -251,8 +231,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""
-        if self._fit is not None:
-            self._fit.check_open()
+        if self._fits.running is not None:
+            self._fits.running.check_open()
         refuse_nan({name: array})
         self._params = {**self.params, name: as_param(name, array)}
 
@@ -280,7 +260,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     def _written_job(self) -> Job:
         """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
-        arguments = self._arguments or JobArguments()
+        arguments = self._fits.arguments or JobArguments()
         job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
         return job if job.epochs or job.train_steps else job.replace(epochs=1)
 

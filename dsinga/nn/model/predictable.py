@@ -308,7 +308,7 @@ class Predictable(ModelParams):
         if is_dataset(x):
             if len(layers) != 1:
                 raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-            job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+            job = self.make_job(self._fits.arguments.phases if self._fits.arguments else {}, None, {})
             return lazily(job, self._require_params(), layers[0], x, leads=leads, members=members)
         if not is_dask_collection(x) or is_table(x):
             raise UserError(
