@@ -68,6 +68,19 @@ class FitFields(JobFields, total=False):
     cluster: Any
 
 
+class PredictOptions(TypedDict, total=False):
+    """The options of ``predict`` that a kind of records has, for type checkers: those of windows of a Dataset."""
+
+    leads: int | None
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """The options of ``evaluate`` that a kind of records has, for type checkers: those of windows of a Dataset."""
+
+    by: Any
+    against: Any
+
+
 def listed(callbacks: Any) -> list[Any]:
     """Return callbacks as a list, where the user may pass a list, one callback or None."""
     if callbacks is None:
@@ -213,7 +226,8 @@ def _rows(data: Any) -> Any:
     """Return records from which rows can be taken, lists as arrays. Raises UserError for anything else."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
     is_source = isinstance(data, RecordSource) and not isinstance(data, DrawnRecords)
-    can_be_cut = "windows" not in data.job_settings() if is_source else hasattr(data, "__getitem__")
+    kinds = data.job_settings().values() if is_source else ()
+    can_be_cut = all(by.can_be_cut for by in kinds) if is_source else hasattr(data, "__getitem__")
     if not getattr(data, "shape", ()) or not can_be_cut:
         raise UserError(
             f"validation_split takes arrays and tables, not {type(data).__name__}; give validation_data=(x, y)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from dsinga.api.engines import find_runner
 from dsinga.base.errors import OtherRecords, UserError
 from dsinga.base.registry import lookup
 from dsinga.data import RecordSource
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path, is_table
+from dsinga.data.array_kinds import is_dask_collection, is_table
 from dsinga.job import Job
+from dsinga.job.definition import RecordsDefinition
 from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import (
     Data,
+    EvaluateOptions,
+    PredictOptions,
     WeighedPairs,
     as_codes,
     as_pair,
@@ -28,6 +31,7 @@ from dsinga.nn.model.given_data import (
     read_label_paths,
 )
 from dsinga.nn.model.kept_nets import KeptNets
+from dsinga.nn.model.kinds_of_records import given_options, kinds_of_records, refuse_options
 from dsinga.nn.model.labels import labels_first, outputs_last, without_missing
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -173,8 +177,7 @@ class Predictable(ModelParams):
         batch_size: int | None = None,
         client: Client | None = None,
         return_dict: bool = False,
-        by: Any = None,
-        against: Any = (),
+        **options: Unpack[EvaluateOptions],
     ) -> Any:
         """Return the mean loss and metrics over all records: ``loss, accuracy = model.evaluate(x, y)``.
 
@@ -189,21 +192,15 @@ class Predictable(ModelParams):
             batch_size: how many records are computed at a time; by default as many as bounded memory takes.
             client: a Dask client, on whose workers they are computed.
             return_dict: whether the result is a plain dict of all numbers by name.
-            by: of windows of a Dataset names of groups, such as ("variable", "lead", "season"); then the result is a
-                Dataset of errors, see :func:`dsinga.evaluate_fields`.
-            against: baselines for these errors.
+            options: of windows of a Dataset ``by``, names of groups such as ("variable", "lead", "season"), and
+                ``against``, baselines; then the result is a Dataset of errors, see :func:`dsinga.evaluate_fields`.
 
         Raises:
             UserError: shapes, losses and data do not fit.
         """
         check_whole_numbers(batch_size=batch_size)
-        if by is not None or against:
-            if y is not None or sample_weight is not None:
-                raise UserError(
-                    "by and against take windows alone, which have their targets, and weights by weights= of "
-                    "dsinga.windows; leave y and sample_weight out"
-                )
-            return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
+        if given := given_options(Predictable.evaluate, options):
+            return self._evaluate_by_kind(x, batch_size, client, given, y=y, sample_weight=sample_weight)
         pairs, sample_weight = self._weighed_pairs(read_iterable((x, y, sample_weight))[0])
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
@@ -232,18 +229,16 @@ class Predictable(ModelParams):
             opened.add_weights(weights)
         return opened
 
-    def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
-        """Return the errors of a forecast, by group: the output compared with the targets of windows of a Dataset."""
-        if not is_of(x, "dsinga", "FieldWindows"):
-            raise UserError("by and against are for windows of a Dataset, as of dsinga.windows")
-        layers = self.output_layers()
-        if len(layers) != 1:
-            raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
-        cluster: Any = find_runner(client, waits=True)
-        job, data = self._test_job(self._opened(self._pairs(x, None)), batch_size)
-        return lookup("hook", "evaluate_fields")(
-            job, self._require_params(), layers[0], client=cluster, by=by, against=against, data=data
-        )
+    def _evaluate_by_kind(self, x: Any, batch_size: int | None, client: Any, options: Any, **labels: Any) -> Any:
+        """Return the evaluation of records by options of their kind."""
+        for by in kinds_of_records(self, x) if isinstance(x, RecordSource) else ():
+            if options.keys() <= by.options.keys():
+                by.check_options(**labels)
+                job, data = self._test_job(self._opened(self._pairs(x, None)), batch_size)
+                cluster: Any = find_runner(client, waits=True)
+                params = self._require_params()
+                return by.evaluate(job, params, self.output_layers(), client=cluster, data=data, **options)
+        refuse_options(options)
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return the job that tests ``records``, and its data."""
@@ -257,8 +252,8 @@ class Predictable(ModelParams):
         *,
         batch_size: int | None = None,
         client: Client | None = None,
-        leads: int | None = None,
         members: int | None = None,
+        **options: Unpack[PredictOptions],
     ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
@@ -268,18 +263,18 @@ class Predictable(ModelParams):
                 from windows takes an xarray Dataset or DataArray, or the path of one, and returns a lazy Dataset.
             batch_size: how many records are computed at a time; by default as many as bounded memory takes.
             client: a Dask client, on whose workers records are computed; numpy arrays without one in this process.
-            leads: of a Dataset, how many times predictions are fed back; see :func:`dsinga.predict_lazily`.
             members: how many nets are drawn from those which the model's dropout trains; the result then has a first
                 dimension "member", (members, n, ...).
+            options: of a Dataset ``leads``, how many times predictions are fed back; see :func:`dsinga.predict_lazily`.
 
         Raises:
             UserError: for bad input, and for a model without params.
         """
         check_whole_numbers(batch_size=batch_size, members=members)
-        if is_dataset(x) and any("windows" in fields for fields in self.trained_definitions().values()):
-            return self.predict_lazily(x, leads=leads, members=members)
-        if leads is not None:
-            raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
+        given = given_options(Predictable.predict, options)
+        if (by := self._predicted_by(x)) is not None:
+            return self._predict_by_kind(by, x, members=members, **given)
+        refuse_options(given)
         (x, _, _), _ = read_iterable((x, None, None))
         pairs = self._unlabelled(x)
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
@@ -297,19 +292,17 @@ class Predictable(ModelParams):
         return self._arranged(outputs, members)
 
     @checked
-    def predict_lazily(self, x: Any, *, leads: int | None = None, members: int | None = None) -> Any:
+    def predict_lazily(self, x: Any, *, members: int | None = None, **options: Unpack[PredictOptions]) -> Any:
         """Return the outputs for a dask array of records as a dask array, computed chunk by chunk.
 
         So neither records nor outputs need to fit into memory; a list for several outputs. For a Dataset or DataArray,
         or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
         :func:`dsinga.predict_lazily` does the same for a job. Raises UserError for other records.
         """
-        lazily, layers = lookup("hook", "predict_lazily"), self.output_layers()
-        if is_dataset(x):
-            if len(layers) != 1:
-                raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-            job = self.make_job(self._fits.arguments.phases if self._fits.arguments else {}, None, {})
-            return lazily(job, self._require_params(), layers[0], x, leads=leads, members=members)
+        given = given_options(Predictable.predict_lazily, options)
+        if (by := self._predicted_by(x)) is not None:
+            return self._predict_by_kind(by, x, members=members, **given)
+        refuse_options(given)
         if not is_dask_collection(x) or is_table(x):
             raise UserError(
                 f"predict_lazily takes a dask array, as da.from_zarr(path) gives one, not a {type(x).__name__}; use "
@@ -317,8 +310,17 @@ class Predictable(ModelParams):
                 "lazy for Dask data frames"
             )
         job, _ = self._job_of_features(self._unlabelled(x), None)
-        outputs = [lazily(job, self._require_params(), name, x, leads=leads, members=members) for name in layers]
-        return self._arranged(outputs, members)
+        lazily, params = lookup("hook", "predict_lazily"), self._require_params()
+        return self._arranged([lazily(job, params, name, x, members=members) for name in self.output_layers()], members)
+
+    def _predicted_by(self, x: Any) -> RecordsDefinition | None:
+        """Return the kind of records that predicts ``x`` by itself, None where records are predicted like any."""
+        return next((by for by in kinds_of_records(self, x) if by.predicts(x)), None)
+
+    def _predict_by_kind(self, by: RecordsDefinition, x: Any, **options: Any) -> Any:
+        """Return the prediction of a kind of records by the job of the last fit."""
+        job = self.make_job(self._fits.arguments.phases if self._fits.arguments else {}, None, {})
+        return by.predict(job, self._require_params(), self.output_layers(), x, **options)
 
     def _arranged(self, outputs: list[Any], members: int | None) -> Any:
         """Return one output, or a list of several; (n, ...), or (members, n, ...) if ``members`` is given."""
@@ -387,8 +389,3 @@ class Predictable(ModelParams):
         opened = open_inputs(pairs, names, definitions, has_labels=False, reorders=False)
         opened.assume_labels()
         return self._test_job(opened, batch_size)
-
-
-def is_dataset(x: Any) -> bool:
-    """Whether ``x`` is an xarray Dataset or DataArray, or a path that may lead to one."""
-    return is_a(x, "xarray", "Dataset", "DataArray") or is_path(x)

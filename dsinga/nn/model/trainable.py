@@ -38,6 +38,7 @@ from dsinga.nn.model.given_data import (
     read_iterable,
     split_data,
 )
+from dsinga.nn.model.kinds_of_records import kinds_of_records
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.training_state import BatchSteps, leave_to_user
 from dsinga.nn.words.keras_arguments import check_names, checked
@@ -234,7 +235,7 @@ class Trainable(Predictable):
 
         Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
         """
-        if any("table" in fields for fields in self.trained_definitions().values()) or isinstance(x, RecordSource):
+        if any(by.is_encoded for by in kinds_of_records(self, None)) or isinstance(x, RecordSource):
             raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
         inputs, label_inputs = self.input_names(), self._label_inputs_for(x)
         x, y, names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
