@@ -121,6 +121,25 @@ class PhaseRecords:
         return array
 
 
+@dataclass
+class JobArguments:
+    """The arguments from which a model makes its job: records by phase, batch size, further fields."""
+
+    phases: dict[str, PhaseRecords] = field(default_factory=dict)
+    batch_size: int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def described(self) -> JobArguments:
+        """Return the arguments without the opened records."""
+        phases = {phase: records.described() for phase, records in self.phases.items()}
+        return JobArguments(phases, self.batch_size, self.fields)
+
+    def steps_of_epoch(self) -> int:
+        """Return the number of steps in an epoch of the training records."""
+        records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
+        return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
+
+
 def open_inputs(
     pairs: Mapping[str, Pair],
     names: Mapping[str, RecordNames] = MappingProxyType({}),

@@ -20,11 +20,18 @@ from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.nn.model.given_data import Data, WeighedPairs, check_whole_numbers, split_off
-from dsinga.nn.model.labels import weights_of_classes
-from dsinga.nn.model.records import JobArguments, least_batch, reading_opened, times_of, with_tables_open
-from dsinga.nn.model.training_state import training
+from dsinga.nn.model.labels import loss_of_labels, weights_of_classes
+from dsinga.nn.model.records import (
+    labelled,
+    least_batch,
+    opened,
+    reading_opened,
+    times_of,
+    with_tables_open,
+)
+from dsinga.nn.model.training_state import set_trained, training
 from dsinga.reading.bind_records import bind_records
-from dsinga.reading.given import PhaseRecords
+from dsinga.reading.given import JobArguments, PhaseRecords
 
 
 class FitBegin(NamedTuple):
@@ -59,9 +66,9 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
 
     A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
     """
-    train, validation = model._weighed_pairs(data), model._weighed_pairs(held_out)
+    train, validation = labelled(model, data), labelled(model, held_out)
     if share or class_weight is not None:
-        opened = with_tables_open(train.pairs, model.record_names(), model.trained_definitions())
+        opened = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
         train = train._replace(pairs=opened)
     if share:
         if validation.pairs:
@@ -78,7 +85,7 @@ def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> Wei
         raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
     records, labels = next(iter(data.pairs.values()), (None, None))
     labels = records if isinstance(records, RecordSource) else labels
-    return data._replace(weights=weights_of_classes(class_weight, labels, model.loss_of_labels(), data.weights))
+    return data._replace(weights=weights_of_classes(class_weight, labels, loss_of_labels(model), data.weights))
 
 
 def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any], fields: dict[str, Any]) -> FitBegin:
@@ -125,7 +132,7 @@ def job_arguments(
 ) -> JobArguments:
     """Open ``data`` by phase, and return the arguments of a job that reads them."""
     check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
-    if fields.get("checkpoint_path") and model._begin_params(None):
+    if fields.get("checkpoint_path") and begin_params(model, None):
         raise UserError(
             "the model has params, with which it begins, and not with those of checkpoint_path; leave "
             "checkpoint_path out, or set model.params to the path"
@@ -133,7 +140,7 @@ def job_arguments(
     phases: dict[str, PhaseRecords] = {}
     for phase, (pairs, weights) in data.items():
         if pairs:
-            phases[phase] = model._opened(pairs, weights, phases.get("train"))
+            phases[phase] = opened(model, pairs, weights, phases.get("train"))
     if "train" in phases:
         batch_size = least_batch(batch_size, phases["train"], model.default_batch_size)
     return JobArguments(phases, batch_size, {**fields, **times_of(phases, epochs, train_steps, fields)})
@@ -144,6 +151,11 @@ def bound_job(model: Any, arguments: JobArguments) -> Job:
     job: Job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
     bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
     return bind_records(job, bound) if bound else job
+
+
+def begin_params(model: Any, seed: int | None) -> dict[str, Any]:
+    """Return the params with which a run with a seed begins; see :meth:`.Trained.start`."""
+    return replace(model.trained, params=model._params).start(seed, lambda: model._shaped().net)
 
 
 def job_of_fit(model: Any, arguments: JobArguments, begin: FitBegin, shuffle: bool) -> Job:
@@ -159,7 +171,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
     """Train the job, whose callbacks may read and set params; keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
-    params, slots = model._begin_params(job.seed), model.trained.slots
+    params, slots = begin_params(model, job.seed), model.trained.slots
     model.stop_training = False
     keep = functools.partial(keep_rescued, model, job=job, arguments=arguments, begin=begin)
     with rescuing("the model", keep) as rescued, training(model, begin.steps, job.seed + 1) as running:
@@ -181,7 +193,7 @@ def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArg
     model._fits.arguments = described = arguments.described()
     records = described.phases.get("train", PhaseRecords(names={**model.trained.names}))
     trained = replace(model.trained, names=records.names, definitions=records.definitions)
-    model._set_trained(trained.after(rescued, job, begin.steps))
+    set_trained(model, trained.after(rescued, job, begin.steps))
     if begin.workspace is not None:
         model._fits.begins[_key(begin.workspace)] = begin
     model.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)

@@ -19,6 +19,11 @@ IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
+def loss_of_labels(model: Any) -> Any:
+    """Return the loss of the first output of a model as given to ``compile``, or None."""
+    return next(iter(vars(model)["objective"].losses), None) if "objective" in vars(model) else None
+
+
 def labels_for_loss(loss: Any, y: Any) -> Any:
     """Return labels in the form that a loss takes: (n, 1) as (n,), one-hot (n, K) as classes (n,), shares as float32.
 

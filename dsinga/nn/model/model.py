@@ -219,7 +219,7 @@ class Model(Trainable):
 
         Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
         """
-        return any(self.trained_layers())
+        return any(layer.trainable for layer in self._builders())
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
@@ -261,10 +261,6 @@ class Model(Trainable):
         if isinstance(y, list) and len(losses) > 1:
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         return labels_for_loss(losses[0], y) if losses else y
-
-    def loss_of_labels(self) -> Any:
-        """Return the loss of the first output as given to ``compile``, or None."""
-        return next(iter(self.objective.losses), None)
 
     def has_channels_last(self) -> bool:
         """Whether an input has images with their channels last; then labels and outputs that are images have, too."""

@@ -25,22 +25,23 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.job.functions import REMEDY, local_functions
 from dsinga.net import NeuralNet
-from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.added_methods import AddedMethods
 from dsinga.nn.model.given_data import as_param
 from dsinga.nn.model.kept_nets import KeptNets
-from dsinga.nn.model.records import JobArguments, describe_arrays
+from dsinga.nn.model.predicting import local_net
 from dsinga.nn.model.training_state import (
     FIRST_SEED,
     Fits,
     leave_to_user,
     model_folder,
     saved_params,
+    set_trained,
+    with_state,
 )
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
-from dsinga.reading.given import Pair, PhaseRecords, open_inputs
+from dsinga.reading.given import JobArguments, PhaseRecords
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
@@ -79,17 +80,6 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
         self.trained = replace(self.trained, params=params)
 
-    def _with_state(self) -> Trained:
-        """Return what is trained, in an event of a running fit with the state of its optimizer."""
-        if self._fits.running is not None:
-            self._fits.running.refresh_state()
-        return self.trained
-
-    def _set_trained(self, trained: Trained) -> None:
-        """Set what is trained, also for other models that share layers."""
-        self.trained = trained
-        self._params = trained.params
-
     def _refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
         if self._fits.running is not None:
@@ -98,10 +88,6 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def _builders(self) -> list[LayerBuilder]:
         """Return the layers of a model described in Python, including wrapped layers."""
         return []
-
-    def optimizer_fields(self) -> dict[str, Any]:
-        """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
-        return dict(vars(vars(self)["optimizer"])) if "optimizer" in vars(self) else {}
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -127,45 +113,6 @@ class ModelParams(AddedMethods, HasVariables, ABC):
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job for the records of "train", "val" and "test", without binding the records to the job."""
 
-    def record_names(self) -> Mapping[str, RecordNames]:
-        """Return the names of classes and columns in the training records, by input."""
-        return self.trained.names
-
-    def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None, phase: str = "test"
-    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-        """Return the net that computes numpy arrays in this process, the records, and the labels.
-
-        ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
-        records in a ``phase``, a test or training.
-        """
-        records, labels = self._arrays(pairs, weights)
-
-        def create() -> LocalNet:
-            described = describe_arrays(pairs)
-            if labelled:
-                described.assume_labels()
-            phases = {"train": described}
-            if weights is not None:
-                described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-            draws = phase == "train" or not self.trained.is_complete
-            job = self.make_job(phases, None, {"seed": self.trained.seed} if draws else {})
-            examples = self.label_examples()
-            if phase == "train":  # the steps of the optimizer are those of the net
-                job = self.trained.with_statistics(job, 0, self._params or {})
-            missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
-            return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
-
-        kind = labelled, phase, self.trained.before, self.trained.seed
-        return self._kept.get(self, kind, create, records, labels or {}), records, labels
-
-    def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return records and weights by input layer, and labels by input layer or None."""
-        records = {name: x for name, (x, _) in pairs.items()}
-        if weights is not None:
-            records[SAMPLE_WEIGHT] = open_inputs(pairs).add_weights(weights)
-        return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
-
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""
         if not self.trained.is_complete:
@@ -176,20 +123,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             known = {name: array for name, array in given.items() if name in names}
             drawn = net.job.seed if len(known) < len(names) else self.trained.drawn
             params = net.initial_params(known)
-            self._set_trained(replace(self.trained, params=params, is_complete=True, drawn=drawn))
+            set_trained(self, replace(self.trained, params=params, is_complete=True, drawn=drawn))
         return self._params or {}
-
-    def _begin_params(self, seed: int | None) -> dict[str, np.ndarray]:
-        """Return the params with which a run with a seed begins; see :meth:`Trained.start`."""
-        return replace(self.trained, params=self._params).start(seed, lambda: self._shaped().net)
-
-    def _require_params(self) -> dict[str, np.ndarray]:
-        if self._params is None:
-            try:
-                return self.params
-            except UserError:
-                raise UserError("the model has no params yet; call fit, or set model.params") from None
-        return self._params
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -207,7 +142,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         if self._fits.running is None and not isinstance(params, NamedParams):
             self._params = params = NamedParams(params, {})
         if isinstance(params, NamedParams):
-            params.names = self.record_names()
+            params.names = self.trained.names
         return params
 
     @params.setter
@@ -227,7 +162,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             self._params = {**(self._params or {}), **arrays}
             return
         refuse_nan(arrays)
-        self._set_trained(self.trained.with_params(arrays))
+        set_trained(self, self.trained.with_params(arrays))
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""
@@ -240,7 +175,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
-        return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
+        return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
 
     def predicting_net(self) -> NeuralNet:
         """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
@@ -258,21 +193,15 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             net = local.unlabelled_net(self.output_layers())
         print(as_table(net, self.name))
 
-    def _written_job(self) -> Job:
-        """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
-        arguments = self._fits.arguments or JobArguments()
-        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
-        return job if job.epochs or job.train_steps else job.replace(epochs=1)
-
     def __str__(self) -> str:
         try:
-            return str(self._written_job())
+            return str(_written_job(self))
         except UserError as error:
             return f"{self!r}: {error}"
 
     def _repr_html_(self) -> str:
         try:
-            return job_html(self._written_job())
+            return job_html(_written_job(self))
         except UserError as error:
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
@@ -333,7 +262,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
         with explained_writing(file):
-            export_safetensors(Checkpoint(0, NamedParams(self._ordered_params(), self.record_names()), {}, {}), file)
+            export_safetensors(Checkpoint(0, NamedParams(self._ordered_params(), self.trained.names), {}, {}), file)
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
@@ -358,11 +287,18 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         where the folder cannot be written.
         """
         path, params = model_folder(folder), self._ordered_params()
-        job = to_text(redact_job(self._written_job()))
+        job = to_text(redact_job(_written_job(self)))
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
         with explained_writing(path), replaced_files(path, FILES) as files:
             mark = write_tensors(files / PARAMS, params).mark()
             write_file(files / JOB, f"# {mark}\n{job}")
-            self._with_state().write_state(files, mark)
+            with_state(self).write_state(files, mark)
+
+
+def _written_job(model: ModelParams) -> Job:
+    """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
+    arguments = model._fits.arguments or JobArguments()
+    job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+    return job if job.epochs or job.train_steps else job.replace(epochs=1)

@@ -1,44 +1,28 @@
-"""The records of a model's inputs as the arguments of a job: their shapes, batch size and the length of training."""
+"""The records that a model is given, by input, and the arguments of the job that reads them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import OtherRecords, UserError
 from dsinga.data import RecordNames, RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
+from dsinga.nn.model.given_data import Data, WeighedPairs, as_codes, as_pair, pair_up, read_label_paths
+from dsinga.nn.model.kept_nets import KeptNets
+from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
 from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
 
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")
-
-
-@dataclass
-class JobArguments:
-    """The arguments from which a model makes its job: records by phase, batch size, further fields."""
-
-    phases: dict[str, PhaseRecords] = field(default_factory=dict)
-    batch_size: int | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    def described(self) -> JobArguments:
-        """Return the arguments without the opened records."""
-        phases = {phase: records.described() for phase, records in self.phases.items()}
-        return JobArguments(phases, self.batch_size, self.fields)
-
-    def steps_of_epoch(self) -> int:
-        """Return the number of steps in an epoch of the training records."""
-        records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
-        return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
 
 
 def times_of(
@@ -63,11 +47,77 @@ def label_inputs_for(model: Any, x: Any) -> list[str]:
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
-        definitions = model.trained_definitions()
-        model.record_shapes = open_inputs(
-            model._unlabelled(x), model.record_names(), definitions, has_labels=False
-        ).shapes
+        names, definitions = model.trained.names, model.trained_definitions()
+        model.record_shapes = open_inputs(unlabelled(model, x), names, definitions, has_labels=False).shapes
     return model.label_inputs()
+
+
+def labelled(model: Any, data: Data) -> WeighedPairs:
+    """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
+    x, y, weights = data
+    if x is None and y is None and weights is not None:
+        raise UserError("sample_weight needs x, the records that it weighs")
+    inputs = model.input_names()
+    y, weights = without_missing(y, weights, loss_of_labels(model))
+    x, y = as_pair(x, y, inputs)
+    y = read_label_paths(y, len(label_inputs := label_inputs_for(model, x)))
+    y = model.as_labels(labels_first(y) if model.has_channels_last() else y)
+    return WeighedPairs(_as_codes(model, pair_up(x, y, inputs, label_inputs)), weights)
+
+
+def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
+    """Return the records of each input in the form of training, without labels."""
+    names = model.input_names()
+    pairs = _as_codes(model, pair_up(*as_pair(x, None, names), names, names[:1]))
+    return {name: (records, None) for name, (records, _) in pairs.items()}
+
+
+def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+    """Return the records of each input with texts and sequences converted to arrays of codes."""
+    encoders, definitions = model.text_encoders(), model.trained_definitions()
+    for name, (x, _) in pairs.items():
+        for definition in definitions.get(name, {}).values():
+            definition.check_source(x)
+    return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
+
+
+def opened(
+    model: Any, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
+) -> PhaseRecords:
+    """Open the records of each input, with columns and classes in the order of training, and add their weights.
+
+    ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
+    """
+    train = train or PhaseRecords()
+    definitions = model.trained_definitions() or train.definitions
+    records = open_inputs(pairs, model.trained.names or train.names, definitions)
+    if weights is not None:
+        records.add_weights(weights)
+    return records
+
+
+@contextlib.contextmanager
+def explained(
+    model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
+) -> Iterator[None]:
+    """Replace an error caused by records of another shape than in training by one that names both shapes.
+
+    Records ``held_out`` for validation are compared with the others; frames whose columns are encoded are not.
+    """
+    of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
+    encoded = {*model.trained_definitions(), *of_records}
+    before_fault, shapes = dict(model.record_shapes), shapes_of(pairs, encoded)
+    trained = {} if model._params is None else before_fault
+    try:
+        yield
+    except UserError as error:
+        model.record_shapes, model._kept = before_fault, KeptNets()
+        if isinstance(error, OtherRecords):
+            raise
+        rows = {name: shape[1:] for name, shape in shapes.items()}
+        if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
+            raise UserError(fault) from error
+        raise
 
 
 def with_tables_open(

@@ -21,6 +21,7 @@ from dsinga.monitor import History
 from dsinga.nn.model.fitting import (
     RunSettings,
     begin_fit,
+    begin_params,
     bound_job,
     job_arguments,
     job_of_fit,
@@ -40,7 +41,16 @@ from dsinga.nn.model.given_data import (
 )
 from dsinga.nn.model.kinds_of_records import kinds_of_records
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.training_state import BatchSteps, leave_to_user
+from dsinga.nn.model.predicting import arrays_of, local_net, reported
+from dsinga.nn.model.records import explained, label_inputs_for, labelled
+from dsinga.nn.model.training_state import (
+    BatchSteps,
+    leave_to_user,
+    optimizer_fields,
+    set_trained,
+    trained_layers,
+    with_state,
+)
 from dsinga.nn.words.keras_arguments import check_names, checked
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -102,9 +112,9 @@ class Trainable(Predictable):
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
-        phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
+        phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
         job = bound_job(self, job_arguments(self, phases, batch_size, epochs, train_steps, settings))
-        params = self._begin_params(None)
+        params = begin_params(self, None)
         leave_to_user(params)
         return job.with_params(params)
 
@@ -183,7 +193,7 @@ class Trainable(Predictable):
         begin = begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
-        with self._explained(*(pairs for pairs, _ in phases.values())):
+        with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = job_arguments(self, phases, batch_size, epochs, train_steps, settings)
             self.result = run_fit(self, job_of_fit(self, arguments, begin, shuffle), arguments, begin, run)
         for backup in begin.backups:
@@ -207,63 +217,62 @@ class Trainable(Predictable):
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
         """
         self.require_loss()
-        if self.optimizer_fields().get("ema_conf") is not None:
+        if optimizer_fields(self).get("ema_conf") is not None:
             raise UserError(
                 "train_on_batch never ends, and use_ema gives the averages of params at the end of a fit; call fit "
                 "with train_steps=1, or leave use_ema out"
             )
         if self._fits.running is not None:
             self._fits.running.check_open()
-        data = self._weighed_pairs((*self._batch(x, y), sample_weight))
+        data = labelled(self, (*_batch(self, x, y), sample_weight))
         pairs, sample_weight = with_class_weights(self, data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None, self.trained_layers(), self.optimizer_fields()
-        with self._explained(pairs):
-            net, records, labels = self._local_batch(pairs, sample_weight, key)
+        key = shapes, sample_weight is None, trained_layers(self), optimizer_fields(self)
+        with explained(self, pairs):
+            net, records, labels = _local_batch(self, pairs, sample_weight, key)
             assert self._fits.batch_steps is not None
             params = self._known_params(net)
-            trained, metrics = self._fits.batch_steps[1].step(self._with_state(), params, records, labels)
-            self._set_trained(trained)
-        return self._figures(metrics, return_dict)
-
-    def trained_layers(self) -> list[bool]:
-        """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
-        return [layer.trainable for layer in self._builders()]
-
-    def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the records and labels of a batch as numpy arrays in the order of training.
-
-        Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
-        """
-        if any(by.is_encoded for by in kinds_of_records(self, None)) or isinstance(x, RecordSource):
-            raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
-        inputs, label_inputs = self.input_names(), self._label_inputs_for(x)
-        x, y, names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
-        self.trained = replace(self.trained, names=names)
-        return x, y
-
-    def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-        """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
-        kept, trained = self._fits.batch_steps, self._with_state()
-        if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
-            net, records, labels = self._local(pairs, True, weights, "train")
-            self._fits.batch_steps = key, BatchSteps(net, trained)
-            return net, records, labels
-        return kept[1].net, *self._arrays(pairs, weights)
-
-    def _figures(self, metrics: Mapping[str, float], return_dict: bool) -> Any:
-        """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
-        if return_dict:
-            return dict(metrics)
-        names = self._reported(metrics)
-        values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
-        return values if names else values[0]
+            trained, metrics = self._fits.batch_steps[1].step(with_state(self), params, records, labels)
+            set_trained(self, trained)
+        return _figures(self, metrics, return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss and metrics of a batch of numpy arrays without training on it."""
-        x, y = (x, y) if self.trained_definitions() else self._batch(x, y)
-        return self._figures(self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
+        x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
+        return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
+
+
+def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the records and labels of a batch as numpy arrays in the order of training.
+
+    Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
+    """
+    if any(by.is_encoded for by in kinds_of_records(model, None)) or isinstance(x, RecordSource):
+        raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
+    inputs, label_inputs = model.input_names(), label_inputs_for(model, x)
+    x, y, names = batch_in_order(x, y, inputs, label_inputs, model.trained.names)
+    model.trained = replace(model.trained, names=names)
+    return x, y
+
+
+def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
+    """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
+    kept, trained = model._fits.batch_steps, with_state(model)
+    if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
+        net, records, labels = local_net(model, pairs, True, weights, "train")
+        model._fits.batch_steps = key, BatchSteps(net, trained)
+        return net, records, labels
+    return kept[1].net, *arrays_of(pairs, weights)
+
+
+def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
+    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
+    if return_dict:
+        return dict(metrics)
+    names = reported(model, metrics)
+    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
+    return values if names else values[0]

@@ -22,7 +22,7 @@ from dsinga.checkpoint.tensor_files import read_safetensors
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
 from dsinga.nn.model.kept_nets import KeptNets
-from dsinga.nn.model.records import JobArguments
+from dsinga.reading.given import JobArguments
 from dsinga.training.local_updater import Slots
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class RunningFit:
         self._step: int | None = None  # the step of these params
         self._state_step: int | None = None  # the step of this state
         self._before = model.trained
-        self._optimizer = self._first_optimizer = model.optimizer_fields()
+        self._optimizer = self._first_optimizer = optimizer_fields(model)
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
@@ -189,7 +189,7 @@ class RunningFit:
 
     def _return_rate(self) -> None:
         """Give the run the learning rate that the user has set in a callback; refuse other changes of the optimizer."""
-        before, self._optimizer = self._optimizer, self._model.optimizer_fields()
+        before, self._optimizer = self._optimizer, optimizer_fields(self._model)
         changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
         if not changed:
             return
@@ -241,3 +241,27 @@ def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
         for builder in builders:
             builder.fit = None
         fit.close()
+
+
+def with_state(model: Any) -> Trained:
+    """Return what is trained, in an event of a running fit with the state of its optimizer."""
+    if model._fits.running is not None:
+        model._fits.running.refresh_state()
+    trained: Trained = model.trained
+    return trained
+
+
+def set_trained(model: Any, trained: Trained) -> None:
+    """Set what is trained, also for other models that share layers."""
+    model.trained = trained
+    model._params = trained.params
+
+
+def optimizer_fields(model: Any) -> dict[str, Any]:
+    """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
+    return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}
+
+
+def trained_layers(model: Any) -> list[bool]:
+    """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
+    return [layer.trainable for layer in model._builders()]
