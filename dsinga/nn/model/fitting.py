@@ -19,7 +19,7 @@ from dsinga.data.locations import is_url
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
-from dsinga.nn.model.given_data import Data, WeighedPairs, check_whole_numbers, split_off
+from dsinga.nn.model.given_data import check_whole_numbers
 from dsinga.nn.model.labels import loss_of_labels, weights_of_classes
 from dsinga.nn.model.records import (
     labelled,
@@ -32,6 +32,7 @@ from dsinga.nn.model.records import (
 from dsinga.nn.model.training_state import set_trained, training
 from dsinga.reading.bind_records import bind_records
 from dsinga.reading.given import JobArguments, PhaseRecords
+from dsinga.reading.pairs import Data, WeighedPairs, split_off
 
 
 class FitBegin(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_range
 from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.nn.words.losses import compares, loss_kind
@@ -137,9 +138,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
             f"{class_weight!r}"
         )
     if isinstance(labels, RecordSource):
-        from dsinga.nn.model.given_sources import factors_and_labels  # which few need
-
-        class_weight, labels = factors_and_labels(class_weight, labels)
+        class_weight, labels = _factors_and_labels(class_weight, labels)
     classes = _classes(labels, loss)
     weights = np.ones(classes.shape, np.float32)
     if not isinstance(class_weight, Mapping):
@@ -158,6 +157,23 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
     axes = max(factors.ndim, weights.ndim)
     factors, weights = (array.reshape(*array.shape, *[1] * (axes - array.ndim)) for array in (factors, weights))
     return weights * factors
+
+
+def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
+    """Return factors by the code of a class where they are by its name, and all labels of the source.
+
+    Labels are None unless there is one for each record. Raises UserError for a name of no class.
+    """
+    if not source.has_labels or source.label_shape:
+        return class_weight, None
+    if isinstance(class_weight, Mapping) and source.classes:
+        codes: dict[Any, int] = {str(name): code for code, name in enumerate(source.classes)}
+        for name in class_weight:
+            if isinstance(name, str) and name not in codes:
+                hint = nearest_or_listed(name, codes, "the classes are")
+                raise UserError(f"class_weight has a factor for {name!r}, which is no class{hint}")
+        class_weight = {codes.get(str(name), name): factor for name, factor in class_weight.items()}
+    return class_weight, np.concatenate(list(source.label_parts()))
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:

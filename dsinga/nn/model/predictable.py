@@ -10,25 +10,14 @@ from dsinga.api.engines import find_runner
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_dask_collection, is_table
-from dsinga.nn.model.given_data import EvaluateOptions, PredictOptions, check_whole_numbers, read_iterable
-from dsinga.nn.model.kinds_of_records import given_options
+from dsinga.nn.model import predicting
+from dsinga.nn.model.given_data import EvaluateOptions, PredictOptions, check_whole_numbers
 from dsinga.nn.model.model_params import ModelParams
-from dsinga.nn.model.predicting import (
-    arranged,
-    drawn_members,
-    evaluated_by_kind,
-    features_of,
-    job_of_features,
-    local_net,
-    predicted_by_kind,
-    reported,
-    required_params,
-    tested_job,
-)
 from dsinga.nn.model.records import are_numpy, describe_arrays, explained, labelled, opened, unlabelled
 from dsinga.nn.model.results import EvaluationResult, with_tensor_methods
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
+from dsinga.reading.pairs import read_iterable
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -128,21 +117,21 @@ class Predictable(ModelParams):
             UserError: shapes, losses and data do not fit.
         """
         check_whole_numbers(batch_size=batch_size)
-        if given := given_options(Predictable.evaluate, options):
-            return evaluated_by_kind(self, x, batch_size, client, given, y=y, sample_weight=sample_weight)
+        if given := predicting.given_options(Predictable.evaluate, options):
+            return predicting.evaluated_by_kind(self, x, batch_size, client, given, y=y, sample_weight=sample_weight)
         pairs, sample_weight = labelled(self, read_iterable((x, y, sample_weight))[0])
         if client is None and are_numpy(pairs):
             with explained(self, pairs):
                 has_labels = any(y is not None for _, y in pairs.values())
-                net, records, labels = local_net(self, pairs, has_labels, sample_weight)
+                net, records, labels = predicting.local_net(self, pairs, has_labels, sample_weight)
                 figures: Mapping[str, float] = net.evaluate(
                     self._known_params(net), records, labels, batchsize=batch_size
                 )
         else:
             cluster: Any = find_runner(client, waits=True)
-            job, data = tested_job(self, opened(self, pairs, sample_weight), batch_size)
-            figures = api.evaluate(job, required_params(self), client=cluster, data=data)
-        return dict(figures) if return_dict else EvaluationResult(figures, reported(self, figures))
+            job, data = predicting.tested_job(self, opened(self, pairs, sample_weight), batch_size)
+            figures = api.evaluate(job, predicting.required_params(self), client=cluster, data=data)
+        return dict(figures) if return_dict else EvaluationResult(figures, predicting.reported(self, figures))
 
     @checked
     def predict(
@@ -170,18 +159,18 @@ class Predictable(ModelParams):
             UserError: for bad input, and for a model without params.
         """
         check_whole_numbers(batch_size=batch_size, members=members)
-        given = given_options(Predictable.predict, options)
-        if (predicted := predicted_by_kind(self, x, members, given)) is not NotImplemented:
+        given = predicting.given_options(Predictable.predict, options)
+        if (predicted := predicting.predicted_by_kind(self, x, members, given)) is not NotImplemented:
             return predicted
         (x, _, _), _ = read_iterable((x, None, None))
         pairs = unlabelled(self, x)
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         if members is None:
-            outputs = features_of(self, pairs, self.output_layers(), batch_size, client)
+            outputs = predicting.features_of(self, pairs, self.output_layers(), batch_size, client)
         else:
-            outputs = drawn_members(self, pairs, members, batch_size, client)
-        return arranged(self, outputs, members)
+            outputs = predicting.drawn_members(self, pairs, members, batch_size, client)
+        return predicting.arranged(self, outputs, members)
 
     @checked
     def predict_lazily(self, x: Any, *, members: int | None = None, **options: Unpack[PredictOptions]) -> Any:
@@ -191,8 +180,8 @@ class Predictable(ModelParams):
         or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
         :func:`dsinga.predict_lazily` does the same for a job. Raises UserError for other records.
         """
-        given = given_options(Predictable.predict_lazily, options)
-        if (predicted := predicted_by_kind(self, x, members, given)) is not NotImplemented:
+        given = predicting.given_options(Predictable.predict_lazily, options)
+        if (predicted := predicting.predicted_by_kind(self, x, members, given)) is not NotImplemented:
             return predicted
         if not is_dask_collection(x) or is_table(x):
             raise UserError(
@@ -200,9 +189,11 @@ class Predictable(ModelParams):
                 "predict, whose outputs are in memory, or fit an estimator, such as Classifier(net=model), which is "
                 "lazy for Dask data frames"
             )
-        job, _ = job_of_features(self, unlabelled(self, x), None)
-        lazily, params = lookup("hook", "predict_lazily"), required_params(self)
-        return arranged(self, [lazily(job, params, name, x, members=members) for name in self.output_layers()], members)
+        job, _ = predicting.job_of_features(self, unlabelled(self, x), None)
+        lazily, params = lookup("hook", "predict_lazily"), predicting.required_params(self)
+        return predicting.arranged(
+            self, [lazily(job, params, name, x, members=members) for name in self.output_layers()], members
+        )
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
         """Return a symbol when called on symbols, as a layer does, or predictions when called on arrays.
@@ -230,5 +221,5 @@ class Predictable(ModelParams):
         """Return the output of a named layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        features = features_of(self, unlabelled(self, x), names, batch_size, client)
+        features = predicting.features_of(self, unlabelled(self, x), names, batch_size, client)
         return features[0] if len(names) == 1 else features

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import numpy as np
 import dsinga.api as api
 from dsinga.api.engines import find_runner
 from dsinga.base.errors import UserError
+from dsinga.base.registry import entries
 from dsinga.data import RecordSource
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
+from dsinga.job.definition import RecordsDefinition
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, with_member
-from dsinga.nn.model.kinds_of_records import kinds_of_records, refuse_options
 from dsinga.nn.model.labels import outputs_last
 from dsinga.nn.model.records import are_numpy, describe_arrays, explained, labelled, opened
+from dsinga.nn.words.keras_arguments import check_names
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
 
@@ -148,6 +151,33 @@ def evaluated_by_kind(
             cluster, params = find_runner(client, waits=True), required_params(model)
             return by.evaluate(job, params, model.output_layers(), client=cluster, data=data, **options)
     refuse_options(options)
+
+
+def kinds_of_records(model: Any, x: Any) -> list[RecordsDefinition]:
+    """Return the definitions of the records ``x``, else those of the records that a model was trained on."""
+    if isinstance(x, RecordSource):
+        return [*x.job_settings().values()]
+    return [by for definition in model.trained_definitions().values() for by in definition.values()]
+
+
+def given_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None. Raises UserError for a name that no kind of records has."""
+    if options:
+        known = [*inspect.signature(inspect.unwrap(function)).parameters, *_options_of_all()]
+        check_names(function.__name__, known, options)
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise UserError for options of another kind of records than those that are given."""
+    for name in options:
+        raise UserError(_options_of_all()[name])
+
+
+def _options_of_all() -> dict[str, str]:
+    """Return the options that any kind of records has, with the error for other records."""
+    definitions = [cls for cls in entries("message").values() if issubclass(cls, RecordsDefinition)]
+    return {name: fault for cls in definitions for name, fault in cls.options.items()}
 
 
 def reported(model: Any, metrics: Mapping[str, float]) -> list[str]:

@@ -16,10 +16,11 @@ from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.given_data import Data, WeighedPairs, as_codes, as_pair, pair_up, read_label_paths
+from dsinga.nn.model.given_data import as_codes
 from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
 from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
+from dsinga.reading.pairs import Data, WeighedPairs, as_pair, pair_up, read_label_paths
 
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")

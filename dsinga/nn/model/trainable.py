@@ -18,40 +18,20 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
-from dsinga.nn.model.fitting import (
-    RunSettings,
-    begin_fit,
-    begin_params,
-    bound_job,
-    job_arguments,
-    job_of_fit,
-    records_of_fit,
-    run_fit,
-    with_class_weights,
-)
-from dsinga.nn.model.given_data import (
-    ALL_IN_AN_EPOCH,
-    ALL_VALIDATE,
-    FitFields,
-    JobFields,
-    batch_in_order,
-    listed,
-    read_iterable,
-    split_data,
-)
-from dsinga.nn.model.kinds_of_records import kinds_of_records
+from dsinga.nn.model import fitting
+from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.predicting import arrays_of, local_net, reported
+from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
 from dsinga.nn.model.records import explained, label_inputs_for, labelled
 from dsinga.nn.model.training_state import (
     BatchSteps,
     leave_to_user,
     optimizer_fields,
     set_trained,
-    trained_layers,
     with_state,
 )
 from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -113,8 +93,8 @@ class Trainable(Predictable):
         settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
-        job = bound_job(self, job_arguments(self, phases, batch_size, epochs, train_steps, settings))
-        params = begin_params(self, None)
+        job = fitting.bound_job(self, fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings))
+        params = fitting.begin_params(self, None)
         leave_to_user(params)
         return job.with_params(params)
 
@@ -188,14 +168,16 @@ class Trainable(Predictable):
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
-        phases = records_of_fit(self, data, held_out, validation_split, class_weight)
-        run, settings = RunSettings(listed(callbacks), client, workers, progress), dict[str, Any](fields)
-        begin = begin_fit(self, workspace, resume, run.callbacks, settings)
+        phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
+        run, settings = fitting.RunSettings(listed(callbacks), client, workers, progress), dict[str, Any](fields)
+        begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
         with explained(self, *(pairs for pairs, _ in phases.values())):
-            arguments = job_arguments(self, phases, batch_size, epochs, train_steps, settings)
-            self.result = run_fit(self, job_of_fit(self, arguments, begin, shuffle), arguments, begin, run)
+            arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
+            self.result = fitting.run_fit(
+                self, fitting.job_of_fit(self, arguments, begin, shuffle), arguments, begin, run
+            )
         for backup in begin.backups:
             if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))
@@ -225,9 +207,9 @@ class Trainable(Predictable):
         if self._fits.running is not None:
             self._fits.running.check_open()
         data = labelled(self, (*_batch(self, x, y), sample_weight))
-        pairs, sample_weight = with_class_weights(self, data, class_weight)
+        pairs, sample_weight = fitting.with_class_weights(self, data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None, trained_layers(self), optimizer_fields(self)
+        key = shapes, sample_weight is None, [layer.trainable for layer in self._builders()], optimizer_fields(self)
         with explained(self, pairs):
             net, records, labels = _local_batch(self, pairs, sample_weight, key)
             assert self._fits.batch_steps is not None

@@ -260,8 +260,3 @@ def set_trained(model: Any, trained: Trained) -> None:
 def optimizer_fields(model: Any) -> dict[str, Any]:
     """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
     return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}
-
-
-def trained_layers(model: Any) -> list[bool]:
-    """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
-    return [layer.trainable for layer in model._builders()]
