@@ -191,10 +191,11 @@ def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArg
     """Set the model's params, optimizer state and result from a fit that has ended, even by an error."""
     assert rescued.params is not None
     assert rescued.net is not None
-    model._fits.arguments = described = arguments.described()
+    described, begins = arguments.described(), {**model._fits.begins}
+    if begin.workspace is not None:
+        begins[_key(begin.workspace)] = begin._replace(backups=())
+    model._fits = replace(model._fits, arguments=described, begins=begins)
     records = described.phases.get("train", PhaseRecords(names={**model.trained.names}))
     trained = replace(model.trained, names=records.names, definitions=records.definitions)
     set_trained(model, trained.after(rescued, job, begin.steps))
-    if begin.workspace is not None:
-        model._fits.begins[_key(begin.workspace)] = begin
     model.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)

@@ -94,20 +94,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """Return the names of the input layers that read the records ``x``."""
 
     @abstractmethod
-    def label_inputs(self) -> list[str]:
-        """Return, for each output, the name of the input layer that has its labels."""
-
-    @abstractmethod
-    def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
-
-    @abstractmethod
     def output_layers(self) -> list[str]:
         """Return the names of the layers whose outputs ``predict`` returns."""
-
-    @abstractmethod
-    def parts_of_nets(self) -> list[Any]:
-        """Return the objects that define the net of the model; each change of it replaces some of them."""
 
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:

@@ -43,10 +43,6 @@ class Predictable(ModelParams):
         """Whether records are images or volumes with their channels last; then labels and outputs have, too."""
         return False
 
-    def as_labels(self, y: Any) -> Any:
-        """Return labels in the form that the losses take."""
-        return y
-
     def require_loss(self) -> None:
         """Raise UserError for a model that has no loss from ``compile``."""
 

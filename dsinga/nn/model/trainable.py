@@ -246,7 +246,7 @@ def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalN
     kept, trained = model._fits.batch_steps, with_state(model)
     if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
         net, records, labels = local_net(model, pairs, True, weights, "train")
-        model._fits.batch_steps = key, BatchSteps(net, trained)
+        model._fits = replace(model._fits, batch_steps=(key, BatchSteps(net, trained)))
         return net, records, labels
     return kept[1].net, *arrays_of(pairs, weights)
 

@@ -209,7 +209,7 @@ class RunningFit:
             self._model._params = self._before.params
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fits:
     """The fits of a model, and its steps on single batches.
 
@@ -221,7 +221,7 @@ class Fits:
     """
 
     running: RunningFit | None = None
-    begins: dict[str, Any] = field(default_factory=dict)
+    begins: Mapping[str, Any] = field(default_factory=dict)
     arguments: JobArguments | None = None
     batch_steps: tuple[Any, BatchSteps] | None = None
 
@@ -229,7 +229,8 @@ class Fits:
 @contextmanager
 def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
     """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
-    model._fits.running = fit = RunningFit(model, steps, seed)
+    fit = RunningFit(model, steps, seed)
+    model._fits = replace(model._fits, running=fit)
     model._kept = KeptNets()  # they hold params, which training replaces
     builders = model._builders()
     try:
@@ -237,7 +238,7 @@ def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
             builder.fit = fit
         yield fit
     finally:
-        model._fits.running, model._kept = None, KeptNets()
+        model._fits, model._kept = replace(model._fits, running=None), KeptNets()
         for builder in builders:
             builder.fit = None
         fit.close()
