@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup, register
+from dsinga.base.registry import implements, lookup, register
 from dsinga.job.enums import SlicingMethod, SyncMethod, UpdatePlace
 from dsinga.job.limits import MAX_MEMBERS
-from dsinga.job.schema import ClusterConf, Job
+from dsinga.job.schema import ClusterConf, Job, JobCheck
 
 
 @register("hook", "check_cluster")
+@implements(JobCheck)
 def check_cluster(job: Job) -> None:
     """Raise JobError for the first invalid field of ``cluster {}``, or of the fields that depend on the cluster."""
     if job.warmup_steps > job.train_steps > 0:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dsinga.base.buffers import LARGEST
-from dsinga.base.registry import register
+from dsinga.base.registry import implements, register
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers.connection import Split
@@ -23,6 +23,7 @@ from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
 from dsinga.ops import cpu_ops
+from dsinga.passes.device_backend import DeviceMemory
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import create_updater
 
@@ -123,6 +124,7 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
 
 
 @register("hook", "device_memory")
+@implements(DeviceMemory)
 def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
     """Return the bytes of its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
     memory = worker_memory(net, slots, micro_batches=micro_batches)

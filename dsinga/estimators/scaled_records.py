@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data.record_source import RecordSource
-from dsinga.job.component import Settings, setting
+from dsinga.job.component import setting
+from dsinga.job.definition import RecordsDefinition
 
 
 @register("message", "StoreConf.scaled")
-class ScaledRecords(Settings):
+class ScaledRecords(RecordsDefinition):
     """Says that an estimator scales records or targets outside its net, which alone predicts something else."""
 
     by: str = setting("", "the estimator that trained the net, such as Regressor")

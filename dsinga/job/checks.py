@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import check_owner, find, lookup, nearest, nearest_or_listed
@@ -12,7 +12,7 @@ from dsinga.job.field_types import item_type
 from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, set_fields
-from dsinga.job.schema import ExtensionConf, Job, NetConf
+from dsinga.job.schema import ExtensionConf, Job, JobCheck, NetConf
 from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
 
@@ -98,7 +98,7 @@ def check_cluster(job: Job) -> None:
     """Raise JobError for what is wrong with the topology of a job that says something of several workers."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
     if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
-        check_topology: Callable[[Job], None] = lookup("hook", "check_cluster")
+        check_topology: JobCheck = lookup("hook", "check_cluster")
         check_topology(job)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
 from dsinga.base.errors import UserError
 from dsinga.job.component import Component
@@ -287,3 +287,10 @@ class Job(Message):
     def net(self) -> NetConf:
         """The neural net; a short name for ``neuralnet``."""
         return self.neuralnet
+
+
+class JobCheck(Protocol):
+    """The type of a check of a job, such as the hook ``check_cluster`` of what cuts nets."""
+
+    def __call__(self, job: Job) -> None:
+        """Raise JobError for the first field that is invalid."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol
 
 from dsinga.job import Job
 from dsinga.net import NeuralNet
@@ -35,3 +36,10 @@ class DeviceBackend(ABC):
     @abstractmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
         """Return how the iterations of a job on devices are captured, or why not, as far as the job and net say it."""
+
+
+class DeviceMemory(Protocol):
+    """The type of the hook ``device_memory``, by which the memory of a worker is predicted."""
+
+    def __call__(self, net: NeuralNet, slots: int, micro_batches: int) -> int:
+        """Return the bytes of its device that a worker needs to train a net with ``slots`` arrays of the updater."""

@@ -19,7 +19,7 @@ from dsinga.passes.setting_files import may_be_set
 from dsinga.training import create_updater
 
 if TYPE_CHECKING:  # only jobs for GPUs need it
-    from dsinga.passes.device_backend import DeviceBackend
+    from dsinga.passes.device_backend import DeviceBackend, DeviceMemory
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -101,7 +101,7 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
     """
 
     def bytes_needed() -> int:
-        device_memory: Callable[[NeuralNet, int, int], int] = lookup("hook", "device_memory")
+        device_memory: DeviceMemory = lookup("hook", "device_memory")
         return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
 
     device = local_processor(job, bytes_needed).device

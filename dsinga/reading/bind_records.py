@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data import RecordNames, RecordSource, open_like
+from dsinga.data import RecordNames, RecordSource
 from dsinga.data.array_kinds import is_table
 from dsinga.data.conversion import (
     as_labels,
@@ -28,6 +28,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.checked_job import ENCODED, names_of_training
+from dsinga.reading.given import open_given, taking
 from dsinga.reading.open_layer import augmented_info, moments_of
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
@@ -76,27 +77,23 @@ def bind_records(
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open a source and return its records: by the layer's definition of windows or of a table, where it has one.
-
-    Other records of that kind are read in the order of those of training.
-    """
-    definition = _definition(net, layer)
-    for conf in definition.values():
-        if conf.takes(source):
-            defined: RecordSource = conf.open_records(layer.name, source, (layer.store_conf or StoreConf()).has_label)
-            return defined
-    of_layer = names.get(layer.name, RecordNames())
-    if of_layer.order == ENCODED and is_table(source[0] if isinstance(source, tuple) else source):
+    """Open a source of a layer, in the order of the records of training. Raises JobError for one with weights."""
+    definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
+    frame = source[0] if isinstance(source, tuple) else source
+    if of_layer.order == ENCODED and is_table(frame) and taking(definition, source) is None:
         raise layer.error(
             f"layer {layer.name!r} was trained on a table, but the job has no definition of one, to read a frame; "
             "give the job of the result, as in dsinga.evaluate(result.job, result, data=...)"
         )
-    records = open_like(source, of_layer, roots, phase.name or "")
+    has_labels = (layer.store_conf or StoreConf()).has_label
+    records = open_given(
+        layer.name, source, of_layer, definition, has_labels=has_labels, roots=roots, phase=phase.name or ""
+    )
     if records.has_weights:
         raise layer.error(
             f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"
         )
-    return records.in_training_order(definition) if definition else records
+    return records
 
 
 def _definition(net: NetConf, layer: LayerConf) -> dict[str, Any]:

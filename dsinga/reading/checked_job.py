@@ -315,7 +315,7 @@ def names_of_training(net: NetConf) -> dict[str, RecordNames]:
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():
-        if conf is not None and "table" in conf.definition:
+        if conf is not None and any(by.is_encoded for by in conf.definition.values()):
             names[name] = names[name]._replace(order=ENCODED)
     return {name: of_layer for name, of_layer in names.items() if any(of_layer)}
 

@@ -102,7 +102,7 @@ def take_from_data(model: JobModel, data_root: str | None) -> None:
     net, stores = job.net(Phase.kTrain), job.reader(Phase.kTrain).stores
     layers = {name: net.layer(name) for name in model.input_names()}
     model.record_shapes = {name: tuple(getattr(layer, "stored", layer.shape[1:])) for name, layer in layers.items()}
-    known = model.record_names()
+    known = model.trained.names
     names = {name: known.get(name, RecordNames()).or_else(RecordNames.of(stores.get(name))) for name in layers}
     model.trained = replace(model.trained, names=names)
 

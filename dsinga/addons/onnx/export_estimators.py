@@ -15,6 +15,7 @@ from dsinga.addons.onnx.export_steps import Values
 from dsinga.addons.onnx.export_tables import TYPES, add_inputs, encoded_columns, served_columns, writer_of
 from dsinga.base.errors import UserError
 from dsinga.nn.model.predictable import Predictable
+from dsinga.nn.model.records import unlabelled
 
 CLASSES = {**dict.fromkeys("biu", (INT64, np.int64)), "f": (DOUBLE, np.float64)}  # by kind of dtype; others are texts
 ARRAY, LABEL, PROBABILITIES, NUMBERS = "X", "label", "probabilities", "variable"
@@ -109,7 +110,7 @@ def given_records(model: Predictable, x: Any) -> dict[str, np.ndarray]:
     """Return what ONNX Runtime is given of records, or of a data frame, that a model predicts: arrays by input."""
     columns, served = served_columns(model), model.served
     if served is None:
-        records = {name: array for name, (array, _) in model.unlabelled(x).items()}
+        records = {name: array for name, (array, _) in unlabelled(model, x).items()}
         for name, each in columns.items():
             records |= each.given(records.pop(name))
         return records

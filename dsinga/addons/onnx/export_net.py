@@ -108,7 +108,7 @@ def model_to_onnx(model: Predictable, opset: int = OPSET) -> OnnxNet:
     if model.served is not None and not others:
         inputs = [(graph.rename(name, ARRAY), shape) for name, shape in inputs]
     metadata = {"dsinga": __version__}
-    for name, names in model.record_names().items():
+    for name, names in model.trained.names.items():
         of_input = "" if name == model.input_names()[0] else f" of {name}"
         metadata |= {f"{what}{of_input}": json.dumps(given) for what, given in names._asdict().items() if given}
     return finished(graph, inputs, results, model.name, metadata, opset)

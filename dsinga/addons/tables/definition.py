@@ -65,6 +65,8 @@ class TableDefinition(RecordsDefinition):
     :func:`dsinga.table` learns it from the training data, :class:`.columns.Columns` applies it.
     """
 
+    is_encoded = True
+
     column: list[TableColumnConf] = setting([], "the columns, in the order in which they become a record")
     label: str = setting("", "the column of labels; without it labels are given beside the frame")
     classes: list[str] = setting([], "the classes 0, 1, ... of labels that are no numbers, as texts")

@@ -24,7 +24,7 @@ from dsinga.job.message import set_fields
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.labels import labels_for_loss
-from dsinga.nn.model.records import PhaseRecords, weighted_phases
+from dsinga.nn.model.records import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
@@ -33,6 +33,7 @@ from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import make_conf
+from dsinga.reading.given import PhaseRecords
 from dsinga.reading.learnt_statistics import MANY
 
 _FREEZE = (

@@ -7,15 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, value_text
+from dsinga.base.arguments import check_range
 from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.data import RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
+from dsinga.reading.given import as_weights
 
 IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
+
+
+def loss_of_labels(model: Any) -> Any:
+    """Return the loss of the first output of a model as given to ``compile``, or None."""
+    return next(iter(vars(model)["objective"].losses), None) if "objective" in vars(model) else None
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
@@ -93,25 +100,6 @@ def outputs_last(output: Any, axis: int) -> Any:
     return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
-def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return weights as (n, ...) float32. Raises UserError for what is no array, and for NaN, infinity and < 0."""
-    try:
-        array = np.asarray(sample_weight, np.float32)
-    except (TypeError, ValueError):
-        array = None
-    if array is None or not array.ndim:
-        raise UserError(f"sample_weight has a number for each record, (n,), not {value_text(sample_weight)}")
-    if array.size == len(array):
-        array = array.reshape(-1)
-    wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
-    if len(wrong):
-        raise UserError(
-            f"sample_weight of record {wrong[0][0]} is {array[tuple(wrong[0])]:g}; give a number of at least 0, and 0 "
-            "to leave a record out"
-        )
-    return array
-
-
 def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
     """Return labels (n, k) with 0 in place of NaN, and weights (n, k) that are 0 at these places.
 
@@ -150,9 +138,7 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
             f"{class_weight!r}"
         )
     if isinstance(labels, RecordSource):
-        from dsinga.nn.model.given_sources import factors_and_labels  # which few need
-
-        class_weight, labels = factors_and_labels(class_weight, labels)
+        class_weight, labels = _factors_and_labels(class_weight, labels)
     classes = _classes(labels, loss)
     weights = np.ones(classes.shape, np.float32)
     if not isinstance(class_weight, Mapping):
@@ -171,6 +157,23 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
     axes = max(factors.ndim, weights.ndim)
     factors, weights = (array.reshape(*array.shape, *[1] * (axes - array.ndim)) for array in (factors, weights))
     return weights * factors
+
+
+def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:
+    """Return factors by the code of a class where they are by its name, and all labels of the source.
+
+    Labels are None unless there is one for each record. Raises UserError for a name of no class.
+    """
+    if not source.has_labels or source.label_shape:
+        return class_weight, None
+    if isinstance(class_weight, Mapping) and source.classes:
+        codes: dict[Any, int] = {str(name): code for code, name in enumerate(source.classes)}
+        for name in class_weight:
+            if isinstance(name, str) and name not in codes:
+                hint = nearest_or_listed(name, codes, "the classes are")
+                raise UserError(f"class_weight has a factor for {name!r}, which is no class{hint}")
+        class_weight = {codes.get(str(name), name): factor for name, factor in class_weight.items()}
+    return class_weight, np.concatenate(list(source.label_parts()))
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:

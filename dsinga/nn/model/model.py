@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.labels import labels_for_loss
-from dsinga.nn.model.records import PhaseRecords, weighted_phases
+from dsinga.nn.model.records import weighted_phases
+from dsinga.nn.model.shared_params import SharedParams
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, STEP_METHODS, checked, checked_class
@@ -35,6 +36,7 @@ from dsinga.nn.writing.net_conf import (
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, call_again, flatten
 from dsinga.nn.writing.variables import Variable
 from dsinga.reading.checked_job import CheckedJob, JobChange, changed
+from dsinga.reading.given import PhaseRecords
 
 
 @checked_class
@@ -50,36 +52,25 @@ class Model(Trainable):
 
     def __init__(self, inputs: Any = None, outputs: Any = None, name: str = "model"):
         super().__init__(name)
-        self._is_traced = outputs is None and callable(getattr(type(self), "call", None))
-        if not self._is_traced and (inputs is None or outputs is None):
+        is_traced = outputs is None and callable(getattr(type(self), "call", None))
+        if not is_traced and (inputs is None or outputs is None):
             raise UserError(
                 "nn.Model takes inputs and outputs, as in nn.Model(x, nn.Dense(10)(x)); or a subclass defines "
                 "call(self, x), which returns the outputs"
             )
         self.inputs = _symbols("inputs", Input() if inputs is None else inputs)
         number_inputs([symbol.builder for symbol in self.inputs])
-        self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
+        self.outputs = [] if is_traced else _connected(self, _symbols("outputs", outputs))
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
         self.metrics: Sequence[Any] = ()
-        self.algorithm: AlgConf | None = None
-        self.cluster: ClusterConf | None = None
         self.job_changes: list[JobChange] = []  # those of add-ons, in order
-        self._owners: list[tuple[LayerBuilder, list[str]]] = []
-        self._is_handed_out = True  # whether the layers have the params that were set
+        self._shared = SharedParams()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for name in sorted(vars(cls).keys() & STEP_METHODS):
             raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {MODEL_ATTRIBUTES['train_step']}")
-
-    def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
-        """Return the outputs; raise UserError where they depend on an input that the model does not have."""
-        for symbol in ancestors(outputs):
-            if symbol.builder.kind == INPUT and symbol not in self.inputs:
-                raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
-        self._with_model(layers_of(outputs))
-        return outputs
 
     @checked
     def compile(
@@ -119,23 +110,23 @@ class Model(Trainable):
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
         self.trained = self.trained.with_optimizer()
-        self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
-        self.cluster = cluster
+        objective.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
+        objective.cluster = cluster
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name; for layers shared with other models, their newest values."""
-        if self._fit is not None:
-            self._fit.refresh()
-        return newest_values(self.trained.params, self._owners)
+        if self._fits.running is not None:
+            self._fits.running.refresh()
+        return self._shared.newest(self.trained.params)
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        if not self._owners:  # it is not known yet which layer has which
+        if not self._shared.owners:  # it is not known yet which layer has which
             with contextlib.suppress(UserError):
                 self._written()
-        self.trained, self._is_handed_out = replace(self.trained, params=params), bool(self._owners)
-        hand_out(params or {}, self._owners)
+        self.trained = replace(self.trained, params=params)
+        self._shared = self._shared.handed_out(params or {})
 
     def _builders(self) -> list[LayerBuilder]:
         builders = layers_with_losses(self._outputs(), self.objective)
@@ -174,18 +165,12 @@ class Model(Trainable):
     @property
     def layers(self) -> list[LayerBuilder]:
         """The layers between inputs and outputs, sources first, each once."""
-        return self._with_model(layers_of(self._outputs()))
-
-    def _with_model(self, layers: list[LayerBuilder]) -> list[LayerBuilder]:
-        """Register the model with the layers, and return the layers."""
-        for layer in layers:
-            layer.models.add(self)
-        return layers
+        return _registered(self, layers_of(self._outputs()))
 
     def weights_of(self, layer: LayerBuilder) -> list[Variable]:
         """Return the params of a layer in order."""
         variables = {variable.name: variable for variable in self.weights}
-        names = next((names for builder, names in self._owners if builder in (layer, layer.wrapped)), [])
+        names = next((names for builder, names in self._shared.owners if builder in (layer, layer.wrapped)), [])
         return [variables[name] for name in names]
 
     @checked
@@ -219,7 +204,7 @@ class Model(Trainable):
 
         Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
         """
-        return any(self.trained_layers())
+        return any(layer.trainable for layer in self._builders())
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
@@ -230,9 +215,9 @@ class Model(Trainable):
         return self.inputs
 
     def _outputs(self) -> list[Symbol]:
-        if self._is_traced and not self.outputs:
+        if not self.outputs and callable(getattr(type(self), "call", None)):
             x = self.inputs[0] if len(self.inputs) == 1 else list(self.inputs)
-            self.outputs = self._from_inputs(_symbols("outputs", type(self).call(self, x)))  # type: ignore[attr-defined]
+            self.outputs = _connected(self, _symbols("outputs", type(self).call(self, x)))  # type: ignore[attr-defined]
         return self.outputs
 
     def input_names(self) -> list[str]:
@@ -262,10 +247,6 @@ class Model(Trainable):
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         return labels_for_loss(losses[0], y) if losses else y
 
-    def loss_of_labels(self) -> Any:
-        """Return the loss of the first output as given to ``compile``, or None."""
-        return next(iter(self.objective.losses), None)
-
     def has_channels_last(self) -> bool:
         """Whether an input has images with their channels last; then labels and outputs that are images have, too."""
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
@@ -293,7 +274,7 @@ class Model(Trainable):
         losses = self.objective.losses
         symbols = ancestors([*self._inputs(), *self._outputs(), *(loss for loss in losses if isinstance(loss, Symbol))])
         builders = [symbol.builder for symbol in symbols] + [loss for loss in losses if isinstance(loss, LayerBuilder)]
-        parts: list[Any] = [self.name, self.objective, *vars(self.optimizer).values(), self.algorithm, self.cluster]
+        parts: list[Any] = [self.name, self.objective, *vars(self.optimizer).values()]
         parts += *self.job_changes, *self._outputs(), *symbols
         parts += [(symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs()]
         for builder in builders:
@@ -301,24 +282,7 @@ class Model(Trainable):
         return parts
 
     def _written(self) -> Any:
-        return self._kept.get(self, "written", lambda: self._write(PhaseRecords()))
-
-    def _write(self, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
-        shapes = self.record_shapes | train.shapes
-        labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
-        self.label_shapes |= labels
-        losses = (loss for loss in self.objective.losses if not isinstance(loss, Symbol))
-        label_shapes = train.label_shapes
-        if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
-            label_shapes = {**self.label_shapes, **train.label_shapes}
-        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
-        if len(written.owners) > len(self._owners):  # all shapes are known
-            self._owners = written.owners
-            if not self._is_handed_out:
-                self._is_handed_out = True
-                hand_out(self.trained.params or {}, self._owners)
-        self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
-        return written
+        return self._kept.get(self, "written", lambda: _write(self, PhaseRecords()))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the inputs define. Raises UserError where one names none."""
@@ -335,7 +299,7 @@ class Model(Trainable):
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
         train = phases.get("train", PhaseRecords())
-        written = self._write(train, weighted_phases(phases))
+        written = _write(self, train, weighted_phases(phases))
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
@@ -345,9 +309,9 @@ class Model(Trainable):
         job = Job(
             **{
                 "name": self.name,
-                "train_one_batch": self.algorithm or algorithm_for(layers),
+                "train_one_batch": self.objective.algorithm or algorithm_for(layers),
                 "updater": penalised(self.optimizer, written.penalties) if written.penalties else self.optimizer,
-                "cluster": self.cluster,
+                "cluster": self.objective.cluster,
                 "net": {"layer": layers},
                 **fields,
             }
@@ -379,21 +343,32 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
     return symbols
 
 
-Owners = Sequence[tuple[LayerBuilder, Sequence[str]]]  # the layers of a model, with the names of their params in order
+def _connected(model: Model, outputs: list[Symbol]) -> list[Symbol]:
+    """Return the outputs; raise UserError where they depend on an input that the model does not have."""
+    for symbol in ancestors(outputs):
+        if symbol.builder.kind == INPUT and symbol not in model.inputs:
+            raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
+    _registered(model, layers_of(outputs))
+    return outputs
 
 
-def newest_values(own: Mapping[str, np.ndarray] | None, owners: Owners) -> dict[str, np.ndarray] | None:
-    """Return the params of a model by name: the values in its layers, else the model's own, or None."""
-    values = dict(own or {})
-    for builder, names in owners:
-        for name, value in zip(names, builder.values or (), strict=False):
-            if value is not None:
-                values[name] = value
-    return values or None if own is None else values
+def _registered(model: Model, layers: list[LayerBuilder]) -> list[LayerBuilder]:
+    """Register the model with the layers, and return the layers."""
+    for layer in layers:
+        layer.models.add(model)
+    return layers
 
 
-def hand_out(params: Mapping[str, np.ndarray], owners: Owners) -> None:
-    """Set the params of the layers of a model, which other models may share; a layer without given params gets None."""
-    for builder, names in owners:
-        values = [params.get(name) for name in names]
-        builder.values = values if any(value is not None for value in values) else None
+def _write(model: Model, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
+    """Write the net of a model for records of training; keep their shapes, and which layers have which params."""
+    shapes = model.record_shapes | train.shapes
+    labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
+    model.label_shapes |= labels
+    losses = (loss for loss in model.objective.losses if not isinstance(loss, Symbol))
+    label_shapes = train.label_shapes
+    if any(loss_kind(loss) == "FunctionLoss" for loss in losses):  # which takes labels of a fixed shape
+        label_shapes = {**model.label_shapes, **train.label_shapes}
+    written = write_net(model._inputs(), model._outputs(), model.objective, shapes, label_shapes, weighted)
+    model._shared = model._shared.known(written.owners, model.trained.params or {})
+    model.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
+    return written

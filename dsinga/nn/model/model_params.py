@@ -6,8 +6,7 @@ import html
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,22 +25,23 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.job.functions import REMEDY, local_functions
 from dsinga.net import NeuralNet
-from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.added_methods import AddedMethods
-from dsinga.nn.model.given_data import Pair, as_param
+from dsinga.nn.model.given_data import as_param
 from dsinga.nn.model.kept_nets import KeptNets
-from dsinga.nn.model.records import JobArguments, PhaseRecords, add_weights, describe_arrays, open_inputs
+from dsinga.nn.model.predicting import local_net
 from dsinga.nn.model.training_state import (
     FIRST_SEED,
-    FitBegin,
-    RunningFit,
+    Fits,
     leave_to_user,
     model_folder,
     saved_params,
+    set_trained,
+    with_state,
 )
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
+from dsinga.reading.given import JobArguments, PhaseRecords
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
@@ -67,123 +67,39 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         self._kept = KeptNets()
         self.trained = Trained(seed=FIRST_SEED[0])
         self.stop_training = False
-        self._fit: RunningFit | None = None  # that trains the model now
-        self._begins: dict[str, FitBegin] = {}  # of fits, by workspace
-        self._arguments: JobArguments | None = None  # of the last fit
+        self._fits = Fits()
 
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name, or None before they are initialised."""
-        if self._fit is not None:
-            self._fit.refresh()
+        if self._fits.running is not None:
+            self._fits.running.refresh()
         return self.trained.params
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
         self.trained = replace(self.trained, params=params)
 
-    def _with_state(self) -> Trained:
-        """Return what is trained, in an event of a running fit with the state of its optimizer."""
-        if self._fit is not None:
-            self._fit.refresh_state()
-        return self.trained
-
-    def _set_trained(self, trained: Trained) -> None:
-        """Set what is trained, also for other models that share layers."""
-        self.trained = trained
-        self._params = trained.params
-
-    @contextmanager
-    def _training(self, steps: int, seed: int) -> Iterator[RunningFit]:
-        """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
-        self._fit = fit = RunningFit(self, steps, seed)
-        self._kept = KeptNets()  # they hold params, which training replaces
-        builders = self._builders()
-        try:
-            for builder in builders:
-                builder.fit = fit
-            yield fit
-        finally:
-            self._fit, self._kept = None, KeptNets()
-            for builder in builders:
-                builder.fit = None
-            fit.close()
-
     def refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
-        if self._fit is not None:
-            self._fit.refuse(action)
+        if self._fits.running is not None:
+            self._fits.running.refuse(action)
 
     def _builders(self) -> list[LayerBuilder]:
         """Return the layers of a model described in Python, including wrapped layers."""
         return []
-
-    def optimizer_fields(self) -> dict[str, Any]:
-        """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
-        return dict(vars(vars(self)["optimizer"])) if "optimizer" in vars(self) else {}
 
     @abstractmethod
     def input_names(self) -> list[str]:
         """Return the names of the input layers that read the records ``x``."""
 
     @abstractmethod
-    def label_inputs(self) -> list[str]:
-        """Return, for each output, the name of the input layer that has its labels."""
-
-    @abstractmethod
-    def label_examples(self) -> dict[str, np.ndarray]:
-        """Return one example of the labels of each input layer, (1, ...), in the form that the losses take."""
-
-    @abstractmethod
     def output_layers(self) -> list[str]:
         """Return the names of the layers whose outputs ``predict`` returns."""
 
     @abstractmethod
-    def parts_of_nets(self) -> list[Any]:
-        """Return the objects that define the net of the model; each change of it replaces some of them."""
-
-    @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job for the records of "train", "val" and "test", without binding the records to the job."""
-
-    def record_names(self) -> Mapping[str, RecordNames]:
-        """Return the names of classes and columns in the training records, by input."""
-        return self.trained.names
-
-    def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None, phase: str = "test"
-    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-        """Return the net that computes numpy arrays in this process, the records, and the labels.
-
-        ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
-        records in a ``phase``, a test or training.
-        """
-        records, labels = self._arrays(pairs, weights)
-
-        def create() -> LocalNet:
-            described = describe_arrays(pairs)
-            if labelled:
-                described.assume_labels()
-            phases = {"train": described}
-            if weights is not None:
-                described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
-            draws = phase == "train" or not self.trained.is_complete
-            job = self.make_job(phases, None, {"seed": self.trained.seed} if draws else {})
-            examples = self.label_examples()
-            if phase == "train":  # the steps of the optimizer are those of the net
-                job = self.trained.with_statistics(job, 0, self._params or {})
-            missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
-            return LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
-
-        kind = labelled, phase, self.trained.before, self.trained.seed
-        return self._kept.get(self, kind, create, records, labels or {}), records, labels
-
-    def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return records and weights by input layer, and labels by input layer or None."""
-        records = {name: x for name, (x, _) in pairs.items()}
-        if weights is not None:
-            records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
-        return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
 
     def known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for params that the model does not have yet."""
@@ -195,20 +111,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             known = {name: array for name, array in given.items() if name in names}
             drawn = net.job.seed if len(known) < len(names) else self.trained.drawn
             params = net.initial_params(known)
-            self._set_trained(replace(self.trained, params=params, is_complete=True, drawn=drawn))
+            set_trained(self, replace(self.trained, params=params, is_complete=True, drawn=drawn))
         return self._params or {}
-
-    def _begin_params(self, seed: int | None) -> dict[str, np.ndarray]:
-        """Return the params with which a run with a seed begins; see :meth:`Trained.start`."""
-        return replace(self.trained, params=self._params).start(seed, lambda: self.shaped_net().net)
-
-    def _require_params(self) -> dict[str, np.ndarray]:
-        if self._params is None:
-            try:
-                return self.params
-            except UserError:
-                raise UserError("the model has no params yet; call fit, or set model.params") from None
-        return self._params
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -223,10 +127,10 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         params = self._params
         assert params is not None
         leave_to_user(params)
-        if self._fit is None and not isinstance(params, NamedParams):
+        if self._fits.running is None and not isinstance(params, NamedParams):
             self._params = params = NamedParams(params, {})
         if isinstance(params, NamedParams):
-            params.names = self.record_names()
+            params.names = self.trained.names
         return params
 
     @params.setter
@@ -238,20 +142,20 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             raise UserError(
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
-        if self._arguments is None:
+        if self._fits.arguments is None:
             self.trained = replace(self.trained, names=RecordNames.of_params(arrays) or self.trained.names)
         arrays = {name: as_param(name, array) for name, array in arrays.items()}
-        if self._fit is not None:
-            self._fit.check_open()
+        if self._fits.running is not None:
+            self._fits.running.check_open()
             self._params = {**(self._params or {}), **arrays}
             return
         refuse_nan(arrays)
-        self._set_trained(self.trained.with_params(arrays))
+        set_trained(self, self.trained.with_params(arrays))
 
     def set_param(self, name: str, array: np.ndarray) -> None:
         """Set the value of a param; the optimizer keeps its state."""
-        if self._fit is not None:
-            self._fit.check_open()
+        if self._fits.running is not None:
+            self._fits.running.check_open()
         refuse_nan({name: array})
         self._params = {**self.params, name: as_param(name, array)}
 
@@ -259,7 +163,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
         shapes = self.record_shapes or self.input_shapes()
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
-        return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
+        return local_net(self, {name: (array, None) for name, array in zeros.items()}, has_labels=True)[0]
 
     def predicting_net(self) -> NeuralNet:
         """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
@@ -277,21 +181,15 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             net = local.unlabelled_net(self.output_layers())
         print(as_table(net, self.name))
 
-    def _written_job(self) -> Job:
-        """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
-        arguments = self._arguments or JobArguments()
-        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
-        return job if job.epochs or job.train_steps else job.replace(epochs=1)
-
     def __str__(self) -> str:
         try:
-            return str(self._written_job())
+            return str(_written_job(self))
         except UserError as error:
             return f"{self!r}: {error}"
 
     def _repr_html_(self) -> str:
         try:
-            return job_html(self._written_job())
+            return job_html(_written_job(self))
         except UserError as error:
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
@@ -352,7 +250,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         if file.is_dir():
             raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
         with explained_writing(file):
-            export_safetensors(Checkpoint(0, NamedParams(self.ordered_params(), self.record_names()), {}, {}), file)
+            export_safetensors(Checkpoint(0, NamedParams(self.ordered_params(), self.trained.names), {}, {}), file)
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
@@ -377,11 +275,18 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         where the folder cannot be written.
         """
         path, params = model_folder(folder), self.ordered_params()
-        job = to_text(redact_job(self._written_job()))
+        job = to_text(redact_job(_written_job(self)))
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
         with explained_writing(path), replaced_files(path, FILES) as files:
             mark = write_tensors(files / PARAMS, params).mark()
             write_file(files / JOB, f"# {mark}\n{job}")
-            self._with_state().write_state(files, mark)
+            with_state(self).write_state(files, mark)
+
+
+def _written_job(model: ModelParams) -> Job:
+    """Return the job of the last ``fit`` as a job file can hold it, or of a ``fit`` with default arguments."""
+    arguments = model._fits.arguments or JobArguments()
+    job = model.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+    return job if job.epochs or job.train_steps else job.replace(epochs=1)

@@ -1,110 +1,29 @@
-"""Opens the records of a model's inputs, with their shapes, labels and weights."""
+"""The records that a model is given, by input, and the arguments of the job that reads them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from dsinga.base.errors import UserError
-from dsinga.base.registry import imported
-from dsinga.data import RecordNames, RecordSource, open_like, open_records
+from dsinga.base.errors import OtherRecords, UserError
+from dsinga.data import RecordNames, RecordSource
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.given_data import Pair
-from dsinga.nn.model.labels import as_weights
+from dsinga.nn.model.given_data import as_codes
+from dsinga.nn.model.kept_nets import KeptNets
+from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
+from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
+from dsinga.reading.pairs import Data, WeighedPairs, as_pair, pair_up, read_label_paths
 
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label")
-
-
-@dataclass
-class PhaseRecords:
-    """The records of each input in one phase.
-
-    Attributes:
-        sources: opened sources of records, by input; none for numpy arrays that are only described.
-        stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
-        definitions: the definition of records by its field of a ``store_conf``, of inputs that are windows or tables.
-        shapes: the shape of a record.
-        label_shapes: the shape of a row's label, None where there are none.
-        names: the names of the classes and columns, in the order of training.
-    """
-
-    sources: dict[str, Any] = field(default_factory=dict)
-    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
-    definitions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
-    names: dict[str, RecordNames] = field(default_factory=dict)
-
-    def in_order_of(self, trained: Mapping[str, Any]) -> PhaseRecords:
-        """Return the records with the windows of Datasets in the order of variables and points of training."""
-        sources = dict(self.sources)
-        for name in sources.keys() & trained.keys():
-            sources[name] = sources[name].in_training_order(trained[name])
-        changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
-        if not changed:
-            return self
-        reopened = open_inputs(changed)
-        return replace(
-            self,
-            sources=sources,
-            stores=self.stores | reopened.stores,
-            definitions=self.definitions | reopened.definitions,
-        )
-
-    def check_order(self, trained: Mapping[str, Any]) -> None:
-        """Raise UserError where the windows of Datasets have another order of variables or points than in training."""
-        if self.in_order_of(trained) is not self:
-            raise UserError(
-                "the windows lie otherwise than those of training (the order of variables, levels or axes, or the "
-                "direction of one), and so would be what is predicted; give the Dataset, which predict puts in order"
-            )
-
-    def bound(self) -> dict[str, Any]:
-        """Return the opened sources that the job does not name by a path."""
-        return {name: source for name, source in self.sources.items() if name not in self.stores}
-
-    def described(self) -> PhaseRecords:
-        """Return the stores and shapes of the records, without the opened records and their weights."""
-        shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
-
-    def store_fields(self, name: str) -> dict[str, Any]:
-        """Return the fields of the ``store_conf`` of an input that name and define its records."""
-        return self.definitions.get(name, {}) | self.stores.get(name, {})
-
-    def assume_labels(self) -> None:
-        """Drop the mark of inputs without labels, because a net that only predicts needs no labels."""
-        self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
-
-
-@dataclass
-class JobArguments:
-    """The arguments from which a model makes its job: records by phase, batch size, further fields."""
-
-    phases: dict[str, PhaseRecords] = field(default_factory=dict)
-    batch_size: int | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    def described(self) -> JobArguments:
-        """Return the arguments without the opened records."""
-        phases = {phase: records.described() for phase, records in self.phases.items()}
-        return JobArguments(phases, self.batch_size, self.fields)
-
-    def steps_of_epoch(self) -> int:
-        """Return the number of steps in an epoch of the training records."""
-        records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
-        return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
 
 
 def times_of(
@@ -124,78 +43,95 @@ def times_of(
     return {name: value for name, value in times.items() if name not in fields}
 
 
-def open_inputs(
-    pairs: Mapping[str, Pair],
-    trained: Mapping[str, RecordNames] = MappingProxyType({}),
-    definitions: Mapping[str, dict[str, Any]] = MappingProxyType({}),
-    has_labels: bool = True,
-) -> PhaseRecords:
-    """Open the records of each input, with classes and columns in the order of ``trained`` records.
-
-    ``definitions`` are those of the records of training, by which other data frames are read, with labels if
-    ``has_labels``. Raises UserError for what cannot be read.
-    """
-    records = PhaseRecords()
-    for name, (x, y) in pairs.items():
-        if y is None and (fields := store_fields(x)):
-            records.stores[name] = fields
-        names = trained.get(name, RecordNames())
-        given = x if y is None else (x, y)
-        by = next((by for by in definitions.get(name, {}).values() if by.takes(given)), None)
-        source = records.sources[name] = by.open_records(name, given, has_labels) if by else open_like(given, names)
-        records.names[name] = names.or_else(RecordNames.of(source))
-        if isinstance(source, DrawnRecords) and source.has_weights:
-            records.sources[name], records.sources[SAMPLE_WEIGHT] = source.split_weights()
-            records.shapes[SAMPLE_WEIGHT] = tuple(records.sources[SAMPLE_WEIGHT].shape)
-        if definition := source.job_settings():  # a model keeps it, to predict other Datasets and tables
-            records.definitions[name] = definition
-        records.shapes[name] = tuple(source.shape)
-        records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
-    return records
-
-
 def label_inputs_for(model: Any, x: Any) -> list[str]:
     """Return the inputs with the labels of outputs; several depend on shapes, those of ``x`` where none are known."""
     with contextlib.suppress(UserError):
         return model.label_inputs()
     if not model.record_shapes and x is not None:
-        definitions = model.trained_definitions()
-        model.record_shapes = open_inputs(model.unlabelled(x), model.record_names(), definitions, False).shapes
+        names, definitions = model.trained.names, model.trained_definitions()
+        model.record_shapes = open_inputs(unlabelled(model, x), names, definitions, has_labels=False).shapes
     return model.label_inputs()
 
 
+def labelled(model: Any, data: Data) -> WeighedPairs:
+    """Return the records and labels of each input, and sample weights, which are 0 for missing labels."""
+    x, y, weights = data
+    if x is None and y is None and weights is not None:
+        raise UserError("sample_weight needs x, the records that it weighs")
+    inputs = model.input_names()
+    y, weights = without_missing(y, weights, loss_of_labels(model))
+    x, y = as_pair(x, y, inputs)
+    y = read_label_paths(y, len(label_inputs := label_inputs_for(model, x)))
+    y = model.as_labels(labels_first(y) if model.has_channels_last() else y)
+    return WeighedPairs(_as_codes(model, pair_up(x, y, inputs, label_inputs)), weights)
+
+
+def unlabelled(model: Any, x: Any) -> dict[str, Pair]:
+    """Return the records of each input in the form of training, without labels."""
+    names = model.input_names()
+    pairs = _as_codes(model, pair_up(*as_pair(x, None, names), names, names[:1]))
+    return {name: (records, None) for name, (records, _) in pairs.items()}
+
+
+def _as_codes(model: Any, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+    """Return the records of each input with texts and sequences converted to arrays of codes."""
+    encoders, definitions = model.text_encoders(), model.trained_definitions()
+    for name, (x, _) in pairs.items():
+        for definition in definitions.get(name, {}).values():
+            definition.check_source(x)
+    return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
+
+
+def opened(
+    model: Any, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
+) -> PhaseRecords:
+    """Open the records of each input, with columns and classes in the order of training, and add their weights.
+
+    ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
+    """
+    train = train or PhaseRecords()
+    definitions = model.trained_definitions() or train.definitions
+    records = open_inputs(pairs, model.trained.names or train.names, definitions)
+    if weights is not None:
+        records.add_weights(weights)
+    return records
+
+
+@contextlib.contextmanager
+def explained(
+    model: Any, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
+) -> Iterator[None]:
+    """Replace an error caused by records of another shape than in training by one that names both shapes.
+
+    Records ``held_out`` for validation are compared with the others; frames whose columns are encoded are not.
+    """
+    of_records = (name for name, (x, _) in pairs.items() if isinstance(x, RecordSource) and x.job_settings())
+    encoded = {*model.trained_definitions(), *of_records}
+    before_fault, shapes = dict(model.record_shapes), shapes_of(pairs, encoded)
+    trained = {} if model._params is None else before_fault
+    try:
+        yield
+    except UserError as error:
+        model.record_shapes, model._kept = before_fault, KeptNets()
+        if isinstance(error, OtherRecords):
+            raise
+        rows = {name: shape[1:] for name, shape in shapes.items()}
+        if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
+            raise UserError(fault) from error
+        raise
+
+
 def with_tables_open(
-    pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
+    pairs: Mapping[str, Pair], names: Mapping[str, RecordNames], definitions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Pair]:
     """Return the pairs with tables, and other sources, opened with their labels in the order of training."""
-    tables = {}
-    for name, (x, y) in pairs.items():
-        is_defined = any(by.takes((x, y)) for by in definitions.get(name, {}).values())
-        if is_defined or isinstance(x, RecordSource) and not x.has_weights:
-            tables[name] = x, y
-    opened = open_inputs(tables, trained, definitions).in_order_of(definitions)
+    tables = {
+        name: (x, y)
+        for name, (x, y) in pairs.items()
+        if taking(definitions.get(name, {}), (x, y)) or (isinstance(x, RecordSource) and not x.has_weights)
+    }
+    opened = open_inputs(tables, names, definitions)
     return {**pairs, **{name: (source, None) for name, source in opened.sources.items()}}
-
-
-def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
-    """Add sample weights as records of the input layer "sample_weight", and return the records.
-
-    They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other shapes.
-    """
-    if SAMPLE_WEIGHT in records.sources:
-        raise UserError("the records have weights, and sample_weight gives others; leave one of the two out")
-    array = as_weights(weights)
-    lengths = [len(source) for source in records.sources.values()]
-    if any(length != len(array) for length in lengths):
-        raise UserError(f"sample_weight has {len(array)} numbers for {lengths[0]} records; give one for each")
-    labels = [shape for shape in records.label_shapes.values() if shape]
-    if array.ndim > 1 and not any(array.shape[1:] in (shape, shape[1:], shape[:1]) for shape in labels):
-        by_step = "" if not labels else ", or for each step or point that has labels"
-        raise UserError(f"sample_weight has a number for each record, (n,){by_step}, not the shape {array.shape}")
-    array = array[:, None] if array.ndim == 1 else array
-    records.sources[SAMPLE_WEIGHT] = open_records(array)
-    records.shapes[SAMPLE_WEIGHT] = array.shape[1:]
-    return array
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
@@ -223,17 +159,6 @@ def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) 
             conf = conf.replace(shuffle=False)
         layers.append(layer.replace(store_conf=conf) if conf is not layer.store_conf else layer)
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
-
-
-def store_fields(x: Any) -> dict[str, Any]:
-    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; empty for arrays."""
-    if isinstance(x, (str, os.PathLike)):
-        return {"path": os.fspath(x)}
-    if isinstance(x, RecordSource):
-        return x.named_fields()
-    name = next((name for name, cls in imported("source").items() if cls is type(x)), None)
-    settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
-    return {"backend": name, "path": x.path, **settings} if name else {}
 
 
 def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:

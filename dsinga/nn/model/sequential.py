@@ -24,9 +24,7 @@ class Sequential(Model):
     """
 
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
-        self._chain: Symbol | None = None
-        self._start: Symbol | None = None
-        self._added: list[tuple[LayerBuilder | Model, Symbol | None]] = []  # layers, with what each was called on
+        self._added: list[tuple[LayerBuilder | Model, Symbol]] = []  # layers, with what each was called on
         super().__init__([], [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
@@ -37,24 +35,25 @@ class Sequential(Model):
         """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
         self.refuse_while_training("add")
         if isinstance(layer, Symbol):
-            if self._chain is not None:
+            if self.outputs:
                 raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
-            self._start = self._chain = layer
-            self.inputs = [layer]
+            self.inputs, self.outputs = [layer], [layer]
             return
         if not isinstance(layer, (LayerBuilder, Model)):
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}")
-        if self._chain is None:
-            self._start = self._chain = Input(getattr(layer, "input_rows", None))
-            self.inputs = [self._start]
-        chain = layer(self._chain)
+        if not self.outputs:
+            start = Input(getattr(layer, "input_rows", None))
+            self.inputs, self.outputs = [start], [start]
+        (end,) = self.outputs
+        chain = layer(end)
         if not isinstance(chain, Symbol):
             raise UserError(
                 f"nn.Sequential takes layers of one feature, and {value_text(layer)} gives several; use nn.Model"
             )
-        self._added.append((layer, self._chain))
-        self._with_model(layers_of([chain]))
-        self._chain, self._owners = chain, []
+        self._added.append((layer, end))
+        for each in layers_of([chain]):
+            each.models.add(self)
+        self._shared = self._shared.forgotten()
         self.trained = replace(self.trained, is_complete=False)
         self.outputs = [chain]
 
@@ -63,18 +62,18 @@ class Sequential(Model):
         self.refuse_while_training("pop")
         if not self._added:
             raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
-        layer, self._chain = self._added.pop()
-        self._owners, self.trained = [], replace(self.trained, is_complete=False)
-        self.outputs = [] if self._chain is None else [self._chain]
+        layer, end = self._added.pop()
+        self._shared, self.trained = self._shared.forgotten(), replace(self.trained, is_complete=False)
+        self.outputs = [end]
         return layer
 
     def _inputs(self) -> list[Symbol]:
-        if self._start is None:
+        if not self.inputs:
             raise UserError("the model has no layers; add some, as in model.add(nn.Dense(10))")
-        return [self._start]
+        return self.inputs
 
     def _outputs(self) -> list[Symbol]:
-        return [] if self._chain is None else [self._chain]
+        return self.outputs
 
 
 @checked

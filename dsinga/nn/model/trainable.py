@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-import dsinga.api as api
-from dsinga.api.engines import find_runner
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
 from dsinga.engine.local_net import LocalNet
-from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
-from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
-from dsinga.nn.model.given_data import (
-    ALL_IN_AN_EPOCH,
-    ALL_VALIDATE,
-    Data,
-    FitFields,
-    JobFields,
-    WeighedPairs,
-    batch_in_order,
-    check_whole_numbers,
-    listed,
-    read_iterable,
-    split_data,
-    split_off,
-)
-from dsinga.nn.model.labels import weights_of_classes
+from dsinga.nn.model import fitting
+from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.records import (
-    JobArguments,
-    PhaseRecords,
-    least_batch,
-    reading_opened,
-    times_of,
-    with_tables_open,
+from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
+from dsinga.nn.model.records import explained, label_inputs_for, labelled
+from dsinga.nn.model.training_state import (
+    BatchSteps,
+    leave_to_user,
+    optimizer_fields,
+    set_trained,
+    with_state,
 )
-from dsinga.nn.model.training_state import BatchSteps, FitBegin, key_of_workspace, leave_to_user, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
-from dsinga.reading.bind_records import bind_records
+from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -64,7 +47,6 @@ class Trainable(Predictable):
 
     default_batch_size: int | None = 32
     default_epochs: int | None = 1
-    _batch_steps: tuple[Any, BatchSteps] | None = None  # of train_on_batch, with the shapes that it is for
 
     @checked
     def job(
@@ -110,40 +92,11 @@ class Trainable(Predictable):
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
-        phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
-        job = self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
-        params = self._begin_params(None)
+        phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
+        job = fitting.bound_job(self, fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings))
+        params = fitting.begin_params(self, None)
         leave_to_user(params)
         return job.with_params(params)
-
-    def _job_arguments(
-        self,
-        data: Mapping[str, WeighedPairs],
-        batch_size: int | None,
-        epochs: int | None,
-        train_steps: int | None,
-        fields: Mapping[str, Any],
-    ) -> JobArguments:
-        """Open ``data`` by phase, and return the arguments of a job that reads them."""
-        check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
-        if fields.get("checkpoint_path") and self._begin_params(None):
-            raise UserError(
-                "the model has params, with which it begins, and not with those of checkpoint_path; leave "
-                "checkpoint_path out, or set model.params to the path"
-            )
-        phases: dict[str, PhaseRecords] = {}
-        for phase, (pairs, weights) in data.items():
-            if pairs:
-                phases[phase] = self._opened(pairs, weights, phases.get("train"))
-        if "train" in phases:
-            batch_size = least_batch(batch_size, phases["train"], self.default_batch_size)
-        return JobArguments(phases, batch_size, {**fields, **times_of(phases, epochs, train_steps, fields)})
-
-    def _bound_job(self, arguments: JobArguments) -> Job:
-        """Return a job made from these arguments, which reads the opened records."""
-        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
-        bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
-        return bind_records(job, bound) if bound else job
 
     @checked
     def fit(
@@ -212,117 +165,23 @@ class Trainable(Predictable):
         self.require_loss()
         if fields:
             check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
-        # The records.
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
-        phases = self._phases_of_fit(data, held_out, validation_split, class_weight)
-        # Where it begins.
-        callbacks = listed(callbacks)
-        backups = [callback for callback in callbacks if isinstance(callback, BackupAndRestore)]
-        settings: dict[str, Any] = {**fields}
-        begin = self._begin(workspace, resume, backups, settings)
+        phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
+        run, settings = fitting.RunSettings(listed(callbacks), client, workers, progress), dict[str, Any](fields)
+        begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed
-        # The job, and the run.
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
-        with self._explained(*(pairs for pairs, _ in phases.values())):
-            arguments = self._job_arguments(phases, batch_size, epochs, train_steps, settings)
-            job = self._job_of_fit(arguments, begin, shuffle, has_backups=bool(backups))
-            self.result = self._run(job, arguments, begin, callbacks, client, workers, progress)
-        for backup in backups:
+        with explained(self, *(pairs for pairs, _ in phases.values())):
+            arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
+            self.result = fitting.run_fit(
+                self, fitting.job_of_fit(self, arguments, begin, shuffle), arguments, begin, run
+            )
+        for backup in begin.backups:
             if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))
         return self.result.history
-
-    def _phases_of_fit(self, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
-        """Return the training and validation records with labels and weights, including weights of classes.
-
-        A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
-        """
-        train, validation = self._weighed_pairs(data), self._weighed_pairs(held_out)
-        if share or class_weight is not None:
-            opened = with_tables_open(train.pairs, self.record_names(), self.trained_definitions())
-            train = train._replace(pairs=opened)
-        if share:
-            if validation.pairs:
-                raise UserError("give validation_split or validation_data, not both")
-            train, validation = split_off(train, share)
-        return {"train": self._with_class_weights(train, class_weight), "val": validation}
-
-    def _with_class_weights(self, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-        """Return records whose sample weights are multiplied by the weights of their classes, if any are given."""
-        if class_weight is None:
-            return data
-        if len(self.label_inputs()) > 1:
-            raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
-        records, labels = next(iter(data.pairs.values()), (None, None))
-        labels = records if isinstance(records, RecordSource) else labels
-        return data._replace(weights=weights_of_classes(class_weight, labels, self.loss_of_labels(), data.weights))
-
-    def _begin(
-        self, workspace: Any, resume: Any, backups: Sequence[BackupAndRestore], fields: dict[str, Any]
-    ) -> FitBegin:
-        """Return the seed, step and folder where a fit begins; ``backups`` are callbacks that name the folder."""
-        for backup in backups:
-            given = {"workspace": workspace, "resume": resume or None, "checkpoint_freq": fields.get("checkpoint_freq")}
-            if any(value is not None for value in given.values()):
-                name = next(name for name, value in given.items() if value is not None)
-                raise UserError(f"BackupAndRestore stands for {name}; leave out {name}, or the callback")
-            workspace, resume = backup.backup_dir, "auto"
-            if backup.save_freq != "epoch":
-                fields["checkpoint_freq"] = backup.save_freq
-        return resumed(FitBegin(self.trained.seed, self.trained.steps, workspace, resume), self._begins)
-
-    def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
-        """Return the job that a fit trains, which continues the step count of the optimizer."""
-        job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
-        if has_backups and not job.checkpoint_freq:
-            job = job.replace(checkpoint_freq=arguments.steps_of_epoch())
-        job = self.trained.with_statistics(job, begin.steps, self._params or {})
-        return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
-
-    def _run(
-        self,
-        job: Job,
-        arguments: JobArguments,
-        begin: FitBegin,
-        callbacks: Sequence[Any],
-        client: Any,
-        workers: int | None,
-        progress: bool,
-    ) -> api.Result:
-        """Train the job, whose callbacks may read and set params; keep the trained params even after an error."""
-        runner: Any = find_runner(client, waits=True)
-        rescued = RescuedParams("the model")
-        events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(progress)}
-        params, slots = self._begin_params(job.seed), self.trained.slots
-        self.stop_training = False
-        try:
-            with self._training(begin.steps, job.seed + 1) as running:
-                extensions = [
-                    KerasEvents(callback, self, running, events) if is_keras_callback(callback) else callback
-                    for callback in callbacks
-                    if not isinstance(callback, BackupAndRestore)
-                ]
-                return api.train(
-                    job, runner, workers=workers, workspace=begin.workspace, resume=begin.resume, progress=progress,
-                    extensions=[*extensions, rescued], params=params, updater_state=slots,
-                )  # fmt: skip
-        finally:  # an interrupt leaves what was trained until then
-            if rescued.params is not None:
-                self._take(rescued, job, arguments, begin)
-
-    def _take(self, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
-        """Set the model's params, optimizer state and result from a fit that has ended, even by an error."""
-        assert rescued.params is not None
-        assert rescued.net is not None
-        self._arguments = arguments.described()
-        records = self._arguments.phases.get("train", PhaseRecords(names={**self.trained.names}))
-        trained = replace(self.trained, names=records.names, definitions=records.definitions)
-        self._set_trained(trained.after(rescued, job, begin.steps))
-        if begin.workspace is not None:
-            self._begins[key_of_workspace(begin.workspace)] = begin
-        self.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)
 
     @checked
     def train_on_batch(
@@ -340,63 +199,62 @@ class Trainable(Predictable):
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
         """
         self.require_loss()
-        if self.optimizer_fields().get("ema_conf") is not None:
+        if optimizer_fields(self).get("ema_conf") is not None:
             raise UserError(
                 "train_on_batch never ends, and use_ema gives the averages of params at the end of a fit; call fit "
                 "with train_steps=1, or leave use_ema out"
             )
-        if self._fit is not None:
-            self._fit.check_open()
-        data = self._weighed_pairs((*self._batch(x, y), sample_weight))
-        pairs, sample_weight = self._with_class_weights(data, class_weight)
+        if self._fits.running is not None:
+            self._fits.running.check_open()
+        data = labelled(self, (*_batch(self, x, y), sample_weight))
+        pairs, sample_weight = fitting.with_class_weights(self, data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None, self.trained_layers(), self.optimizer_fields()
-        with self._explained(pairs):
-            net, records, labels = self._local_batch(pairs, sample_weight, key)
-            assert self._batch_steps is not None
+        key = shapes, sample_weight is None, [layer.trainable for layer in self._builders()], optimizer_fields(self)
+        with explained(self, pairs):
+            net, records, labels = _local_batch(self, pairs, sample_weight, key)
+            assert self._fits.batch_steps is not None
             params = self.known_params(net)
-            trained, metrics = self._batch_steps[1].step(self._with_state(), params, records, labels)
-            self._set_trained(trained)
-        return self._figures(metrics, return_dict)
-
-    def trained_layers(self) -> list[bool]:
-        """Return, for each layer whose ``trainable`` can be set, whether it is trained."""
-        return [layer.trainable for layer in self._builders()]
-
-    def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the records and labels of a batch as numpy arrays in the order of training.
-
-        Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
-        """
-        if any("table" in fields for fields in self.trained_definitions().values()) or isinstance(x, RecordSource):
-            raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
-        inputs, label_inputs = self.input_names(), self._label_inputs_for(x)
-        x, y, names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
-        self.trained = replace(self.trained, names=names)
-        return x, y
-
-    def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
-        """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
-        kept, trained = self._batch_steps, self._with_state()
-        if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
-            net, records, labels = self._local(pairs, True, weights, "train")
-            self._batch_steps = key, BatchSteps(net, trained)
-            return net, records, labels
-        return kept[1].net, *self._arrays(pairs, weights)
-
-    def _figures(self, metrics: Mapping[str, float], return_dict: bool) -> Any:
-        """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
-        if return_dict:
-            return dict(metrics)
-        names = self._reported(metrics)
-        values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
-        return values if names else values[0]
+            trained, metrics = self._fits.batch_steps[1].step(with_state(self), params, records, labels)
+            set_trained(self, trained)
+        return _figures(self, metrics, return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss and metrics of a batch of numpy arrays without training on it."""
-        x, y = (x, y) if self.trained_definitions() else self._batch(x, y)
-        return self._figures(self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
+        x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
+        return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
+
+
+def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the records and labels of a batch as numpy arrays in the order of training.
+
+    Raises UserError for a source of records, and for a model of a table, whose columns arrays do not have.
+    """
+    if any(by.is_encoded for by in kinds_of_records(model, None)) or isinstance(x, RecordSource):
+        raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
+    inputs, label_inputs = model.input_names(), label_inputs_for(model, x)
+    x, y, names = batch_in_order(x, y, inputs, label_inputs, model.trained.names)
+    model.trained = replace(model.trained, names=names)
+    return x, y
+
+
+def _local_batch(model: Any, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
+    """Return the net for a batch, and its records and labels; the net is kept for batches of the same shapes."""
+    kept, trained = model._fits.batch_steps, with_state(model)
+    if kept is None or kept[0] != key or kept[1].slots is not trained.slots:
+        net, records, labels = local_net(model, pairs, True, weights, "train")
+        model._fits = replace(model._fits, batch_steps=(key, BatchSteps(net, trained)))
+        return net, records, labels
+    return kept[1].net, *arrays_of(pairs, weights)
+
+
+def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any:
+    """Return the loss, a list of loss and metrics, or a dict of all metrics, as Keras's ``train_on_batch`` does."""
+    if return_dict:
+        return dict(metrics)
+    names = reported(model, metrics)
+    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
+    return values if names else values[0]

@@ -7,22 +7,22 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dsinga.api.trained import Trained
-from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.arrays import ParamArrays, refuse_nan
 from dsinga.base.durable_files import current_file, local_folder, read_saved_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.checkpoint.tensor_files import read_safetensors
-from dsinga.data.locations import is_url
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
+from dsinga.nn.model.kept_nets import KeptNets
+from dsinga.reading.given import JobArguments
 from dsinga.training.local_updater import Slots
 
 _log = logging.getLogger(__name__)
@@ -49,41 +49,6 @@ def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
     arrays = read_saved_file(file, read_safetensors)
     refuse_nan(arrays, str(file))
     return arrays
-
-
-class FitBegin(NamedTuple):
-    """The seed, the step and the workspace (folder of checkpoints) with which a fit begins.
-
-    Attributes:
-        seed: the seed that it has by default.
-        steps: how many steps the optimizer has done.
-        workspace: the folder for metrics and checkpoints.
-        resume: from which checkpoint the fit goes on, as for ``fit``.
-    """
-
-    seed: int
-    steps: int
-    workspace: Any
-    resume: Any
-
-
-def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
-    """Return ``begin`` with the seed and step of the ``earlier`` fit in the same workspace, if the fit resumes one."""
-    workspace, resume = begin.workspace, begin.resume
-    if isinstance(resume, (str, os.PathLike)) and resume != "auto":
-        workspace = Path(resume).expanduser().absolute().parent.parent
-    if workspace is None or not resume or key_of_workspace(workspace) not in earlier:
-        return begin
-    if resume == "auto" and not has_checkpoint(os.fspath(workspace)):
-        return begin
-    resumed_fit = earlier[key_of_workspace(workspace)]
-    return begin._replace(seed=resumed_fit.seed, steps=resumed_fit.steps)
-
-
-def key_of_workspace(workspace: str | os.PathLike[str]) -> str:
-    """Return the URL or the absolute path of a workspace."""
-    text = os.fspath(workspace)
-    return text if is_url(text) else str(Path(text).absolute())
 
 
 # Arrays that users may keep, by their ids. They may be the params of several models, which share layers.
@@ -164,7 +129,7 @@ class RunningFit:
         self._step: int | None = None  # the step of these params
         self._state_step: int | None = None  # the step of this state
         self._before = model.trained
-        self._optimizer = self._first_optimizer = model.optimizer_fields()
+        self._optimizer = self._first_optimizer = optimizer_fields(model)
 
     @contextmanager
     def event(self, loop: LoopView | None) -> Iterator[None]:
@@ -224,7 +189,7 @@ class RunningFit:
 
     def _return_rate(self) -> None:
         """Give the run the learning rate that the user has set in a callback; refuse other changes of the optimizer."""
-        before, self._optimizer = self._optimizer, self._model.optimizer_fields()
+        before, self._optimizer = self._optimizer, optimizer_fields(self._model)
         changed = [name for name, value in self._optimizer.items() if value != before.get(name)]
         if not changed:
             return
@@ -242,3 +207,57 @@ class RunningFit:
         if self._params:
             self._model.trained = self._before
             self._model._params = self._before.params
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The fits of a model, and its steps on single batches.
+
+    Attributes:
+        running: the fit that trains it now, None for none.
+        begins: where earlier fits began, by workspace.
+        arguments: those of the job of the last fit.
+        batch_steps: the steps on single batches, with the shapes that they are for.
+    """
+
+    running: RunningFit | None = None
+    begins: Mapping[str, Any] = field(default_factory=dict)
+    arguments: JobArguments | None = None
+    batch_steps: tuple[Any, BatchSteps] | None = None
+
+
+@contextmanager
+def training(model: Any, steps: int, seed: int) -> Iterator[RunningFit]:
+    """Let callbacks read and set params during a fit, which begins ``steps`` steps after the optimizer's first."""
+    fit = RunningFit(model, steps, seed)
+    model._fits = replace(model._fits, running=fit)
+    model._kept = KeptNets()  # they hold params, which training replaces
+    builders = model._builders()
+    try:
+        for builder in builders:
+            builder.fit = fit
+        yield fit
+    finally:
+        model._fits, model._kept = replace(model._fits, running=None), KeptNets()
+        for builder in builders:
+            builder.fit = None
+        fit.close()
+
+
+def with_state(model: Any) -> Trained:
+    """Return what is trained, in an event of a running fit with the state of its optimizer."""
+    if model._fits.running is not None:
+        model._fits.running.refresh_state()
+    trained: Trained = model.trained
+    return trained
+
+
+def set_trained(model: Any, trained: Trained) -> None:
+    """Set what is trained, also for other models that share layers."""
+    model.trained = trained
+    model._params = trained.params
+
+
+def optimizer_fields(model: Any) -> dict[str, Any]:
+    """Return the fields of the optimizer, which may be set between fits; {} for the model of a job."""
+    return dict(vars(vars(model)["optimizer"])) if "optimizer" in vars(model) else {}

@@ -28,12 +28,14 @@ class Objective:
     """The training objective of a model: a loss for each output, and the weights of the losses.
 
     ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
-    names of those of each output, or the layers that report them.
+    names of those of each output, or the layers that report them. ``algorithm`` and ``cluster`` are None for the usual.
     """
 
     losses: list[Any] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     metrics: list[list[str | MetricLayer]] = field(default_factory=list)
+    algorithm: Any = None
+    cluster: Any = None
 
 
 @dataclass

@@ -306,7 +306,7 @@ def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
     return (channels.reshape(-1, *(1,) * len(layout.space)), Persistence(points)) if channels.any() else None
 
 
-@register("hook", "evaluate_fields")
+@register("definition", "WindowDefinition.evaluate")
 @awaitable
 @typed()
 def evaluate_fields(

@@ -7,12 +7,13 @@ Each setting is declared once. Those of a dimension, and how the data of trainin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
-from dsinga.base.errors import OtherRecords
+from dsinga.base.errors import OtherRecords, UserError
 from dsinga.base.registry import nearest, register
-from dsinga.data.array_kinds import is_a, is_data_array, is_number
+from dsinga.data.array_kinds import is_a, is_data_array, is_number, is_path
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.definition import RecordsDefinition
 from dsinga.job.limits import Count, Natural, NonNegative, Share
@@ -94,6 +95,14 @@ class WindowDefinition(RecordsDefinition):
     ``FieldWindows(dataset, definition)`` applies it, :func:`dsinga.windows` explains each setting. In a job that
     trained a net it also has how the data of training lay, so that other data are read in the same order.
     """
+
+    options = MappingProxyType(
+        {
+            "leads": "leads are those of a Dataset, for a model that was trained from windows of one",
+            **dict.fromkeys(("by", "against"), "by and against are for windows of a Dataset, as of dsinga.windows"),
+        }
+    )
+    can_be_cut = False  # windows are cut between coordinates, by split
 
     inputs: list[str] = required(
         "names of the variables of a record; in Python all without it, but static ones, and the grid mappings and "
@@ -252,6 +261,30 @@ class WindowDefinition(RecordsDefinition):
     def takes(self, source: Any) -> bool:
         """Whether a source of records is a Dataset, from which windows are cut."""
         return is_a(source, "xarray", "Dataset") or is_data_array(source)
+
+    def predicts(self, source: Any) -> bool:
+        """Whether a source is a Dataset or DataArray, or a path that may lead to one."""
+        return is_a(source, "xarray", "Dataset", "DataArray") or is_path(source)
+
+    def predict(self, job: Any, params: Any, layers: Any, source: Any, **options: Any) -> Any:
+        """Return a lazy Dataset of predictions. Raises UserError for several ``layers``."""
+        if len(layers) != 1:
+            raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
+        return super().predict(job, params, layers[0], source, **options)
+
+    def check_options(self, **labels: Any) -> None:
+        """Raise UserError for labels or weights beside windows whose errors are divided."""
+        if any(value is not None for value in labels.values()):
+            raise UserError(
+                "by and against take windows alone, which have their targets, and weights by weights= of "
+                "dsinga.windows; leave y and sample_weight out"
+            )
+
+    def evaluate(self, job: Any, params: Any, layers: Sequence[str], **options: Any) -> Any:
+        """Return a Dataset of the errors of forecasts, by group. Raises UserError for several ``layers``."""
+        if len(layers) != 1:
+            raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
+        return super().evaluate(job, params, layers[0], **options)
 
     def learnt(self) -> dict[str, str]:
         """Return what the numbers of a record mean, which a resumed run has, too, as texts by name; "" if unknown.

@@ -68,6 +68,9 @@ def test_a_model_of_other_records_takes_no_dataset() -> None:
         dsinga.predict_lazily(model.job(), model.params, "dense", make_dataset())
     with pytest.raises(UserError, match="leads are those of a Dataset"):
         model.predict(np.zeros((4, 3), np.float32), leads=2)
+    with pytest.raises(UserError, match="predict has no argument 'laeds'; did you mean 'leads'"):
+        model.predict(np.zeros((4, 3), np.float32), laeds=2)
+    assert model.predict(np.zeros((4, 3), np.float32), leads=None).shape == (4, 2)
 
 
 def test_predictions_are_in_the_units_of_the_data() -> None:

@@ -1,0 +1,51 @@
+"""SharedParams, the params that the layers of a model have, and with them all models that share a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsinga.nn.writing.symbol import LayerBuilder
+
+
+@dataclass(frozen=True)
+class SharedParams:
+    """The params that the layers of a model have, which other models may share.
+
+    Attributes:
+        owners: the layers, with the names of their params in order; none before all shapes are known.
+        are_handed_out: whether the layers have the params that were set.
+    """
+
+    owners: Sequence[tuple[LayerBuilder, Sequence[str]]] = ()
+    are_handed_out: bool = True
+
+    def newest(self, own: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
+        """Return the params of a model by name: the values in its layers, else the model's own, or None."""
+        values = dict(own or {})
+        for builder, names in self.owners:
+            for name, value in zip(names, builder.values or (), strict=False):
+                if value is not None:
+                    values[name] = value
+        return values or None if own is None else values
+
+    def handed_out(self, params: Mapping[str, np.ndarray]) -> SharedParams:
+        """Set the params of the layers; a layer without given params gets None."""
+        for builder, names in self.owners:
+            values = [params.get(name) for name in names]
+            builder.values = values if any(value is not None for value in values) else None
+        return replace(self, are_handed_out=bool(self.owners))
+
+    def known(self, owners: Sequence[Any], params: Mapping[str, np.ndarray]) -> SharedParams:
+        """Return the value with owners that are known now, which get params that were set before."""
+        if len(owners) <= len(self.owners):
+            return self
+        now = replace(self, owners=owners)
+        return now if self.are_handed_out else now.handed_out(params)
+
+    def forgotten(self) -> SharedParams:
+        """Return the value for other layers than before."""
+        return replace(self, owners=())
