@@ -1,7 +1,5 @@
 """Whatever trains can be saved, loaded, counted and summed up: every metric and every loss."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An add-on of another distribution, installed by pip: its components work wherever built-in ones do."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

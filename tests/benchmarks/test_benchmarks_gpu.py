@@ -3,8 +3,6 @@
 The figures mean nothing; the nets are small, and the batches have few records.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

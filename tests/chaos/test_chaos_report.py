@@ -1,7 +1,5 @@
 """What ``python -m tools.chaos.job`` adds up, and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

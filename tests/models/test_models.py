@@ -1,7 +1,5 @@
 """The jobs of dsinga.models: they pass the checks, can be written, and have the nets of the papers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Nets for fields beside the same nets in PyTorch: the loss of each of 50 steps; what they refuse; cut nets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

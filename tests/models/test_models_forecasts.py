@@ -1,7 +1,5 @@
 """DeepESD and ConvLSTM beside the same nets in PyTorch, cut, and beside persistence; what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The jobs of dsinga.models over sequences: their nets, and the job files written from them."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga import models

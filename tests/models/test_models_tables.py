@@ -1,7 +1,5 @@
 """Nets for records of tables beside the package tabm and PyTorch's AdamW: what they train, predict and refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

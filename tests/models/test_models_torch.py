@@ -1,7 +1,5 @@
 """The residual net compared with PyTorch: loss and all gradients, on the same params."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Transformer compared with PyTorch on the same params."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

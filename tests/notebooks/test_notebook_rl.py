@@ -1,7 +1,5 @@
 """The notebook about reinforcement learning runs in a fresh kernel, with few steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Agents as jobs like any other: extensions, searches, background runs and options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

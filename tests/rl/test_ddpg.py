@@ -1,7 +1,5 @@
 """DDPG and TD3 against PyTorch, and their parts worked by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

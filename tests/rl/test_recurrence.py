@@ -1,7 +1,5 @@
 """Agents with hidden states: gradients through sequences with resets, and tasks that need memory."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

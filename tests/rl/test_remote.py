@@ -1,7 +1,5 @@
 """Remote actors: the same bits wherever they are, lost ones replaced, and bounded staleness."""
 
-from __future__ import annotations
-
 import copy
 import os
 import signal

@@ -1,7 +1,5 @@
 """The base of algorithms and agents: models, spaces, distributions, saving."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ backend for PyTorch computes other means of windows whose padding is odd; that f
 transposed convolution, upsampling, padding and cropping.)
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run on processes, one of which is killed."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Observers of runs: one that ignores everything, one that acts at a row, one that keeps rows and acts on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

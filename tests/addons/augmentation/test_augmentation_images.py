@@ -1,7 +1,5 @@
 """Crops, flips, rotation, erasing and lighting. Oracles: torch's functions, by which torchvision computes them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixup and CutMix. Oracles: the formulas of torchvision's v2.MixUp and v2.CutMix, and torch's soft cross-entropy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers of records. Oracles: Random123's known answers of Philox4x32-10, scipy's beta distribution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Augmentation in training: cuts, processes and resumed runs change no bit of the batches, nor of the params."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """nn.augment: functions that follow from the classes of augmentations, in models and estimators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path

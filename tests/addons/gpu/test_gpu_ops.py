@@ -3,8 +3,6 @@
 All but the last run on tests/support/emulated_cupy.py; the kernels run there in the kernel contract, which is slow.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import pickle

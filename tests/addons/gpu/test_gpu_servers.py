@@ -1,7 +1,5 @@
 """Training with servers on the emulated device: slices on the device, graphs in pieces, the bits of eager kernels."""
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

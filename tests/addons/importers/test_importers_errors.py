@@ -1,7 +1,5 @@
 """Faulty sources: one error that names the file and the place in it, and no store."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

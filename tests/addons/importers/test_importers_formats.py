@@ -1,7 +1,5 @@
 """Files in SINGA's formats that a job or a path names: they are imported once, into a store beside them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

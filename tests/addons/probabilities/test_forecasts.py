@@ -1,7 +1,5 @@
 """Predictions that say how sure they are, against scipy, PyTorch's distributions, scikit-learn and plain sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

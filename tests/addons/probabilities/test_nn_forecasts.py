@@ -1,7 +1,5 @@
 """Models that say how sure they are: their losses and metrics, and the Datasets that they predict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rankings and their measures: cases worked out by hand, and properties of random cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sites that train on stores of their own, of other lengths and classes: federated averaging."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sites that lose Dask workers: one starts again alone, and a run that moves meanwhile starts again."""
 
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor

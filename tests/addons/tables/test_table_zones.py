@@ -1,7 +1,5 @@
 """Dates in time zones: one clock, learnt in fit, by every way into a table; never two clocks in one column."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SINGA's char-rnn on a small text: partitioned, resumed, with states carried from batch to batch, validated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """kCTCLoss beside PyTorch's ctc_loss: ragged labels and steps, forward and backward; and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

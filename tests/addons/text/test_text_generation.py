@@ -1,7 +1,5 @@
 """Text generation: step by step as over whole sequences, the same text for a seed, and refused nets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The importer of tagged sentences: codes, tags, features of words, and errors with file and line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

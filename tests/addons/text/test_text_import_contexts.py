@@ -1,7 +1,5 @@
 """The importer of words and their contexts: by plain loops over the text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

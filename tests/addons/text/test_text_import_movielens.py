@@ -1,7 +1,5 @@
 """The importer of MovieLens: codes of users and films, titles, genres, held-out ratings, errors with file and line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

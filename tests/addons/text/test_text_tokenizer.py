@@ -1,7 +1,5 @@
 """Texts imported with a tokenizer.json: the ids of Hugging Face's tokenizers, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """nn.TextVectorization: codes of texts, whose vocabulary is the model's."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

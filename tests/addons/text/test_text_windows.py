@@ -1,7 +1,5 @@
 """Texts as stores of codes, their vocabularies, and the windows that the rows of a batch read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Extensions that write files, and the checkpoints that are kept, in real runs that are resumed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

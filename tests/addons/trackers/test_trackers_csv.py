@@ -1,7 +1,5 @@
 """The CSV file of a run, read with Python's csv module."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

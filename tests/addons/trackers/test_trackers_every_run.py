@@ -1,7 +1,5 @@
 """Tables and curves are written in every kind of run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs that are logged to a local folder of MLflow, read through MLflow's client."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

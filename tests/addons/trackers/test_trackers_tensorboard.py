@@ -1,7 +1,5 @@
 """The files for TensorBoard, read record by record with the checksums that TensorBoard checks."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs as futures: submitted, looked at, waited for, awaited and cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect

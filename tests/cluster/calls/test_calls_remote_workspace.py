@@ -1,7 +1,5 @@
 """A workspace at a URL has the same files as a local one, is resumed, and belongs to one run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

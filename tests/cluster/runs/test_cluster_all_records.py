@@ -1,7 +1,5 @@
 """Tests during training over all records, each once, whole and cut: the figures are those of ``evaluate``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training from arrays that live in Python gives the bits of training from a store with the same records."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much memory a run within one process takes for its params, and what follows from it."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run leaves a Dask worker in order before it goes, so that nothing is computed twice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A loss that is not finite ends the run or, with ``skip_bad_batches``, all workers skip its batch."""
 
-from __future__ import annotations
-
 import logging.handlers
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """However a run ends, none of its partitions, shards and threads stays on the cluster."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

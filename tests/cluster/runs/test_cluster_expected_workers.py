@@ -1,7 +1,5 @@
 """Runs wait for Dask workers that their cluster has requested, and for those of a cluster that is starting."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Every training framework trains: asynchronous groups, warm-up, server groups that keep in step."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterator

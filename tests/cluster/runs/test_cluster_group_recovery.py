@@ -1,7 +1,5 @@
 """A worker group that loses a process starts again alone; the other groups go on meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

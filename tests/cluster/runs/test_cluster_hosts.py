@@ -1,7 +1,5 @@
 """Runs over two hosts, secured by TLS: two worker processes at two addresses that share no memory."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

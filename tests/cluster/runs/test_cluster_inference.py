@@ -1,7 +1,5 @@
 """Evaluating and predicting: every record once, in order, whatever the cluster."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

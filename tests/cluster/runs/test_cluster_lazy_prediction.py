@@ -1,7 +1,5 @@
 """Lazy prediction: a dask array of features, chunk by chunk, wherever Dask computes."""
 
-from __future__ import annotations
-
 import resource
 
 import dask.array as da

@@ -4,8 +4,6 @@ Calls between workers and servers wait for five minutes, longer than a test may 
 the supervision of its workers.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

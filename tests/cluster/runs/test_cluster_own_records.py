@@ -1,7 +1,5 @@
 """Records of users' code, and zarr arrays at relative paths, are read by the workers of a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue of runs where processes die, and on schedulers without dsinga or with another version of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A run that loses Dask workers goes on elsewhere from its last snapshot, with the same bits."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

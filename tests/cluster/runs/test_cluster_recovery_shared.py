@@ -1,7 +1,5 @@
 """How often a run starts again, how long it waits for Dask workers, and two runs that lose one that both use."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Runs within Dask tasks, beside other Dask tasks, and evaluations beside runs."""
 
-from __future__ import annotations
-
 import operator
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Connections to a service that has left, or to a process that has ended, are refused soon."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Objects that are sent to Dask workers: in pickled form, and shared by several of them."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import threading

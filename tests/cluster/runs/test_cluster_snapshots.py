@@ -1,7 +1,5 @@
 """When snapshots are made, and which one is the newest."""
 
-from __future__ import annotations
-
 import logging
 import time
 from concurrent.futures import Future

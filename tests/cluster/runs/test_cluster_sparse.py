@@ -1,7 +1,5 @@
 """Sparse gradients of embedding tables: the same bits by every transport, and only their rows are sent and updated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of the updater by param names, and static params: the same however the net is cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

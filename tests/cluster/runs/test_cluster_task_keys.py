@@ -1,7 +1,5 @@
 """What the scheduler sees of runs: names of tasks by what they do, and a few messages a worker and round."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Epochs as the length of a run, and results in the place of params."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wait of the cluster: it announces what it waits for, calls its check, and has an end."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import RunError

@@ -1,7 +1,5 @@
 """The one suite of resuming: whatever is trained and however, a run that was cut and resumed is the unbroken one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

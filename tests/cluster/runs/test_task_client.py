@@ -1,7 +1,5 @@
 """Clients of tasks."""
 
-from __future__ import annotations
-
 import threading
 
 from dsinga.cluster import connect

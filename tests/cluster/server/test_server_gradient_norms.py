@@ -1,7 +1,5 @@
 """A shard updates no slice before the norm of all gradients of a step is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

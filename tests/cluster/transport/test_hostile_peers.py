@@ -1,7 +1,5 @@
 """A peer that sends nonsense loses its connection; the service, its memory and its other clients stay as they were."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap

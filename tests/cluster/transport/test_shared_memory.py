@@ -1,7 +1,5 @@
 """Calls between processes of one host: memory that is used again, mapped memory, and what a killed process leaves."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

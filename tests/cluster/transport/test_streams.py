@@ -1,7 +1,5 @@
 """Messages between hosts: their order, the memory they arrive in, and what is left when a connection ends."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The contract of transports, which direct calls, shared memory and sockets with and without TLS pass."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 import weakref

@@ -1,7 +1,5 @@
 """The exchange of params with servers gives the same values by every transport."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Arrays between the workers of a group: delivered once, never blocking the sender, never lost in silence."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 import weakref

@@ -1,7 +1,5 @@
 """Drafts of killed processes, and saves that were cut off."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

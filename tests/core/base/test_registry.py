@@ -1,7 +1,5 @@
 """The registry, and users' files that register classes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

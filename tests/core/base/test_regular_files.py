@@ -1,7 +1,5 @@
 """Only regular files are read: pipes and devices are neither waited for nor read for ever."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """dsinga's settings in Dask's configuration: defaults, the schema, and messages about wrong ones."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

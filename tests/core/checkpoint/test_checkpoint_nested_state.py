@@ -1,7 +1,5 @@
 """The state of a training loop in a checkpoint: nested dicts of plain values and arrays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the Tab key offers: after "dsinga." in Python the public names, in a shell the commands and options."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Records in numpy and dask arrays, and what is wrong with arrays that are refused."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref

@@ -1,7 +1,5 @@
 """Stores with a chunk or metadata other than were written are refused, and say which; so are missing chunks."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Records in data frames of pandas and Dask: feature columns, and a column of labels."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is in a source, and what a net needs for its labels; what is damaged in a store."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

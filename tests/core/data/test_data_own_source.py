@@ -1,7 +1,5 @@
 """A source of the user's own is named in a job, with its settings, and in nn; all sources pass the contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Looking up the paths of a job, opening SINGA's formats, and reading mean files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fsspec

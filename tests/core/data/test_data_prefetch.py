@@ -1,7 +1,5 @@
 """Prefetching: order, depth, errors, and the end of the thread."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import traceback

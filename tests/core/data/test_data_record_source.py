@@ -1,7 +1,5 @@
 """Rows are gathered from the blocks of columns and cached, in the dtypes of records; what is not finite is named."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

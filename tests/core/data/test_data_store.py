@@ -1,7 +1,5 @@
 """A store returns the records that were written, on every file system, and names the fault if it cannot be read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

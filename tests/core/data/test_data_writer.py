@@ -1,7 +1,5 @@
 """Writing stores and CSV files: errors for unsuitable batches, and the state of the destination afterwards."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Records in xarray: the sample dimension by its name, variables of a Dataset, arrays that stay in their file."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

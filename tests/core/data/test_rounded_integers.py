@@ -1,7 +1,5 @@
 """Integers beyond 2^24, which float32 rounds, are told once, by the name of their column."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Binding sources of records to a job: its input layers read them in place of stores."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The extensions of a run: SINGA's fields, messages of a job, and what a caller gives."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Triggers fire at the steps that a search through all steps finds, and name them in advance."""
 
-from __future__ import annotations
-
 import json
 import math
 

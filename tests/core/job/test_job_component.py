@@ -1,7 +1,5 @@
 """Settings that a component's class declares: what a definition refuses, and what a job says of wrong values."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from pathlib import Path

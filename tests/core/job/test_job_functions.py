@@ -1,7 +1,5 @@
 """The names of functions in a job: modules that fail, names that are none, functions that jobs cannot call."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

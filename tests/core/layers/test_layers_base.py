@@ -1,7 +1,5 @@
 """Context: the random numbers of a row do not depend on the worker that computes it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

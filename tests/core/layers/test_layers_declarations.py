@@ -1,7 +1,5 @@
 """Declarations of a layer: values of other types are refused, with what is written instead."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

@@ -1,7 +1,5 @@
 """Losses of targets that are fields, against PyTorch: masked points, weights of points, units of channels."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from typing import Any

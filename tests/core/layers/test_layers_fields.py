@@ -1,7 +1,5 @@
 """Layers of fields (padding, cropping, upsampling, transposed convolution, group norm) against PyTorch and numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

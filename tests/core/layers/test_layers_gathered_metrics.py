@@ -1,7 +1,5 @@
 """ROC AUC, average precision and users' functions of all records, against scikit-learn, however these were divided."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any

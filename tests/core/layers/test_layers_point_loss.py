@@ -1,7 +1,5 @@
 """Losses and overlaps of a class for each point, against PyTorch and scikit-learn; masked points and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

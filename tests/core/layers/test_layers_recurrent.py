@@ -1,7 +1,5 @@
 """Recurrent layers, embeddings and one-hot vectors: agreement with PyTorch, lengths, and refused sources."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

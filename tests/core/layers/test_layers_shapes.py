@@ -1,7 +1,5 @@
 """Declared shapes are right for any window."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Checkpoints of format 1, which have no checksum, with changed states of the loop and of extensions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An extension that raises ends the run with its traceback, after a checkpoint from which the run goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The choice of a backend by name, by environment variable, or by default."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 

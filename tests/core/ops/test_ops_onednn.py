@@ -1,7 +1,5 @@
 """The oneDNN backend: its kernels, threads and sums, and a missing library."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labels follow their rows where rows are sliced, split and joined."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

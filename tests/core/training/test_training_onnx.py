@@ -6,8 +6,6 @@ which SINGA's formulas have under it: epsilon is small enough here that both are
 learning rate outside, so that its history is -1 / 0.1 (SGD) or 1 / 0.1 (Nesterov) times that of dsinga.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -12,8 +12,6 @@ Keras 3 and torch decouple the decay of AdamW in the same way, by the learning r
 the learning rate inside, optax's outside, which is the same while the rate is constant.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

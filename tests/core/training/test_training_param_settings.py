@@ -1,7 +1,5 @@
 """Settings of the updater by the names of params: each param is updated as by an updater of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs on a cluster whose nets are cut by space: groups, micro-batches, recomputation, resuming, lost workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -4,8 +4,6 @@ Arrangements (levels, latitudes, longitudes, axes, variables; columns, features,
 a loaded model, validation, evaluation, prediction), of windows, xarray objects, data frames, models, jobs, estimators.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

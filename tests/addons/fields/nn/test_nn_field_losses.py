@@ -1,7 +1,5 @@
 """Models trained from windows with masked points and weights: losses of fields in the words of Keras."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

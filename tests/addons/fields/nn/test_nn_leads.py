@@ -1,7 +1,5 @@
 """Models trained on several leads: errors of each are those of forecasts, jobs keep settings, faults are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors by group against pandas: windows and groups of each kind, of data whose numbers say where they lie."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Statistics of fields beside xarray's in float64; their bits for any chunks; those of the channels of windows."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments of windows, splits, statistics and predictions: each of a wrong type is refused in one sentence."""
 
-from __future__ import annotations
-
 import datetime
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """Climatologies against xarray's means of months and numpy's least squares, in each calendar, chunks and gaps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several stores as one Dataset, against the whole: formats x dimensions. Stores that are appended, and references."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

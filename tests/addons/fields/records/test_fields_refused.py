@@ -1,7 +1,5 @@
 """Windows that do not fit a Dataset, and NaN where no mask was asked for, are refused with the remedy."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Windows of fields have the numbers that numpy's slices of a padded array have; each is there exactly once."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pickle

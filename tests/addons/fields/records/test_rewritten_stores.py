@@ -1,7 +1,5 @@
 """Data that are written again, or appended to, while they are read; metadata that contradict the arrays."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

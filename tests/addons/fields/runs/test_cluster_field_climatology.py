@@ -1,7 +1,5 @@
 """Anomalies from a climatology: subtracted where data are read, added to predictions, kept with the net."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors of fields by group: the same bits from any chunks and processes; those of data that lie otherwise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Predictions of Datasets against the net's feature of whole fields, which are read as records of windows."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions of Datasets written to stores: a killed worker, memory, and stores that must not be overwritten."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

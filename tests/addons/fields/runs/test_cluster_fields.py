@@ -1,7 +1,5 @@
 """Training from windows of fields: any chunks, threads or processes give the same bits, and so does a lost worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
