@@ -66,9 +66,7 @@ def test_one_group_learns_as_a_loop_does(kind: Any, settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(rl.A2C, A2C_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})],
-    ids=["A2C", "IMPALA"],
+    ("kind", "settings"), [(rl.A2C, A2C_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})], ids=["A2C", "IMPALA"]
 )
 def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, settings: dict[str, Any]) -> None:
     """Starts and actions are those of the environment's number, norms and means those of the whole batch."""

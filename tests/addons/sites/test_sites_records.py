@@ -99,10 +99,7 @@ def test_records_of_another_kind_at_a_site_are_refused(
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            {"classes": ["dog", "cat", "cow"]},
-            "label names .'dog', 'cat', 'cow'., and .'cat', 'dog', 'cow'. in",
-        ),
+        ({"classes": ["dog", "cat", "cow"]}, "label names .'dog', 'cat', 'cow'., and .'cat', 'dog', 'cow'. in"),
         ({"vocabulary": ["one", "two"]}, "has other words than the store .*, with the same vocabulary"),
     ],
 )

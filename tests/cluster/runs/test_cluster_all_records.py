@@ -35,12 +35,7 @@ def of_phase(result, phase: str = "test") -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("workers", "dim", "groups", "batchsize", "grain"),
-    [
-        (3, 0, 1, [50, 30, 20], "round"),
-        (3, 1, 1, [40], "round"),
-        (1, 0, 2, [40], "round"),
-        (2, 0, 1, [40], "graph"),
-    ],
+    [(3, 0, 1, [50, 30, 20], "round"), (3, 1, 1, [40], "round"), (1, 0, 2, [40], "round"), (2, 0, 1, [40], "graph")],
 )
 def test_figures_are_those_of_evaluate(
     small: Job, stores: Path, threads: Client, workers: int, dim: int, groups: int, batchsize: list[int], grain: str

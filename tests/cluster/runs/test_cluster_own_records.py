@@ -74,6 +74,5 @@ def test_a_cluster_reads_chunks_of_a_relative_path(
     monkeypatch.chdir(tmp_path)
     zarr.create_array("x.zarr", data=X, chunks=(8, 4))
     assert_same(
-        trained(zarr.open_array("x.zarr", mode="r"), Y, client=processes).params,
-        trained(X, Y, client=processes).params,
+        trained(zarr.open_array("x.zarr", mode="r"), Y, client=processes).params, trained(X, Y, client=processes).params
     )

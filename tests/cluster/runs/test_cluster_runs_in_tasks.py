@@ -100,10 +100,7 @@ def test_a_run_that_waits_for_other_tasks_can_be_cancelled(job: Job, held: Clien
 
 def test_a_run_waits_for_other_tasks_as_long_as_it_may(job: Job, held: Client) -> None:
     timeout = dask.config.set({"dsinga.queue_timeout": "10ms"})
-    with (
-        timeout,
-        pytest.raises(RunError, match=r"run other tasks: 'hold-\S+'; that is as long as dsinga"),
-    ):
+    with timeout, pytest.raises(RunError, match=r"run other tasks: 'hold-\S+'; that is as long as dsinga"):
         train(with_topology(job, 3), held, progress=False)
 
 

@@ -91,11 +91,7 @@ def settings_job(job: Job) -> Job:
 
 @pytest.mark.parametrize(
     ("topology", "net"),
-    [
-        ({"nservers_per_group": 2}, {}),
-        ({"nservers_per_group": 2}, FEATURES),
-        ({"update": "kWorker"}, {}),
-    ],
+    [({"nservers_per_group": 2}, {}), ({"nservers_per_group": 2}, FEATURES), ({"update": "kWorker"}, {})],
     ids=["rows", "features", "own updates"],
 )
 def test_params_are_those_of_one_worker(

@@ -174,11 +174,7 @@ class TestExchange:
             ("w1", np.zeros((3, 4), np.float32), r"be float32 of shape \(4, 3\), not float32 of shape \(3, 4\)"),
             ("w1", np.zeros((4, 3)), "not float64"),
             ("b2", [0.0, 0.0], "not a list"),
-            (
-                "w1",
-                SparseRows(np.array([2, 2]), np.zeros((2, 3), np.float32), (4, 3)),
-                "must be strictly ascending",
-            ),
+            ("w1", SparseRows(np.array([2, 2]), np.zeros((2, 3), np.float32), (4, 3)), "must be strictly ascending"),
             ("b1", np.zeros(4, np.float32), "'b1' was pushed twice in step 0"),
         ],
     )

@@ -71,10 +71,7 @@ def test_a_wrong_setting_is_refused_whichever_is_read(name, value, message):
 
 
 def test_the_whole_in_place_of_a_setting_is_refused():
-    with (
-        dask.config.set({"dsinga": "30s"}),
-        pytest.raises(UserError, match="'30s' in place of the settings dsinga"),
-    ):
+    with dask.config.set({"dsinga": "30s"}), pytest.raises(UserError, match="'30s' in place of the settings dsinga"):
         read_setting("timeout")
 
 

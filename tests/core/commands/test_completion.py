@@ -58,8 +58,7 @@ echo "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
-    [("dsinga te", {"test"}), ("dsinga train --work", {"--workers", "--workspace"})],
+    ("words", "offered"), [("dsinga te", {"test"}), ("dsinga train --work", {"--workers", "--workspace"})]
 )
 def test_bash_completes_commands_and_options(words, offered, tmp_path):
     bash = shutil.which("bash") or pytest.skip("needs bash")

@@ -193,10 +193,7 @@ def replace_folder_by_file(path: Path) -> None:
         (3, {}, lambda g: replace_folder_by_file(g / "x/c"), "rows 0 to 29 of 'x' .*Not a directory: '.*x/c/0/0'"),
         *(
             (zarr_format, {"compressors": codec}, lambda g, key=key: os.truncate(g / key, 50), CUT)
-            for zarr_format, codec, key in (
-                (2, numcodecs.Blosc(), "x/1.0"),
-                (3, zarr.codecs.BloscCodec(), "x/c/1/0"),
-            )
+            for zarr_format, codec, key in ((2, numcodecs.Blosc(), "x/1.0"), (3, zarr.codecs.BloscCodec(), "x/c/1/0"))
         ),
     ],
 )

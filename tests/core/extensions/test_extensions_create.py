@@ -91,11 +91,7 @@ def outcome(extension: Extension) -> tuple[Any, ...]:
             EarlyStopping("val/loss", patience=7, min_delta=0.5),
             EarlyStopping("val/loss"),
         ),
-        (
-            'kKeepBest monitor: "val/score" mode: max',
-            KeepBest("val/score", mode="max"),
-            KeepBest("val/loss"),
-        ),
+        ('kKeepBest monitor: "val/score" mode: max', KeepBest("val/score", mode="max"), KeepBest("val/loss")),
         (
             'kReduceOnPlateau monitor: "val/loss" factor: 0.5 patience: 2 cooldown: 1 min_factor: 0.1',
             ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=1, min_factor=0.1),

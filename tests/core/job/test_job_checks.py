@@ -62,10 +62,7 @@ def test_a_sound_job_passes():
             'extension { type: kKeepBest monitor: "val/loss" patience: 3 }',
             "extension kKeepBest has no field 'patience'",
         ),
-        (
-            'extension { type: kReduceOnPlateau monitor: "val/loss" factor: 1 }',
-            "factor must be in (0, 1), not 1.0",
-        ),
+        ('extension { type: kReduceOnPlateau monitor: "val/loss" factor: 1 }', "factor must be in (0, 1), not 1.0"),
         ("extension { type: kStopOnTime }", "extension kStopOnTime needs either seconds, as in seconds: 7200, or time"),
         ('extension { type: kStopOnTime seconds: 1 time: "2h" }', "extension kStopOnTime needs either seconds"),
         ('extension { user_type: "Own" after: 3 }', "after has no effect without freq"),
@@ -127,10 +124,7 @@ def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, expected):
         ('layer { name: "x" type: kInnerProduct }', "type kInnerProduct needs innerproduct_conf { ... }"),
         ('layer { name: "x" type: kCSVInput }', "type kCSVInput needs store_conf { ... }"),
         ('layer { name: "x" type: kRecordInput store_conf { path: "a" } }', "store_conf needs a batchsize, as in"),
-        (
-            'layer { name: "x" type: kReLU srclayers: "dta" }',
-            "its source 'dta' is not in phase kTrain; did you mean",
-        ),
+        ('layer { name: "x" type: kReLU srclayers: "dta" }', "its source 'dta' is not in phase kTrain; did you mean"),
         (
             'layer { name: "x" type: kReLU srclayers: "qqq" }',
             "its source 'qqq' is not in phase kTrain; its layers are x, data, ip1",

@@ -104,10 +104,7 @@ def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -
         ("share = setting(0.5, 'x')", "Conf: the setting 'share' has no type; write share: TYPE"),
         ("share: Share = setting(1.0, 'x')", r"Conf: the default of 'share' must be in \[0, 1\), not 1.0"),
         ("sizes: list[Count] = setting([3, 0], 'x')", "Conf: the default of 'sizes' must be at least 1, not 0"),
-        (
-            "share: complex = setting(1j, 'x')",
-            "Conf: the setting 'share' has the type complex; settings are",
-        ),
+        ("share: complex = setting(1j, 'x')", "Conf: the setting 'share' has the type complex; settings are"),
         (
             "share: float = setting(0.5)",
             "Conf: the setting 'share' does not say what it means; write share: TYPE = set",
@@ -245,10 +242,7 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
         ("[fooparam_conf] { # as on SINGA's page\n x: 10 }", 10),
         ("x: 10", 10),
         ("[fooparam_conf] { }", 1),
-        (
-            "x: 2 [fooparam_conf] {\n x: 10 }",
-            "ParamGenConf.x is given twice, first at job.conf:3",
-        ),
+        ("x: 2 [fooparam_conf] {\n x: 10 }", "ParamGenConf.x is given twice, first at job.conf:3"),
         ("[fooparam_conf] {\n y: 10 }", "job.conf:4: layer 'a': FooParamConf has no field 'y'; it has x"),
         ("[fooparam_conf] {\n x: 'ten' }", "job.conf:4: layer 'a': FooParamConf.x takes a whole number, not 'ten'"),
         ("[foo_conf] { x: 10 }", "initialiser 'FooParam' has no extension [foo_conf]; did you mean [fooparam_conf]?"),

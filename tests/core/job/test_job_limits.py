@@ -121,10 +121,7 @@ def test_fractions_are_less_than_one():
         ("std_value: -1", "job.conf:2: layer 'data': std_value must be above 0, not -1.0"),
         ("std_value: inf", "std_value must be a number that float32 can hold, above 0, not inf"),
         ("mean_value: 1e39", "mean_value must be a number that float32 can hold, not 1e+39"),
-        (
-            "batchsize: 99999999999999999999",
-            "takes a whole number of at most 64 bits, not one of 67",
-        ),
+        ("batchsize: 99999999999999999999", "takes a whole number of at most 64 bits, not one of 67"),
     ],
 )
 def test_a_refused_number_is_named_with_line_layer_and_range(field, expected):

@@ -63,10 +63,7 @@ def test_a_field_without_masks_and_weights_is_the_loss_of_old_in_bits(kind: str)
     field = f"{kind[1:].lower()}_conf"
     new = layer_of(kind, prediction.shape, (BATCH, 3, 4, 3), **{field: {"masked": True, "weighted": True}})
     ctx, both = context(BACKENDS["numpy"]()), np.concatenate([target, ones], axis=1)
-    outputs = [
-        old.compute_feature([], [prediction, target], ctx),
-        new.compute_feature([], [prediction, both], ctx),
-    ]
+    outputs = [old.compute_feature([], [prediction, target], ctx), new.compute_feature([], [prediction, both], ctx)]
     np.testing.assert_array_equal(outputs[0].feature, outputs[1].feature)
     assert outputs[0].metrics["loss"] == pytest.approx(outputs[1].metrics["loss"], rel=1e-7)
     grads = [

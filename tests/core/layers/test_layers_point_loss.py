@@ -131,11 +131,7 @@ def test_a_label_that_is_no_class_is_refused_with_its_place(kind: str, label: fl
     ("scores", "labels", "message"),
     [
         ((5, 3), (5,), "takes scores of classes for each point"),
-        (
-            (5, 3, 4, 2),
-            (5, 2, 4),
-            "takes a class for each of 4 x 2 points, but the labels of 'source1' are 2 x 4",
-        ),
+        ((5, 3, 4, 2), (5, 2, 4), "takes a class for each of 4 x 2 points, but the labels of 'source1' are 2 x 4"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(scores: tuple[int, ...], labels: tuple[int, ...], message: str):

@@ -36,10 +36,7 @@ from dsinga.training.schedules import Schedule
             {0: 3, 59: 3, 60: 2, 64: 2, 65: 1, 10**6: 1},
         ),
         ({"type": "kFixedStep", "fixedstep_conf": {"step": [10, 20], "step_lr": [3, 2]}}, {0: 3, 10: 3, 20: 2}),
-        (
-            {"type": "kCosine", "cosine_conf": {"change_freq": 6}},
-            {0: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 6: 0, 10**6: 0},
-        ),
+        ({"type": "kCosine", "cosine_conf": {"change_freq": 6}}, {0: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 6: 0, 10**6: 0}),
         (
             {"type": "kCosine", "cosine_conf": {"change_freq": 6, "alpha": 0.25}, "warmup_steps": 4},
             {0: 0, 1: 0.1, 3: 0.3, 4: 0.4, 7: 0.25, 10: 0.1, 11: 0.1},

@@ -135,10 +135,7 @@ def filled(ds):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (
-            lambda ds: ds.assign(cells=ds.cells / 2),
-            "'flow_y.cells.' is made from a label image, .* has float64",
-        ),
+        (lambda ds: ds.assign(cells=ds.cells / 2), "'flow_y.cells.' is made from a label image, .* has float64"),
         (lambda ds: ds.rename(y="row"), "'flow_y.cells.': instances of 'cells' lie along row and x, not along y"),
         (lambda ds: ds.drop_vars("cells"), "has no variable 'flow_y.cells.'"),
         (filled, "an instance reaches more than 64 points along 'y' beyond .* take border or distance"),
