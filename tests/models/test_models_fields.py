@@ -67,10 +67,7 @@ def test_a_residual_net_has_the_losses_of_pytorchs_in_each_of_50_steps(normalisa
         (lambda: models.unet((1, 12, 16), depth=3), "halves fields 3 times, which 12 x 16 points cannot be"),
         (lambda: models.unet((16, 16)), r"takes fields of the shape \(channels, height, width\), not \(16, 16\)"),
         (lambda: models.unet((1, 8, 8), normalisation="layer"), 'normalisation is "batch", "group" or "none"'),
-        (
-            lambda: models.unet((1, 8, 8), padding="circular"),
-            "no padding_mode 'circular'; these are zero, edge, reflect",
-        ),
+        (lambda: models.unet((1, 8, 8), padding="circular"), "padding_mode 'circular'; these are zero, edge, reflect"),
         (lambda: models.field_resnet((8, 8)), r"takes fields of the shape"),
     ],
 )

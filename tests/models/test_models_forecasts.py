@@ -117,10 +117,7 @@ def trained(model: nn.Model) -> Any:
         (lambda: trained(models.deepesd((1, 4, 4), 10, padding=0)), "does not fit images of 2 x 2"),
         (lambda: models.convlstm((4, 6), 2), "takes fields of the shape"),
         (lambda: models.convlstm((5, 6, 6), 2), "which 5 channels cannot be; give steps that divide 5"),
-        (
-            lambda: trained(nn.Sequential([nn.Input((3, 4)), nn.Permute((2, 2))])),
-            "give each of the numbers 1 to 2 once",
-        ),
+        (lambda: trained(nn.Sequential([nn.Input((3, 4)), nn.Permute((2, 2))])), "each of the numbers 1 to 2 once"),
     ],
 )
 def test_what_does_not_fit_is_refused(make: Callable[[], Any], says: str) -> None:

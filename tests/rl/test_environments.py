@@ -298,10 +298,7 @@ def test_a_vector_class_that_resets_in_the_next_step_is_refused():
         ("CartPole-v9", "no environment 'CartPole-v9'; did you mean 'CartPole-v"),
         ("Cartpole-v1", "did you mean 'CartPole-v1'"),
         ("Nothing-Like-It", r'@dsinga.register\("environment", "Nothing-Like-It"\)'),
-        (
-            "ALE/Pong-v5",
-            "of the environment 'ALE/Pong-v5' is not installed; it is in the package ale-py: pip install ale-py",
-        ),
+        ("ALE/Pong-v5", "environment 'ALE/Pong-v5' is not installed; it is in the package ale-py: pip install ale-py"),
         ("Unheard/Of-v1", "package of the environment 'Unheard/Of-v1' is not installed; install it"),
         ("phys2d/CartPole-v1", "needs a package that is not installed: .*jax"),
         ("nothing:Here-v0", "cannot be imported: No module named 'nothing'"),
@@ -388,10 +385,7 @@ class WithoutSeed(Counting):
             changed("OldReset", reset=lambda pair: pair[0]),
             "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium",
         ),
-        (
-            WithoutSeed,
-            r"reset of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options",
-        ),
+        (WithoutSeed, r"of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options"),
         (
             changed("OldStep", step=lambda observation, reward, end, _, info: (observation, reward, end, info)),
             "step of the environment 'OldStep' returned 4 values; return observation, reward, terminated, trunc",

@@ -132,15 +132,9 @@ def test_the_state_of_another_updater_changes_nothing(saved: Any, given: Any) ->
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda x, net, env: rl.PPO(net, SPACES),
-            r"takes a dsinga.rl.Model, not a Model of dsinga; give .*rl.Model\(net\)",
-        ),
+        (lambda x, net, env: rl.PPO(net, SPACES), r"a dsinga.rl.Model, not a Model of dsinga; give .*rl.Model\(net\)"),
         (lambda x, net, env: rl.DQN("MlpPolicy", SPACES), "takes a dsinga.rl.Model, not a str;"),
-        (
-            lambda x, net, env: rl.A2C(rl.Model(net), env),
-            "takes the spaces of dsinga.rl, not a TimeLimit of gymnasium; give",
-        ),
+        (lambda x, net, env: rl.A2C(rl.Model(net), env), "the spaces of dsinga.rl, not a TimeLimit of gymnasium; give"),
         (
             lambda x, net, env: rl.ES(rl.Model(net), rl.Spaces(env.observation_space, env.action_space)),
             "takes the spaces of dsinga.rl, not Spaces of a Box of gymnasium; give",

@@ -297,12 +297,7 @@ def test_brier_score_and_reliability_are_scikit_learns():
         ("kQuantileLoss", {"quantile": [0.1, 0.1]}, (5, 2), "quantile must increase, but 0.1 stands after 0.1"),
         ("kQuantileLoss", {"quantile": [0.1, 1]}, (5, 2), r"quantile must be in \(0, 1\), not 1"),
         ("kQuantileLoss", {"quantile": []}, (5, 2), "quantile needs at least one level"),
-        (
-            "kQuantileLoss",
-            {},
-            (5, 2),
-            "5 x 2, with 'source1', 5 x 1; give both as many rows, and the prediction 3 numb",
-        ),
+        ("kQuantileLoss", {}, (5, 2), "5 x 2, with 'source1', 5 x 1; give both as many rows, and the prediction 3"),
         ("kDistributionLoss", {"distribution": "poisson", "score": "crps"}, (5, 1), "score crps is not for counts"),
         ("kEnsembleLoss", {"members": 1}, (5, 1), r"members must be in \[2, 10000\], not 1"),
         ("kForecastScores", {}, (5, 1), "needs one of quantile, distribution and members"),

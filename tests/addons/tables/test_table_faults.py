@@ -41,11 +41,7 @@ def model():
         ({}, {"dates": ["hour", "hour"]}, "dates has 'hour' twice"),
         ({}, {"columns": "stops"}, "columns is 'stops'; give a list of names"),
         ({}, {"columns": ["stops", "stops"]}, "columns has 'stops' twice; leave one out"),
-        (
-            {},
-            {"columns": ["distance"], "categories": ["stops"]},
-            "categories names column 'stops', which columns lacks",
-        ),
+        ({}, {"columns": ["distance"], "categories": ["stops"]}, "names column 'stops', which columns lacks"),
         ({}, {"columns": TABLE.definition, "scaling": "robust"}, "columns is a definition, .* leave scaling out"),
         ({"distance": np.arange(600) * 1e37}, {}, "column 'distance' of the table has numbers as large as 5.99e.39"),
         ({}, {"categoris": ["stops"]}, "table has no argument 'categoris'; did you mean 'categories'"),

@@ -51,14 +51,8 @@ def test_batches_of_any_sizes_give_the_same_store(
         ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3])], r"labels must be one number per record, or .*, not int64 \(3,\) for 4 records"),
-        (
-            [(ONES, np.zeros((4, 2, 2), int))],
-            r"labels must be one number per record, or .*, not int64 \(4, 2, 2\) for 4",
-        ),
-        (
-            [(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))],
-            r"record 4: int32 \(3,\) where the records bef",
-        ),
+        ([(ONES, np.zeros((4, 2, 2), int))], r"must be one number per record, or .*, not int64 \(4, 2, 2\) for 4"),
+        ([(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))], r"4: int32 \(3,\) where the records bef"),
         ([(ONES, ["a"] * 4)], "labels must be one number per record, or .*, not <U1"),
         ([(ONES, [1, 2, 3, 4]), (ONES, [0.5] * 4)], r"record 4: float32 \(\) where the records before are int32"),
         ([(ONES, [0.5] * 4), (ONES, [0, np.nan, 1, 2])], "record 5: its label is NaN or infinite; leave such records"),

@@ -66,11 +66,7 @@ def test_a_file_is_read_block_by_block(tmp_path: Path, chunks: dict[str, int] | 
         (dataset(), {"dim": "sample"}, "the DataArray 'x' has no dimension 'sample'; it has 'time', 'lat', 'lon'"),
         ((dataset().x, dataset().y.rename(time="n")), {}, "the DataArray 'y' has no dimension 'time'; it has 'n'"),
         (dataset(), {"data": "images"}, "the Dataset has no variable 'images'; it has 'x', 'y'"),
-        (
-            (dataset(), Y),
-            {},
-            r"labels of a Dataset are one of its variables; name it: dsinga.data.open_records\(dataset, l",
-        ),
+        ((dataset(), Y), {}, r"of a Dataset are one of its variables; name it: dsinga.data.open_records\(dataset, l"),
         (dataset(), {"label": "yy"}, "the Dataset has no variable 'yy'; did you mean 'y'"),
         (
             dataset().assign(images=dataset().x),

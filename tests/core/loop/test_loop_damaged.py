@@ -21,11 +21,7 @@ BAD: list[tuple[list[str], Any, str]] = [
     (["extensions"], [], "is damaged: its loop has AttributeError"),
     (["extensions", "KeepBest"], None, "is damaged: its loop has AttributeError"),
     (["extensions", "KeepBest", "extension"], [], "is not an object"),
-    (
-        ["extensions", "KeepBest", "extension"],
-        {"step": 3},
-        "state of the extension KeepBest in the checkpoint does not",
-    ),
+    (["extensions", "KeepBest", "extension"], {"step": 3}, "of the extension KeepBest in the checkpoint does not"),
     (["extensions", "KeepBest", "trigger", "best"], "x", "state of the extension KeepBest in the checkpoint does not"),
     (["extensions", "EarlyStopping", "extension", "count"], "x", "extension EarlyStopping in the checkpoint does not"),
     (["extensions", "ReduceOnPlateau", "extension", "cooling"], [], "extension ReduceOnPlateau in the checkpoint does"),
