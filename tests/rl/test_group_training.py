@@ -1,5 +1,7 @@
 """Worker groups that learn from environments of their own, or from actors of their own."""
 
+from __future__ import annotations
+
 import functools
 import os
 import signal
@@ -66,7 +68,9 @@ def test_one_group_learns_as_a_loop_does(kind: Any, settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"), [(rl.A2C, A2C_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})], ids=["A2C", "IMPALA"]
+    ("kind", "settings"),
+    [(rl.A2C, A2C_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})],
+    ids=["A2C", "IMPALA"],
 )
 def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, settings: dict[str, Any]) -> None:
     """Starts and actions are those of the environment's number, norms and means those of the whole batch."""
@@ -228,7 +232,11 @@ class Preparing(rl.Agent):
             "10 steps cannot be divided into 3 equal minibatches",
         ),
         (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
-        (new_agent(), {"cluster": {"nserver_groups": 2}}, "is {'nserver_groups': 2}; give dsinga.job.ClusterConf"),
+        (
+            new_agent(),
+            {"cluster": {"nserver_groups": 2}},
+            "cluster is {'nserver_groups': 2}; give dsinga.job.ClusterConf",
+        ),
         (new_agent().algorithm, {}, "takes an agent: give rl.Agent.algorithm., not A2C"),
         (new_agent(), {"n_envs": 2}, "rl.train has no argument 'n_envs'; use environments"),
         (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),

@@ -1,5 +1,7 @@
 """Errors in how server groups average their params, with field and remedy."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,10 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
             "nserver_groups: 2 sync_method: kMean",
             "sync_method: kMean needs a server group for each of the 4 worker groups, not 2; set nserver_groups: 4",
         ),
-        (f"{MEAN} sync_freq: 11", "sync_freq: 11 is more than train_steps: 10, so that groups average their params at"),
+        (
+            f"{MEAN} sync_freq: 11",
+            "sync_freq: 11 is more than train_steps: 10, so that groups average their params at the end only",
+        ),
         (f"{MEAN} mean_conf {{ asynchronous: true weight: 1 weight: 2 }}", "weight has 2 numbers for 4 server groups"),
         (
             f"{MEAN} mean_conf {{ asynchronous: true {'weight: 0 ' * 4}}}",
@@ -40,10 +45,22 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
             f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 5 }}",
             "delay: 5 must be less than sync_freq: 5, the steps after which slices are averaged again",
         ),
-        (f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 4 }}", "leave delay out, or asynchronous"),
-        (f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}", "1 groups, but there are 4; give a pattern for each"),
-        (f"{MEAN} mean_conf {{ asynchronous: true compression: kTopK }}", "of kNone, kBF16, kInt8, kInt4, not kTopK"),
-        (f"{MEAN} mean_conf {{ asynchronous: true compression: kInt8 }}", "be sent, in float32; leave compression out"),
+        (
+            f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 4 }}",
+            "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous",
+        ),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}",
+            "site names the Dask workers of 1 groups, but there are 4; give a pattern for each",
+        ),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true compression: kTopK }}",
+            "compression of outer gradients is one of kNone, kBF16, kInt8, kInt4, not kTopK",
+        ),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true compression: kInt8 }}",
+            "asynchronous groups add up outer gradients that wait to be sent, in float32; leave compression out",
+        ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true every_step_until: 10 }}",
             "every_step_until: 10 leaves none of train_steps: 10 for sync_freq; lower it",

@@ -1,5 +1,7 @@
 """Which Dask workers each site gets."""
 
+from __future__ import annotations
+
 import pytest
 
 from dsinga import UserError

@@ -1,5 +1,7 @@
 """Layers that prepare images and layers that write files, in every phase, and in validations of training."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,9 @@ PHASES = {"train": "kTrain", "val": "kVal", "test": "kTest", "deploy": "kDeploy"
 
 
 @pytest.mark.parametrize(
-    ("client", "place"), [("processes", "cluster"), ("threads", "this process")], indirect=["client"]
+    ("client", "place"),
+    [("processes", "cluster"), ("threads", "this process")],
+    indirect=["client"],
 )
 @pytest.mark.parametrize("name", PHASES)
 def test_images_are_cropped_and_written_in_every_phase(client: Client, tmp_path: Path, name: str, place: str) -> None:

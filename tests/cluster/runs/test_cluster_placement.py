@@ -1,5 +1,7 @@
 """Which Dask worker each partition and each server gets, and how many cores."""
 
+from __future__ import annotations
+
 import pytest
 
 from dsinga import UserError
@@ -82,7 +84,10 @@ def test_threads_of_one_process_cannot_be_separate() -> None:
 
 
 def test_too_few_processes_for_separate_servers_are_refused() -> None:
-    with pytest.raises(UserError, match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 processes"):
+    with pytest.raises(
+        UserError,
+        match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 processes",
+    ):
         place(Topology(1, 2, separate=True), dask_workers(4, 4))
     with pytest.raises(UserError, match=r"needs 2 workers, .* has 1 worker thread beside those of the servers"):
         place(Topology(2, 2, separate=True), dask_workers(1, 1, 1))

@@ -1,5 +1,7 @@
 """SerialExecutor runs calls in one thread, in order, until it is closed."""
 
+from __future__ import annotations
+
 import contextvars
 import sys
 import threading

@@ -149,7 +149,11 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
         ({}, None, "give those of at least one layer, and no y"),
         ({"b": np.zeros((8, 4))}, np.zeros(8, int), "give those of at least one layer, and no y"),
         ({"bb": np.zeros((8, 4))}, None, "no layer 'bb' in phase kTrain; did you mean 'b'"),
-        ({"loss": np.zeros((8, 3))}, None, r"'gradient of loss' gets records of shape \(3,\), but the net was"),
+        (
+            {"loss": np.zeros((8, 3))},
+            None,
+            r"'gradient of loss' gets records of shape \(3,\), but the net was",
+        ),
         ({"b": np.zeros((7, 4))}, None, "'gradient of b' gets 7 records in a batch of 8 records"),
     ],
 )
@@ -225,7 +229,11 @@ def test_arrays_that_cannot_change_are_replaced(job: Job) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((3, 63)), np.zeros(3, int), "'data' gets records of shape .63,., but the net was made for .64,."),
+        (
+            np.zeros((3, 63)),
+            np.zeros(3, int),
+            "'data' gets records of shape .63,., but the net was made for .64,.",
+        ),
         (np.zeros((3, 64)), np.zeros(4, int), "'data' gets 4 labels in a batch of 3 records"),
         (np.zeros((0, 64)), np.zeros(0, int), "the batch is empty"),
         ({"date": np.zeros((3, 64))}, None, "lacks records for the input layer 'data'"),
@@ -281,7 +289,10 @@ def test_metrics_are_weighted_over_all_batches(size: int) -> None:
     scores = x["data"] @ params["ip_weight"].T
     losses = np.logaddexp(0, scores) - scores * y["data"]
     right = ((scores > 0) == (y["data"] > 0.5)).mean(axis=1)
-    expected = {"loss": (losses.sum(axis=1) * x["weights"]).mean(), "accuracy": np.average(right, weights=x["weights"])}
+    expected = {
+        "loss": (losses.sum(axis=1) * x["weights"]).mean(),
+        "accuracy": np.average(right, weights=x["weights"]),
+    }
     assert net.evaluate(params, x, y, batchsize=size) == pytest.approx(expected, rel=1e-5)
 
 

@@ -25,6 +25,7 @@ from dsinga.extensions.plateaus import parse_seconds
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, NonNegative
 from dsinga.testing import SimulatedLoop
+from tests.support.refusals import refused
 
 
 def names(job: Job, given=()) -> list[str]:
@@ -198,8 +199,7 @@ def test_times_are_read(time, seconds: float) -> None:
 
 @pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", "500 ms", "2hs", 0, float("nan")])
 def test_what_is_no_time_is_refused(time) -> None:
-    with pytest.raises(UserError, match="is no time to stop after"):
-        StopOnTime(time)
+    refused(lambda: StopOnTime(time), "is no time to stop after")
 
 
 @register("extension", "StopBelow")
@@ -264,8 +264,7 @@ def test_wrong_settings_of_a_users_extension_are_refused_with_their_line(setting
     ],
 )
 def test_wrong_settings_in_python_are_refused(make, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(make, message)
 
 
 def test_constructors_show_the_settings() -> None:

@@ -1,5 +1,7 @@
 """The topology of a job: groups, links between server groups, names of frameworks."""
 
+from __future__ import annotations
+
 import pytest
 
 from dsinga.job import ClusterConf, Job, SyncEdgeConf, SyncTopology

@@ -1,5 +1,7 @@
 """Micro-batches give the gradient of the whole batch, whatever the net, its cut and its lengths of sequences."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +20,15 @@ from dsinga.ops import SparseRows
 from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics
 from tests.support.partition_nets import BATCH, NETS, PAIRS, net_of
-from tests.support.partitioned_run import Batch, Values, assert_close, batches_of, initial, kernels, records_for
+from tests.support.partitioned_run import (
+    Batch,
+    Values,
+    assert_close,
+    batches_of,
+    initial,
+    kernels,
+    records_for,
+)
 from tests.support.random_nets import CLASSES
 from tests.support.training_cases import dense, layer
 

@@ -1,5 +1,7 @@
 """Partitioned nets whose rows the job slices and joins: labels are sent with their rows."""
 
+from __future__ import annotations
+
 import pytest
 
 from dsinga.base.errors import UserError
@@ -52,7 +54,12 @@ NETS: dict[str, list[LayerConf]] = {
         dense("top", "norm"),
         LOSS,
     ],
-    "numbered otherwise": [dense("a", "data"), layer("both", "OtherLabels", "a"), dense("top", "both"), LOSS],
+    "numbered otherwise": [
+        dense("a", "data"),
+        layer("both", "OtherLabels", "a"),
+        dense("top", "both"),
+        LOSS,
+    ],
     "sliced": [
         dense("a", "data"),
         layer("halves", "kSlice", "a", **HALVES),

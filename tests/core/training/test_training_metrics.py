@@ -1,5 +1,7 @@
 """Metrics have the same names for any number of workers."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 

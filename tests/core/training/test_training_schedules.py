@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Fault, LRGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, Unit
 from dsinga.training import schedule
 from dsinga.training.schedules import Schedule
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_a_users_schedule_may_be_a_function_or_a_class():
 )
 def test_mistakes_in_a_job_are_reported_with_file_and_line(text, message):
     conf = loads(f"updater {{ type: kSGD learning_rate {{\n{text} }} }}", "job.conf").updater.learning_rate
-    with pytest.raises(UserError, match=message):
-        schedule(conf)
+    refused(lambda: schedule(conf), message)
 
 
 def wave_job(settings: str):
@@ -147,5 +146,4 @@ def test_a_users_schedule_has_typed_settings():
     ],
 )
 def test_wrong_settings_of_a_users_schedule_are_refused_with_their_line(settings, message):
-    with pytest.raises(UserError, match=f"job.conf:3: {message}"):
-        check(wave_job(settings))
+    refused(lambda: check(wave_job(settings)), f"job.conf:3: {message}")

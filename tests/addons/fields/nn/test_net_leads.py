@@ -1,5 +1,7 @@
 """Nets trained on several leads: gradients of PyTorch's unrolled loop, cuts by space, fewer leads at first, memory."""
 
+from __future__ import annotations
+
 import tracemalloc
 from typing import Any, NamedTuple
 
@@ -20,7 +22,14 @@ from dsinga.net.partitioning import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
 from tests.support.later_import import functional, torch
-from tests.support.partitioned_run import DoubleOps, Values, assert_equal_runs, initial, run_partitioned, run_whole
+from tests.support.partitioned_run import (
+    DoubleOps,
+    Values,
+    assert_equal_runs,
+    initial,
+    run_partitioned,
+    run_whole,
+)
 
 STEPS, LATS, LONS = 24, 6, 8
 MODES = {"zero": "constant", "edge": "replicate", "periodic": "circular", "reflect": "reflect"}
