@@ -28,8 +28,8 @@ from tests.support.refusals import refused
 ONES = np.ones((4, 2), np.float32)
 
 
-@settings(max_examples=25)  # of up to 24 MiB each
-@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=6), width=st.integers(1, 3))
+@settings(max_examples=15)  # of up to 16 MiB each
+@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=4), width=st.integers(1, 3))
 def test_batches_of_any_sizes_give_the_same_store(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
 ) -> None:
