@@ -1,7 +1,5 @@
 """Lookups of components by a literal kind and name count as imports."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names, docstrings and imports of the package are unambiguous; read from its source, without importing it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

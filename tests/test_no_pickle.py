@@ -1,7 +1,5 @@
 """What comes from a file or from outside of the run's own processes is never unpickled."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pickle

@@ -1,7 +1,5 @@
 """What the package declares about itself: dependencies, extras, the version, the parts of CI."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Add-ons, and the faces that are like them, reach into no object of the core: they use public names alone."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

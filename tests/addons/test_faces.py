@@ -1,7 +1,5 @@
 """Names and components of add-ons: the table of components, faces, and what is said where an add-on is missing."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import Counter

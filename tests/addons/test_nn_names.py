@@ -1,7 +1,5 @@
 """Answers of nn, with all add-ons, to names and arguments of Keras, which name what exists."""
 
-from __future__ import annotations
-
 import re
 from operator import attrgetter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings in Dask's configuration that the core, the cluster and the add-ons read."""
 
-from __future__ import annotations
-
 import yaml
 
 from tests.support.executed_pages import ROOT

@@ -1,7 +1,5 @@
 """Each add-on can be taken out: the rest works, and whoever asks for something of it gets a sentence that names it."""
 
-from __future__ import annotations
-
 import ast
 import csv
 

@@ -1,7 +1,5 @@
 """An add-on of another distribution, installed by pip: its components work wherever built-in ones do."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -14,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.job import load
 from dsinga.nn import load_model
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.ci
 ROOT = Path(__file__).parents[2]
@@ -113,11 +111,9 @@ def test_its_components_work_on_worker_processes(environment, folder):
 def test_they_work_in_nn_and_a_process_without_them_names_the_distribution(environment, folder):
     assert "wave_gap" in run(environment, folder, "-c", TRAIN)
     sentence = "it is of the distribution dsinga-wave: pip install dsinga-wave"
-    with pytest.raises(UserError, match=rf"job.conf:\d+: .*no layer is registered as 'kWave'; {sentence}$"):
-        load_model(folder / "saved")
+    refused(lambda: load_model(folder / "saved"), rf"job.conf:\d+: .*no layer is registered as 'kWave'; {sentence}$")
     (folder / "other.conf").write_text(JOB.replace('wave_conf { frequency: 2 } user_type: "kWave"', "type: kReLU"))
-    with pytest.raises(UserError, match=rf"other.conf:9: .* has no field 'wave'; {sentence}$"):
-        load(folder / "other.conf")
+    refused(lambda: load(folder / "other.conf"), rf"other.conf:9: .* has no field 'wave'; {sentence}$")
     assert run(environment, folder, "-c", "from dsinga.nn import load_model; print(load_model('saved'))")
 
 

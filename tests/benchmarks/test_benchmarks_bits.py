@@ -1,7 +1,5 @@
 """Two versions are told apart by the bits of one param, by one metric, and by a job that only one of them has."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Dask worker trains from a store larger than its memory limit, predicts and writes, within the limit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 The figures mean nothing; the nets are small, and the batches have few records.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -22,11 +20,9 @@ from tests.support.emulated_cudnn import FakeCudnn
 from tools.benchmarks import (
     gpu,
     gpu_capture,
-    gpu_chooser,
     gpu_copies,
     gpu_limits,
     gpu_loop,
-    gpu_pieces,
     gpu_precision,
     gpu_servers,
     gpu_shares,
@@ -127,28 +123,6 @@ def test_every_table_is_printed(device: None, tmp_path: Path):
     assert printed.exit_code == 1  # because PyTorch fails
 
 
-@pytest.mark.slow
-def test_each_convolution_is_timed(device: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu_chooser, "GPU_CASES", CASES)
-    rows = call_turn("gpu_chooser", "cifar10", "float32", "60")
-    assert len(rows) == 8
-    assert {row["problem"][0] for row in rows} == {"fprop", "dgrad", "wgrad"}
-    assert all(row[layout]["plans"] == 2 for row in rows for layout in ("last", "first"))
-
-
-def test_each_call_is_timed(device: None, monkeypatch: pytest.MonkeyPatch):
-    """But for those of CuPy's cuBLAS and the driver, which the emulated device lacks."""
-    monkeypatch.setattr(gpu_pieces, "CALLS", 1)
-    monkeypatch.setattr(gpu_pieces, "REPETITIONS", 1)
-    figures = call_turn("gpu_pieces")
-    assert {name for name, figure in figures.items() if isinstance(figure, dict)} <= {
-        "products",
-        "launches",
-        "executions",
-    }
-    assert figures["relu"] > 0
-
-
 def test_a_failing_table_stops_no_other_and_others_stay_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def broken(*_: Any) -> Any:
         yield {"rows": 1}
@@ -164,10 +138,6 @@ def test_a_failing_table_stops_no_other_and_others_stay_in_the_file(monkeypatch:
     assert printed.exit_code == 1
     assert "1 of the figures could not be measured" in printed.output
     assert list(json.loads(file.read_text())) == ["limits", "precision", "workers"]
-
-
-def test_a_failing_turn_returns_its_error():
-    assert "No module named" in gpu_turns.turn("no_such_turn")["failed"]
 
 
 def test_a_turn_ends_with_the_time_of_its_table(monkeypatch: pytest.MonkeyPatch):

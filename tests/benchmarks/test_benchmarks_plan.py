@@ -1,7 +1,5 @@
 """The report of predicted and measured times: medians of turns, and strategies that are ranked wrong."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 from tools.benchmarks.bench_plan import SETUPS

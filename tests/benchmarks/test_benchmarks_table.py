@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from tools.benchmarks import __main__ as benchmarks
-from tools.benchmarks import bench_small_net, table
+from tools.benchmarks import table
 from tools.benchmarks.cases import CASES
-from tools.benchmarks.form_process import FormProcess, reason
-from tools.benchmarks.peers import PEERS
+from tools.benchmarks.form_process import FormProcess
 
 MLP = {
     "dsinga": {"ms": 50.0, "mb": 300.0},
@@ -52,12 +51,6 @@ def test_tables_of_files(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_case_without_peers_has_no_ratio() -> None:
-    assert list(table.summary({"rbm": {"dsinga": {"ms": 2.0, "mb": 150.0}}}))[2:] == [
-        "| rbm | 2.0 | - | - | 1.00 | - | - | - | 150 | - | - |"
-    ]
-
-
 def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second turn of a form that failed in the first is not tried; an allocator is preloaded for peers alone."""
     preloaded = []
@@ -91,44 +84,8 @@ def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.Monkey
     assert next(table.states([row])).startswith("mnist-mlp: 2 turns, interquartile range of the ratio 0%; load ")
 
 
-def test_the_table_of_small_nets_has_medians_by_turn_and_calls() -> None:
-    """In one of three turns the machine is slow; a whole run is in milliseconds, beside scikit-learn alone."""
-    ours = [{"us": us, "calls": 41.6, "own_calls": 30.0} for us in (100.0, 400.0, 110.0)]
-    theirs = [{"us": us} for us in (200.0, 800.0, 200.0)]
-    cases = {
-        "gru": {"dsinga": ours, "PyTorch": theirs},
-        "classifier-fit": {"dsinga": [{"us": 3e6}], "scikit-learn": [{"us": 4e6}]},
-    }
-    assert [line for line in bench_small_net.tables(cases, ["dsinga", *bench_small_net.OTHERS]) if "0" in line] == [
-        "| gru | 110 | 200 | - | - | 0.50 | - | - | 42, 30 |",
-        "\nGeometric mean of 1 ratios to PyTorch: 0.50",
-        "| classifier-fit | 3000 | 4000 | 0.75 | - |",
-        "\nGeometric mean of 1 ratios to scikit-learn: 0.75",
-    ]
-
-
-def test_a_ratio_that_is_not_steady_is_said() -> None:
-    turns = {"dsinga": [{"ms": 1.0}, {"ms": 2.0}, {"ms": 3.0}], "PyTorch": [{"ms": 2.0}] * 3}
-    assert benchmarks.spread_of(turns) == pytest.approx(1.0)
-    state = {"turns": 3, "spread": 1.0, "load": 9.0, "mhz": 2000.0, "steal": 0.1}
-    line = "mnist-mlp: 3 turns, interquartile range of the ratio 100% (not below 5%); load 9.0, 2000 MHz, 10.0% stolen"
-    assert list(table.states([{"case": "mnist-mlp", "state": state}])) == [line]
-
-
 @pytest.mark.ci
 def test_a_process_that_fails_gives_the_reason() -> None:
     with FormProcess("JAX", sys.executable, "nothing", CASES["mnist-mlp"], 1) as process:
         with pytest.raises(RuntimeError, match="No module named 'jax'|nothing"):
             process.turn()
-
-
-def test_the_reason_is_the_message_of_the_exception() -> None:
-    compiler = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"
-    assert reason(f"Traceback\n  raise\n{compiler}\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack\n") == compiler
-    assert reason("Killed\n") == "Killed"
-    assert reason("") == "ended without a message"
-
-
-def test_every_library_of_a_case_has_forms() -> None:
-    libraries = {peer.library for peer in PEERS.values()}
-    assert all(set(case.peers) <= libraries for case in CASES.values())

@@ -1,7 +1,5 @@
 """The cases of the campaign, and the layer by which processes end in a pass of a step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

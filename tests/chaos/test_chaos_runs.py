@@ -3,8 +3,6 @@
 ``python -m tools.chaos`` does the same at a hundred random moments.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

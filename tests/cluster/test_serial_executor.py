@@ -1,7 +1,5 @@
 """SerialExecutor runs calls in one thread, in order, until it is closed."""
 
-from __future__ import annotations
-
 import contextvars
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """PyTorch's modules as models: outputs, training step by step, params in both directions; what is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """PyTorch's modules by name: outputs in both phases, steps of SGD, params in both directions; or the sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

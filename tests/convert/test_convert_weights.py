@@ -1,7 +1,5 @@
 """Weights of folders with safetensors: by tables of names, in shards, of several dtypes; what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What training the digits imports: the core alone; and in how many files its functions are."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.imported_modules import COMMAND, NN, imported

@@ -1,7 +1,5 @@
 """Errors in the topology of a job, with field and remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.job import JobError, check, loads

@@ -1,7 +1,5 @@
 """Partitioned nets whose rows the job slices and joins: labels are sent with their rows."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

@@ -1,7 +1,5 @@
 """Invariants of partitioned random nets: pairs of bridges, common order, gradients over bridges."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Nets partitioned by SINGA's rule: inserted layers, parts of params, and errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Segments of an iteration: they can run one after the other as soon as their messages have arrived."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.cutting.partitioning import partition

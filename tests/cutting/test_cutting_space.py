@@ -1,7 +1,5 @@
 """A net cut by space, along the axes of its fields, trains as on one worker: to 1e-12 in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

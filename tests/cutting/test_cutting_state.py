@@ -1,7 +1,5 @@
 """Lasting state and shared params in partitioned nets have one value, as on one worker."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The topology of a job: groups, links between server groups, names of frameworks."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.cutting.topology import Topology, sync_edges, topology

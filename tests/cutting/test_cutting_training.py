@@ -1,7 +1,5 @@
 """A partitioned net trains as on one worker: gradients and params to 1e-12 in float64, 1e-5 in float32."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

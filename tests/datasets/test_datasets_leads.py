@@ -1,7 +1,5 @@
 """Temperatures of ERA5: a net trained on four leads forecasts two days ahead better than one trained on one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

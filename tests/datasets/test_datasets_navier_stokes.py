@@ -1,7 +1,5 @@
 """The solver of datasets/navier-stokes beside exact flows and scipy's integrator; its store for any chunks."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

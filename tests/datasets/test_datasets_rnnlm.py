@@ -1,7 +1,5 @@
 """SINGA's rnnlm example runs with its layers as a Python file that is imported, datasets/rnnlm/rnnlm.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

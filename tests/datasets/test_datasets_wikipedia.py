@@ -1,7 +1,5 @@
 """Wikipedia's published pairs are imported, and the net finds them better than class means (marker ``data``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The examples that come with the package: written by ``dsinga example``, part of a wheel, copied to datasets/."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

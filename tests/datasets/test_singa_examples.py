@@ -4,8 +4,6 @@ The job files are not part of this repository: $DSINGA_SINGA_EXAMPLES is their f
 says what works for each of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The command of docs/workers.md that puts links in place of copies of oneDNN's library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

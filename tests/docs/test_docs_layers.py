@@ -52,10 +52,7 @@ def prose(section: str) -> str:
     return re.sub(r"^```.*?^```$", "", section, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    DESCRIBED,
-)
+@pytest.mark.parametrize("kind", DESCRIBED)
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
     assert names, "nothing is registered"

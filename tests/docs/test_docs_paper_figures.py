@@ -1,7 +1,5 @@
 """docs/dev/paper-figures.md has every figure of the paper once, and names commands and files that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

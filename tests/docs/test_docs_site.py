@@ -1,7 +1,5 @@
 """The rendered site: it builds without a warning, its links lead somewhere, its search finds, it needs no network."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os

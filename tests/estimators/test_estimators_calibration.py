@@ -1,7 +1,5 @@
 """Calibration by a temperature: the best one for the validation records, beside scikit-learn's, and in an estimator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

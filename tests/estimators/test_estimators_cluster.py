@@ -1,7 +1,5 @@
 """Estimators on dask and xarray collections: fit on the cluster, lazy results chunk by chunk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

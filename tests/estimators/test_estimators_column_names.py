@@ -1,7 +1,5 @@
 """Columns and classes go by their names for frames of every library, by every way into a net: in order, or refused."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

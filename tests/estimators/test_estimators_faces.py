@@ -1,7 +1,5 @@
 """Every face trains by the one loop: an extension stops it, and it goes on without a lost worker."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Regressors that predict quantiles, intervals and distributions, here and lazily."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The words to write that a sentence names, the second text of a habit, then work.
 further ones of Keras, which Keras runs, too.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

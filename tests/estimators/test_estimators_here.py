@@ -1,7 +1,5 @@
 """Estimators on numpy arrays in this process: what they predict, what fit and partial_fit go on from, bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Regressors of several targets of which some are missing: their loss is left out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.array as da

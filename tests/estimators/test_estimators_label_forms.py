@@ -1,7 +1,5 @@
 """Labels that a loss of yes-or-no questions cannot have are refused in every form in which labels are given."""
 
-from __future__ import annotations
-
 import dask.array as da
 import numpy as np
 import pandas as pd

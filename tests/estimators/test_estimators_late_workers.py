@@ -1,7 +1,5 @@
 """Estimators wait for Dask workers that come late."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Micro-batches and recomputation in models of dsinga.nn, and in estimators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

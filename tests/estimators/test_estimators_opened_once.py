@@ -1,7 +1,5 @@
 """A run checks its job once and opens each of its stores once, through whatever face and on whatever engine."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

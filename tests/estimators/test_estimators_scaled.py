@@ -1,7 +1,5 @@
 """The net of an estimator that scales refuses records by every face; each loader names the other one's call."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

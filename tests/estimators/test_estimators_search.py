@@ -1,7 +1,5 @@
 """Estimators in the searches of scikit-learn and Dask-ML on a Dask cluster, beside scikit-learn's in this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimators on sparse matrices, whose records become dense block by block where all of them would be large."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimators that stop early: which records they hold out, when they end, and which params they keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

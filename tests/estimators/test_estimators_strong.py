@@ -1,7 +1,5 @@
 """The preset "strong": an ensemble on columns learnt of frames and arrays, with calibrated probabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

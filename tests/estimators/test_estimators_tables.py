@@ -1,7 +1,5 @@
 """Estimators take data frames as they are: columns are learnt in fit, and applied by name in all other calls."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

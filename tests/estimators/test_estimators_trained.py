@@ -1,7 +1,5 @@
 """What a net has learnt goes along the roads of estimators: params of net=, the optimizer, settings, and seeds."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights of records and classes in estimators, and their scores and curves, against scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.array as da

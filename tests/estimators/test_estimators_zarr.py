@@ -1,7 +1,5 @@
 """Estimators read zarr arrays by chunks, and say which chunks are not stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

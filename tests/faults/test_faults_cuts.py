@@ -1,7 +1,5 @@
 """Signals by every face, with and without workspace, client and Dask workers: what ends, and what goes on."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.termination import NAMES

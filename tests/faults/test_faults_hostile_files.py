@@ -1,7 +1,5 @@
 """Files that no program writes, but that a disk, a script or a person may leave: each is one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

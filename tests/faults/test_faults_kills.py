@@ -1,7 +1,5 @@
 """A Dask worker, or the scheduler, that is lost before any step of a run's start ends the run, and is named."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Saves of other users, readers who may not write, readers beside a save, and the modes of what is written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

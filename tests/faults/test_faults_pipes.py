@@ -1,7 +1,5 @@
 """Pipes in place of the files that dsinga reads: each is refused by its name, and none is waited for."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What dsinga writes over an older one is the old or the new, whenever the process is killed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.programs import ROOT, python

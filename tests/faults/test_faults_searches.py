@@ -1,7 +1,5 @@
 """A search with halving that is killed, whenever it is, and resumed, is the one that nothing has disturbed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.programs import ROOT, python

@@ -1,7 +1,5 @@
 """The jobs of dsinga.models: they pass the checks, can be written, and have the nets of the papers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial
@@ -12,12 +10,12 @@ import pytest
 
 import dsinga
 from dsinga import models
-from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
 from dsinga.models.blocks import conv, dense, loss, records
 from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
+from tests.support.refusals import refused
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 Jobs = dict[str, Callable[[], Job]]  # each is made by the tests of it, not by every process that collects them
@@ -129,13 +127,11 @@ def test_net_d_of_vgg_has_the_weights_of_its_thirteen_convolutions():
 
 @pytest.mark.parametrize("stages", [(), [(8, 1)] * 6])
 def test_stages_that_do_not_fit_the_image_are_refused(stages: list[tuple[int, int]]):
-    with pytest.raises(UserError, match="which 32 pixels cannot be; give"):
-        models.vgg(stages)
+    refused(lambda: models.vgg(stages), "which 32 pixels cannot be; give")
 
 
 def test_an_impossible_depth_is_refused():
-    with pytest.raises(UserError, match=r"6n \+ 2 layers, such as 8, 14 or 20, not 18"):
-        models.resnet(18)
+    refused(lambda: models.resnet(18), r"6n \+ 2 layers, such as 8, 14 or 20, not 18")
 
 
 def test_data_and_fields_of_the_job_are_the_callers():

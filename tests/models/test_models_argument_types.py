@@ -1,7 +1,5 @@
 """Arguments of a wrong type, of every ready net and of a search, are errors that name function and argument."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nets of the models cut by rows and by features, for two and four workers, have the gradients of the uncut nets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

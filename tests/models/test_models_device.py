@@ -3,8 +3,6 @@
 See ``tests/support/device_array.py``. Each of SINGA's updaters runs there, too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stacks of restricted Boltzmann machines and the auto-encoder that they unfold into; the multi-modal net."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DeepESD and ConvLSTM beside the same nets in PyTorch, cut, and beside persistence; what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +10,7 @@ from dsinga import models, nn
 from dsinga.base.errors import UserError
 from tests.support.later_import import functional, torch
 from tests.support.torch_convlstm import conv_lstm
+from tests.support.torch_training import losses_of_both
 
 ROWS, STEPS = 4, 50
 
@@ -39,38 +38,23 @@ def torch_convlstm(params: dict[str, Any], x: Any) -> Any:
     return y.flatten(1, 2)
 
 
-def losses_of_both(model: nn.Model, peer: Callable[..., Any], target: tuple[int, ...], rate: float) -> Any:
-    """Return the losses of 50 steps of SGD with momentum by dsinga and by PyTorch, from the same params, on batches."""
+def batches(model: nn.Model, targets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return records and targets of 50 steps."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(STEPS, ROWS, *model.inputs[0].shape[1:])).astype(np.float32)
-    pattern = rng.normal(size=(x[0, 0].size, int(np.prod(target)))).astype(np.float32) / x[0, 0].size ** 0.5
-    y = np.tanh(x.reshape(STEPS, ROWS, -1) @ pattern)
-    model.compile(nn.SGD(rate, 0.9), "mse")
-    net = nn.LocalNet(model.job(x[0], y[0], train_steps=1), x[0], y[0], threads=1)
-    params, updater = net.initial_params(), net.updater()
-    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
-    optimizer = torch.optim.SGD(tensors.values(), rate, momentum=0.9)
-    ours, theirs = [], []
-    for records, labels in zip(x, y, strict=True):
-        gradients, metrics = net.backward(params, records, labels)
-        updater.step(params, gradients)
-        ours.append(metrics["loss"])
-        loss = functional.mse_loss(peer(tensors, torch.tensor(records)).flatten(1), torch.tensor(labels))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        theirs.append(float(loss.detach()))
-    return np.array(ours), np.array(theirs)
+    pattern = rng.normal(size=(x[0, 0].size, targets)).astype(np.float32) / x[0, 0].size ** 0.5
+    return x, np.tanh(x.reshape(STEPS, ROWS, -1) @ pattern)
 
 
 def test_deepesd_has_the_losses_of_pytorchs_in_each_of_50_steps() -> None:
-    ours, theirs = losses_of_both(models.deepesd((5, 6, 7), 20), torch_deepesd, (20,), 0.05)
+    model = models.deepesd((5, 6, 7), 20)
+    ours, theirs = losses_of_both(model, torch_deepesd, *batches(model, 20), 0.05)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_a_convlstm_has_the_losses_of_pytorchs_in_each_of_50_steps() -> None:
     model = models.convlstm((6, 5, 4), 3, 2, 2, filters=(6, 4))
-    ours, theirs = losses_of_both(model, torch_convlstm, (4, 5, 4), 0.5)
+    ours, theirs = losses_of_both(model, torch_convlstm, *batches(model, 4 * 5 * 4), 0.5)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
@@ -119,10 +103,7 @@ def trained(model: nn.Model) -> Any:
         (lambda: trained(models.deepesd((1, 4, 4), 10, padding=0)), "does not fit images of 2 x 2"),
         (lambda: models.convlstm((4, 6), 2), "takes fields of the shape"),
         (lambda: models.convlstm((5, 6, 6), 2), "which 5 channels cannot be; give steps that divide 5"),
-        (
-            lambda: trained(nn.Sequential([nn.Input((3, 4)), nn.Permute((2, 2))])),
-            "give each of the numbers 1 to 2 once",
-        ),
+        (lambda: trained(nn.Sequential([nn.Input((3, 4)), nn.Permute((2, 2))])), "each of the numbers 1 to 2 once"),
     ],
 )
 def test_what_does_not_fit_is_refused(make: Callable[[], Any], says: str) -> None:

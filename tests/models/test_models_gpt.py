@@ -1,7 +1,5 @@
 """The small GPT compared with PyTorch on the same params, trained on a text, and generating with its cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The predicted memory of a worker, compared with the arrays that back-propagation keeps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

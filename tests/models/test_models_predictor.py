@@ -1,7 +1,5 @@
 """Predictor: a net with fixed params in any thread and process, in batches, with labels and with carried states."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 

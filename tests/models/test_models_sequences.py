@@ -1,15 +1,13 @@
 """The jobs of dsinga.models over sequences: their nets, and the job files written from them."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga import models
-from dsinga.base.errors import UserError
 from dsinga.job import Phase, check
 from dsinga.layers import RecordInfo
 from dsinga.models.rnnlm import frequency_classes
 from dsinga.net import create_net
+from tests.support.refusals import refused
 
 WNUT17 = {"words": 3706, "shapes": 429, "prefixes": 2290, "suffixes": 2116}
 SENTENCES = RecordInfo((41,), 32, label_range=(0, 12), label_shape=(41,))
@@ -68,7 +66,5 @@ def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
 
 
 def test_an_unknown_cell_or_store_is_refused():
-    with pytest.raises(UserError, match="there is no LayerType 'GRU'; did you mean 'kGRU'?"):
-        models.char_rnn(7, cell="GRU")
-    with pytest.raises(UserError, match=r"vocabulary needs 'words' and may have others of .*, not \['chars'\]"):
-        models.bigru_crf({"chars": 4}, tags=3)
+    refused(lambda: models.char_rnn(7, cell="GRU"), "there is no LayerType 'GRU'; did you mean 'kGRU'?")
+    refused(lambda: models.bigru_crf({"chars": 4}, tags=3), r"'words' and may have others of .*, not \['chars'\]")

@@ -1,7 +1,5 @@
 """Nets for records of tables beside the package tabm and PyTorch's AdamW: what they train, predict and refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from dsinga import models, nn
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
 from dsinga.training.schedules import schedule
+from tests.support.refusals import refused
 
 ROWS, RNG = 40, np.random.default_rng(0)
 NUMBERS = RNG.normal(size=(ROWS, 3))
@@ -165,7 +164,5 @@ def test_records_without_columns_and_unknown_tasks_are_refused(arguments: tuple[
 
 
 def test_bins_of_other_columns_and_no_layer_are_refused() -> None:
-    with pytest.raises(UserError, match="depth is 0; an ensemble has at least one layer before its heads"):
-        models.tabm(2, depth=0)
-    with pytest.raises(UserError, match="bins has edges of 3 numbers, but a record has 2; give those of each"):
-        models.tabm(2, bins=BINS)
+    refused(lambda: models.tabm(2, depth=0), "depth is 0; an ensemble has at least one layer before its heads")
+    refused(lambda: models.tabm(2, bins=BINS), "bins has edges of 3 numbers, but a record has 2; give those of each")

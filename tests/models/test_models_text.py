@@ -1,7 +1,5 @@
 """The nets of reviews and of ratings: predictions, and words and films that are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Nets of word vectors: the losses of PyTorch for the same params and batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

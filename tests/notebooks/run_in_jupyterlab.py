@@ -5,8 +5,6 @@ chromedriver. It copies notebooks/ and datasets/ to a temporary folder, starts a
 the browser, runs all its cells, and writes OUT/NAME-K.png. It ends with status 1 if a cell has failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

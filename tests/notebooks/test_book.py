@@ -1,7 +1,5 @@
 """The notebooks of the Book run without downloaded data, on a sample that they make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The made images have the form of CIFAR-10, and a small net can tell their classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

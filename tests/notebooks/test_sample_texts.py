@@ -1,7 +1,5 @@
 """The made reviews and ratings have the form of the published files, and small nets learn from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

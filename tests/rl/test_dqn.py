@@ -1,7 +1,5 @@
 """DQN against PyTorch, and its parts worked by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

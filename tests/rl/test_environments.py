@@ -15,6 +15,7 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.rl.environments.environment_loop import LONGEST_REPLAY, CartPoleVector, EnvironmentLoop, GymnasiumVector
 from dsinga.rl.environments.registered import make_environment, make_environments
 from dsinga.rl.environments.vector_environment import episode_seed
+from tests.support.refusals import refused
 
 
 class Counting:
@@ -288,8 +289,7 @@ def test_a_vector_class_that_resets_in_the_next_step_is_refused():
     class NextStep(SameStep):
         metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
 
-    with pytest.raises(UserError, match="'NextStep' has the autoreset mode NEXT_STEP; give it SAME_STEP"):
-        make_environments(NextStep, 2)
+    refused(lambda: make_environments(NextStep, 2), "'NextStep' has the autoreset mode NEXT_STEP; give it SAME_STEP")
 
 
 @pytest.mark.parametrize(
@@ -298,10 +298,7 @@ def test_a_vector_class_that_resets_in_the_next_step_is_refused():
         ("CartPole-v9", "no environment 'CartPole-v9'; did you mean 'CartPole-v"),
         ("Cartpole-v1", "did you mean 'CartPole-v1'"),
         ("Nothing-Like-It", r'@dsinga.register\("environment", "Nothing-Like-It"\)'),
-        (
-            "ALE/Pong-v5",
-            "of the environment 'ALE/Pong-v5' is not installed; it is in the package ale-py: pip install ale-py",
-        ),
+        ("ALE/Pong-v5", "environment 'ALE/Pong-v5' is not installed; it is in the package ale-py: pip install ale-py"),
         ("Unheard/Of-v1", "package of the environment 'Unheard/Of-v1' is not installed; install it"),
         ("phys2d/CartPole-v1", "needs a package that is not installed: .*jax"),
         ("nothing:Here-v0", "cannot be imported: No module named 'nothing'"),
@@ -310,8 +307,7 @@ def test_a_vector_class_that_resets_in_the_next_step_is_refused():
 )
 def test_an_environment_that_is_not_there_is_refused(name, message, monkeypatch):
     refuse(monkeypatch, "Box2D", "jax", "ale_py", "minatar")
-    with pytest.raises(UserError, match=message):
-        make_environments(name, 1)
+    refused(lambda: make_environments(name, 1), message)
 
 
 def refuse(monkeypatch, *names):
@@ -328,8 +324,7 @@ def refuse(monkeypatch, *names):
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch):
     refuse(monkeypatch, "gymnasium")
-    with pytest.raises(UserError, match=r"'CartPole-v1' .* not installed: pip install 'dsinga\[rl\]'"):
-        make_environments("CartPole-v1", 1)
+    refused(lambda: make_environments("CartPole-v1", 1), r"'CartPole-v1' .* not installed: pip install 'dsinga\[rl\]'")
     environments = make_environments(Counting, 2)  # a class of one's own does not need it
     assert environments.reset().shape == (2, 2)
 
@@ -364,8 +359,7 @@ def test_a_reset_that_fails_and_an_observation_of_another_shape():
         RunError, match="environment 0 of 'Locked' raised OSError in the reset of its episode 0: the door is locked"
     ):
         make_environments(Locked, 1).reset()
-    with pytest.raises(UserError, match=r"observation of shape \(2,\), but its observation_space has the shape \(3,"):
-        make_environments(Wide, 1).reset()
+    refused(lambda: make_environments(Wide, 1).reset(), r"shape \(2,\), but its observation_space has the shape \(3,")
 
 
 def changed(name, *, reset=None, step=None):
@@ -388,10 +382,7 @@ class WithoutSeed(Counting):
             changed("OldReset", reset=lambda pair: pair[0]),
             "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium",
         ),
-        (
-            WithoutSeed,
-            r"reset of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options",
-        ),
+        (WithoutSeed, r"of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options"),
         (
             changed("OldStep", step=lambda observation, reward, end, _, info: (observation, reward, end, info)),
             "step of the environment 'OldStep' returned 4 values; return observation, reward, terminated, trunc",
@@ -416,8 +407,7 @@ def test_an_environment_of_an_older_interface_is_refused(environment, message):
         environments.reset()
         environments.step(np.array([3]))
 
-    with pytest.raises(UserError, match=message):
-        step_once()
+    refused(step_once, message)
 
 
 def test_an_environment_that_is_made_already_is_refused():
@@ -425,18 +415,15 @@ def test_an_environment_that_is_made_already_is_refused():
     for made in (gymnasium.make("CartPole-v1"), gymnasium.make_vec("CartPole-v1", num_envs=2)):
         with pytest.raises(UserError, match=message):
             make_environments(made, 2)
-    with pytest.raises(UserError, match="the environment is None; give its name"):
-        make_environments(None, 1)
+    refused(lambda: make_environments(None, 1), "the environment is None; give its name")
     for count in (1, 20):
         with pytest.raises(UserError, match="'CartPole-v1' cannot be made: TypeError: .*'gravity_of_mars'"):
             make_environments("CartPole-v1", count, gravity_of_mars=3.7)
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(UserError, match="is a dict, which lacks observation_space; define it"):
-        make_environments(dict, 1)
-    with pytest.raises(UserError, match="'Counting' cannot be made: TypeError: .*'size'"):
-        make_environments(Counting, 1, size=3)
+    refused(lambda: make_environments(dict, 1), "is a dict, which lacks observation_space; define it")
+    refused(lambda: make_environments(Counting, 1, size=3), "'Counting' cannot be made: TypeError: .*'size'")
     for count in (0, 2.5, "8"):
         with pytest.raises(UserError, match=f"number of environments is {count!r}; give a whole number of at least 1"):
             make_environments(Counting, count)  # type: ignore[arg-type]

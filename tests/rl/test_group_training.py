@@ -1,7 +1,5 @@
 """Worker groups that learn from environments of their own, or from actors of their own."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """IMPALA against PyTorch with targets by V-trace, REINFORCE's choice of steps, and evolution strategies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

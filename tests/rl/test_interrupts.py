@@ -1,7 +1,5 @@
 """A contract of all faces that train: an interrupt keeps what was trained, says so, and training goes on from there."""
 
-from __future__ import annotations
-
 import _thread
 import ctypes
 import itertools

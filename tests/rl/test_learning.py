@@ -1,7 +1,5 @@
 """Whether the jobs of datasets/ learn what they are for, with several seeds: slow, but for one second of PPO."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

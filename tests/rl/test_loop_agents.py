@@ -1,7 +1,5 @@
 """Agents of both kinds with every extension, by the loop of all runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PPO's and A2C's gradients against those of PyTorch, on the same batch and params."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

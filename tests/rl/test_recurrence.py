@@ -1,7 +1,5 @@
 """Agents with hidden states: gradients through sequences with resets, and tasks that need memory."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dsinga import UserError, nn, rl
+from dsinga import nn, rl
 from dsinga.cluster import connect
 from dsinga.rl.algorithms.actor_critic import RETURN
 from dsinga.rl.algorithms.dqn import DQN
@@ -19,6 +17,7 @@ from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_learning import RemoteRolloutLearning
 from dsinga.rl.remote.actor_pool import ActorPool
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 STEPS, COUNT, HIDDEN = 6, 3, 5
@@ -253,17 +252,14 @@ def test_remote_actors_carry_hidden_states() -> None:
 
 @pytest.mark.parametrize(("algorithm", "message"), [(DQN, "DQN learns from single"), (IMPALA, "IMPALA learns from")])
 def test_an_algorithm_of_single_steps_refuses_hidden_states(algorithm: Any, message: str) -> None:
-    with pytest.raises(UserError, match=f"{message}.*'gru' carries its state.*leave carry out"):
-        algorithm(model(), SPACES)
+    refused(lambda: algorithm(model(), SPACES), f"{message}.*'gru' carries its state.*leave carry out")
 
 
 def test_actions_without_hidden_states_are_refused() -> None:
     agent = rl.Agent(A2C(model(), SPACES))
-    with pytest.raises(UserError, match=r"hidden states, and none are given for 2 .*agent.hidden_states\(2\)"):
-        agent.predict(np.zeros((2, 3), np.float32))
+    refused(lambda: agent.predict(np.zeros((2, 3), np.float32)), r"and none are given for 2 .*agent.hidden_states\(2\)")
     hidden = agent.hidden_states(1)
-    with pytest.raises(UserError, match="those of 1 are given for 2"):
-        agent.sample(np.zeros((2, 3), np.float32), hidden)
+    refused(lambda: agent.sample(np.zeros((2, 3), np.float32), hidden), "those of 1 are given for 2")
     assert agent.predict(np.ones(3, np.float32), hidden) in (0, 1)
     assert hidden is not None
     assert copy.deepcopy(hidden)["gru"].any()
@@ -271,5 +267,4 @@ def test_actions_without_hidden_states_are_refused() -> None:
 
 @pytest.mark.parametrize("settings", [{"groups": 2}, {"actors": 1, "central_inference": True}])
 def test_ways_of_learning_without_hidden_states_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="hidden states learns in this process"):
-        trained(A2C, True, 64, **settings)
+    refused(lambda: trained(A2C, True, 64, **settings), "hidden states learns in this process")

@@ -1,6 +1,4 @@
-"""Remote actors: the same bits wherever they are, lost ones replaced, and bounded staleness."""
-
-from __future__ import annotations
+"""Remote actors: the same bits wherever they are, late and lost ones, and bounded staleness."""
 
 import copy
 import os
@@ -17,6 +15,7 @@ from distributed import Client, Worker
 
 from dsinga import RunError, UserError, nn, register, rl
 from dsinga.cluster import connect
+from dsinga.job import Job
 from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
@@ -30,6 +29,7 @@ from dsinga.rl.remote.actor_learning import (
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.rollout_actor import pack_params
 from dsinga.rl.replay_memory import PrioritizedReplay
+from tests.support.late_workers import check_wait
 from tests.support.rl_cases import actor_critic
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same
@@ -372,3 +372,11 @@ def test_an_actor_of_a_stopped_process_is_replaced(forked: None) -> None:
             os.kill(process, signal.SIGCONT)
         assert pool.replaced == 1
         pool.close()
+
+
+def test_actors_wait_for_late_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learn(_: Job, client: Client) -> object:
+        agent = rl.Agent(rl.A2C(actor_critic(), rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))))
+        return rl.train(agent, "CartPole-v1", steps=80, actors=1, client=client, progress=False)
+
+    check_wait(1, learn, tmp_path, monkeypatch)

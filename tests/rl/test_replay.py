@@ -9,6 +9,7 @@ from dsinga import rl
 from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensor_files import insert_arrays, separate_arrays
 from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory, SumTree
+from tests.support.refusals import refused
 
 SPACES = rl.Spaces(rl.box((2,)), rl.DiscreteSpace(7))
 
@@ -194,24 +195,18 @@ def test_a_memory_that_is_not_full_may_be_restored_into_a_larger_one():
             larger.restore(memory.state())
             check(larger, stream, larger.sample(20, np.random.default_rng(0)), 1, 0.99)
             if steps > 2:
-                with pytest.raises(UserError, match="resume with the same environment, number of environments and cap"):
-                    ReplayMemory(SPACES, 2).restore(memory.state())
+                refused(lambda: ReplayMemory(SPACES, 2).restore(memory.state()), "number of environments and cap")
         else:
             with pytest.raises(UserError, match="the saved replay memory has observations of shape"):
                 larger.restore(memory.state())
-    with pytest.raises(UserError, match="same environment, number of environments"):
-        ReplayMemory(SPACES, 6, count=2).restore(memory.state())
+    refused(lambda: ReplayMemory(SPACES, 6, count=2).restore(memory.state()), "environment, number of environments")
 
 
 def test_what_cannot_be_a_memory_or_a_batch_is_refused():
-    with pytest.raises(UserError, match="3 transitions of 1 steps from 4 environments"):
-        ReplayMemory(SPACES, 3, count=4)
-    with pytest.raises(UserError, match="of 10{13} transitions has no room: .*; lower its capacity"):
-        ReplayMemory(SPACES, 10**13)
-    with pytest.raises(UserError, match="of 10{18} transitions has no room: .*; lower its capacity"):
-        ReplayMemory(SPACES, 10**18)
-    with pytest.raises(UserError, match="of 0 steps"):
-        ReplayMemory(SPACES, 3, n=0)
+    refused(lambda: ReplayMemory(SPACES, 3, count=4), "3 transitions of 1 steps from 4 environments")
+    refused(lambda: ReplayMemory(SPACES, 10**13), "of 10{13} transitions has no room: .*; lower its capacity")
+    refused(lambda: ReplayMemory(SPACES, 10**18), "of 10{18} transitions has no room: .*; lower its capacity")
+    refused(lambda: ReplayMemory(SPACES, 3, n=0), "of 0 steps")
     for memory in (ReplayMemory(SPACES, 3), PrioritizedReplay(SPACES, 3)):
         with pytest.raises(UserError, match="is empty; put steps into it"):
             memory.sample(2, np.random.default_rng(0))
@@ -267,5 +262,4 @@ def test_priorities_of_replaced_transitions_are_left_alone():
     stream.put(memory)  # transition 0 is gone; its place has the observation after the newest step
     memory.update_priorities(np.array([0, 1]), np.array([1000.0, 1.0]))
     assert 0 not in memory.sample(500, np.random.default_rng(0)).indices
-    with pytest.raises(UserError, match="errors are not finite"):
-        memory.update_priorities(np.array([1]), np.array([np.nan]))
+    refused(lambda: memory.update_priorities(np.array([1]), np.array([np.nan])), "errors are not finite")

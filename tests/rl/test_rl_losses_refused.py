@@ -1,7 +1,5 @@
 """Losses of policies and values: configurations that are refused where the layer is made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

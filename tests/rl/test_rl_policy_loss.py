@@ -1,7 +1,5 @@
 """Losses of policies and of values of actions against PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """kVTraceLoss: the layer contract with its targets held constant, its definition, and the gradient of PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs of rl.train: rows, evaluations, checkpoints, resuming with the same bits, jobs, and messages about mistakes."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

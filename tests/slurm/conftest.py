@@ -1,7 +1,5 @@
 """A running SLURM, and a folder with the scripts of the pages on SLURM."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The scripts of docs/slurm.md on a real SLURM; runs there have the bits of a run here."""
 
-from __future__ import annotations
-
 import csv
 import signal
 

@@ -1,7 +1,5 @@
 """A small Dask cluster in the process of a test, and its asynchronous client."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any

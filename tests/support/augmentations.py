@@ -1,7 +1,5 @@
 """Augmentations made for a test, of images that are given, and their application to a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

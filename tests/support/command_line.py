@@ -1,7 +1,5 @@
 """The command line, run in this process in a folder with a small job and its stores."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import subprocess

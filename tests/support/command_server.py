@@ -1,7 +1,5 @@
 """A process that has imported the package and forks for each command: to import anew takes each a second of CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

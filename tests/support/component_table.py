@@ -3,8 +3,6 @@
 The rows are what ``@register`` says in the sources. The fields of settings are those that the components declare.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Marks of tests that need oneDNN to use certain instructions: those of the CPU, up to $ONEDNN_MAX_CPU_ISA."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

@@ -1,7 +1,5 @@
 """Small sources of every kind, written from given records, for the tests of importers."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import struct

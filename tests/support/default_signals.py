@@ -1,7 +1,5 @@
 """Starts processes that get the signals which ``nohup``, and shells that start a command in the background, ignore."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Training a job on the emulated device, by iterations that are captured as graphs or called one by one."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A service for tests of transports: echoes, refuses, fails, waits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any

@@ -4,8 +4,6 @@ As on a device, what is listed has fixed addresses and fixed numbers. Whatever c
 is refused while a stream is captured.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

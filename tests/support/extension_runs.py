@@ -1,7 +1,5 @@
 """A job that validates, and an extension that does what a test wants, for tests of extensions on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

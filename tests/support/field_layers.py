@@ -1,7 +1,5 @@
 """Layers of a user's that declare their reach: each point repeated, points of the opposite edges around a field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

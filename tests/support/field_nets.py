@@ -1,7 +1,5 @@
 """A Dataset of random fields, windows of it, and nets of convolutions with random params that predict it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trains a net in float64, otherwise as its job says: beside its losses one sees what float32 rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np

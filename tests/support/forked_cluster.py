@@ -1,7 +1,5 @@
 """A Dask scheduler and Dask workers, each in a process of its own that can be killed and is not started again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import multiprocessing

@@ -1,7 +1,5 @@
 """A fixture that gives memory back to the system after large tests. Imported by tests/conftest.py."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -3,8 +3,6 @@
 Tests and Dask make many small objects that last. Before the collector runs, there may be more new ones than by default.
 """
 
-from __future__ import annotations
-
 import gc
 
 NEW_OBJECTS = 10_000  # Python's own are 700

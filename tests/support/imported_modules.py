@@ -3,8 +3,6 @@
 ``python -m tests.support.imported_modules`` prints these files.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

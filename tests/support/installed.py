@@ -1,7 +1,5 @@
 """Which built-in components are there: add-ons can be taken out of a checkout, and tests of the core pass without."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 

@@ -9,8 +9,6 @@ backend for PyTorch computes other means of windows whose padding is odd; that f
 transposed convolution, upsampling, padding and cropping.)
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -84,10 +82,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "l1": {"layer": {"kernel_regularizer": ("L1", {"l1": 0.05})}},
     "l2": {"layer": {"kernel_regularizer": ("L2", {"l2": 0.05})}},
     "l1 and l2": {
-        "layer": {
-            "kernel_regularizer": ("L1L2", {"l1": 0.02, "l2": 0.03}),
-            "bias_regularizer": ("L2", {"l2": 0.1}),
-        }
+        "layer": {"kernel_regularizer": ("L1L2", {"l1": 0.02, "l2": 0.03}), "bias_regularizer": ("L2", {"l2": 0.1})}
     },
     "by name": {"layer": {"kernel_regularizer": "l2"}},
     "class_weight": {"fit": {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}},

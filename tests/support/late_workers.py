@@ -1,7 +1,5 @@
 """Whatever takes workers waits for those that come late, and a command whose cluster does not come ends with 75."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A module that the first test which uses it imports, not every process that collects the test."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

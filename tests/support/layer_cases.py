@@ -1,7 +1,5 @@
 """The cases of the layer contract: at least one for every type of layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

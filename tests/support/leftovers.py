@@ -1,7 +1,5 @@
 """Finds what an ended run has left in a process while the garbage collector is off, and the cycles that keep it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

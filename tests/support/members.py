@@ -1,7 +1,5 @@
 """The workers and servers of runs in the processes of a cluster: where they are, and how one is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 

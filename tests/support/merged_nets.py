@@ -1,7 +1,5 @@
 """Nets whose unrolled copies are merged, beside the copies, and a step of training of both."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Short ways to say a net, and the net it becomes."""
 
-from __future__ import annotations
-
 from dsinga.job import LayerConf, NetConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net

@@ -1,9 +1,15 @@
 """Observers of runs: one that ignores everything, one that acts at a row, one that keeps rows and acts on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
+
+from distributed import Client
+
+from dsinga import cluster
+from dsinga.api import roots
+from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.run_loop import TrainedParams
 
 NEVER = 10**9
 
@@ -53,3 +59,8 @@ class Recorder(Silent):
 def of_phase(rows: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
     """Return the rows of a phase without their times."""
     return [{name: value for name, value in row.items() if name != "time"} for row in rows if row["phase"] == phase]
+
+
+def train_observed(job: Job, client: Client, observer: Any, **options: Any) -> TrainedParams:
+    """Train a job on the cluster of a client with an observer, and options of :class:`RunOptions`."""
+    return cluster.train(job, client, observer, RunOptions(roots=roots(job, None), **options))

@@ -1,7 +1,5 @@
 """Record stores as versions of dsinga before checksums wrote them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

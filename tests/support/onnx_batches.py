@@ -1,7 +1,5 @@
 """Graphs of onnx.backend.test as nets of records: as they are, with an axis of records in front, or steps turned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The node cases of onnx.backend.test whose numbers are float32, by operator."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pkgutil

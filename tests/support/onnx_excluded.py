@@ -1,7 +1,5 @@
 """Cases of onnx.backend.test that no net of dsinga computes, each with the reason, by operator and name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

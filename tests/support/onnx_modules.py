@@ -1,7 +1,5 @@
 """Modules of PyTorch that people export to ONNX, and their exports: nets for images, steps, texts and vectors."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable

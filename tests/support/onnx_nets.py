@@ -1,7 +1,5 @@
 """Small ONNX nets for tests, written node by node; the names of a node's tensors are given in a row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs cases of onnx.backend.test as models of dsinga: which pass, in which way, and with what error."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Prints for each operator its float32 cases, how many pass, the greatest error, a
 ``--write`` puts the table between the marks of a page, in which errors are given as powers of eight.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

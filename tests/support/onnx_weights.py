@@ -1,7 +1,5 @@
 """Modules of PyTorch in which params meet params and constants before a layer takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

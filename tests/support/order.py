@@ -4,8 +4,6 @@ pytest-xdist divides the tests in equal parts, and a process that has done its p
 the first process waits while the others compute, no long test begins last, and PyTorch takes 180 MB of one process.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

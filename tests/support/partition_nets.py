@@ -1,7 +1,5 @@
 """Nets to cut, with every type of layer between them, and the ways to cut them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Jobs over small stores that train the nets of ``partition_nets``, from the same params however they are cut."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trains a partitioned net in threads, and the whole net beside it, in float32 or float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

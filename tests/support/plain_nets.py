@@ -1,7 +1,5 @@
 """Nets of a few plain layers, and AlexNet."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A machine model with fixed times, and links between workers."""
 
-from __future__ import annotations
-
 from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
 from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.addons.planner.machine import MachineModel, Rates, work_of

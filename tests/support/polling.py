@@ -1,7 +1,5 @@
 """Waits for what another thread or process does."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

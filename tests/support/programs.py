@@ -1,7 +1,5 @@
 """Runs programs of tests by a Python of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Random nets for fields, cut by space: convolutions, pooling, normalisation, paths that are joined, at any sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

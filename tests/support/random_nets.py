@@ -1,7 +1,5 @@
 """Random nets by hypothesis: chains and branches of every type of layer, cut and placed at random."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A small restricted Boltzmann machine as a net, one iteration of kCD on it, and what is exactly true of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

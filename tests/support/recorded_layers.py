@@ -1,7 +1,5 @@
 """Records both passes of a layer's case, launches them on other batches and steps, and compares them with calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

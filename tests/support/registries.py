@@ -1,7 +1,5 @@
 """What is registered, and putting it back after a test that registers classes of its own."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of agents and batches of transitions for tests of reinforcement learning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ The order of rooms is that of ``.importlinter``, what they are about comes from 
 ``python -m tests.support.room_tables`` writes them anew; a test compares them with the pages.
 """
 
-from __future__ import annotations
-
 import ast
 import configparser
 from pathlib import Path

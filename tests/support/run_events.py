@@ -1,7 +1,5 @@
 """Events of runs as the dashboard reads them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

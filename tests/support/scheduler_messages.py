@@ -1,7 +1,5 @@
 """Counts the messages that a Dask scheduler of this process receives, for tests and the benchmark."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

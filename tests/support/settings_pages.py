@@ -3,8 +3,6 @@
 ``python -m tests.support.settings_pages FOLDER`` writes them, to look at.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 import re

@@ -1,7 +1,5 @@
 """Searches a built site as its readers do: by the site's own search worker, which node executes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Batch jobs of the tests: submitting, waiting, and the params that they leave."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

@@ -1,7 +1,5 @@
 """Fixtures that limit the size of files, as a full disk would. Imported by tests/conftest.py."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The small job that the tests of the cluster train, and comparisons of params."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

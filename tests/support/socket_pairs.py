@@ -1,7 +1,5 @@
 """Connected sockets, with and without TLS."""
 
-from __future__ import annotations
-
 import functools
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Zarr groups whose consolidated metadata are older than their arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import zarr

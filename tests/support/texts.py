@@ -1,7 +1,5 @@
 """Texts for hypothesis, which would first try which of a million characters UTF-8 can write, in each process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

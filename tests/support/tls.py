@@ -1,7 +1,5 @@
 """Certificates of a test's own authority, and Dask schedulers that use them."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The convolutional LSTM in PyTorch, step by step, beside which kConvLSTM is tested."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.later_import import functional, torch

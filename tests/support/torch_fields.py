@@ -1,7 +1,5 @@
 """The nets for fields of :mod:`dsinga.models` in PyTorch, computed from the params of a model."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nets written for PyTorch, as their users write them: a residual net, a U-Net, BERT by modules and by hand; layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

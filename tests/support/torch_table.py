@@ -1,7 +1,5 @@
 """Modules of PyTorch by name, those that become models and those that are refused, each with the shapes of records."""
 
-from __future__ import annotations
-
 import math
 import random
 import warnings

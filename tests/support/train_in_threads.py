@@ -1,7 +1,5 @@
 """Training a job in threads of this process, with servers and workers as on a cluster, but without Dask."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Small nets for tests of training, and functions that run one iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A layer of a user's that changes nothing, and a place for such a layer in the small job."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dsinga.job import Job, LayerConf

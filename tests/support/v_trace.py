@@ -1,7 +1,5 @@
 """V-trace in numpy, step by step: what the layer of V-trace, kVTrace, is compared with."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A web server in this process that has the files of a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

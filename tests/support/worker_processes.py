@@ -1,7 +1,5 @@
 """Dask workers in processes of their own, each with an environment that lacks something, for an existing scheduler."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The kernel contract passes a user's right backend and fails a wrong one; a missing library is one clear sentence."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The layer contract passes a user's right layer and names the fault of a wrong one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

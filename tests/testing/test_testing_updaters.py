@@ -1,7 +1,5 @@
 """The updater contract passes a user's right updater and names the fault of a wrong one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,13 +1,14 @@
-"""Crops, flips, rotation, erasing and lighting. Oracles: torch's functions, by which torchvision computes them."""
-
-from __future__ import annotations
+"""Augmentations of images, Mixup and CutMix, and their random numbers. Oracles: torch, Random123, scipy."""
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dsinga.addons.augmentation.augmentation import pick
+from dsinga.addons.augmentation.augmentation import _philox, pick, stream_key, uniform
+from dsinga.addons.augmentation.crops import symmetric_beta
 from dsinga.addons.augmentation.images import EIGENVALUES, EIGENVECTORS, normal, rotations
 from dsinga.addons.augmentation.resampling import Boxes, resize, transform_bilinear
 from dsinga.base.errors import UserError
@@ -147,3 +148,127 @@ def test_lighting_adds_principal_components():
 def test_records_that_do_not_fit_are_refused(message, shape, dtype, text):
     with pytest.raises(UserError, match=f"layer 'data': {message['type']} {text}"):
         make_list(np.zeros((1, *shape), dtype), message)
+
+
+def test_mixup_adds_the_rolled_batch_with_its_labels():
+    torch = pytest.importorskip("torch")
+    x, labels = images(8), np.arange(8)
+    chain, mixup = make_list(x, {"type": "kMixup", "alpha": 0.4}), make_one(x, type="kMixup", alpha=0.4)
+    rolled = np.r_[7, np.arange(8)]  # the part of the worker that has the whole batch: the last record is read again
+    numbers, epochs = rolled + 100, np.zeros(9, int)
+    mixed, soft = chain.augment(x[rolled], labels[rolled], numbers, epochs)
+    from dsinga.addons.augmentation.augmentation import stream_key, uniform
+
+    share = symmetric_beta(uniform(stream_key(0, 0), numbers[1:], epochs[1:], mixup.draws)[:, 0], 0.4)
+    lam = torch.tensor(share, dtype=torch.float32)
+    batch, hot = torch.tensor(x), torch.nn.functional.one_hot(torch.tensor(labels), 10).float()
+    by_image = lam[:, None, None, None]
+    expected = batch.roll(1, 0) * (1 - by_image) + batch * by_image  # torchvision's MixUp._transform, λ by record
+    np.testing.assert_allclose(mixed, expected.numpy(), atol=1e-4)
+    np.testing.assert_allclose(soft, (hot.roll(1, 0) * (1 - lam[:, None]) + hot * lam[:, None]).numpy(), atol=1e-6)
+    assert mixed.dtype == soft.dtype == np.float32
+
+
+def test_cutmix_pastes_torchvisions_box():
+    x = images(50, 16, 20)
+    cutmix = make_one(x, type="kCutMix")
+    uniform = draws(cutmix, 49)
+    mixed, shares = cutmix.mix(x[1:].copy(), x[:-1], uniform)
+    for row in range(49):
+        lam = uniform[row, 0]  # Beta(1, 1) is uniform
+        r_x, r_y, r = int(uniform[row, 1] * 20), int(uniform[row, 2] * 16), 0.5 * math.sqrt(1 - lam)
+        x1, x2 = max(r_x - int(r * 20), 0), min(r_x + int(r * 20), 20)
+        y1, y2 = max(r_y - int(r * 16), 0), min(r_y + int(r * 16), 16)
+        expected = x[row + 1].copy()
+        expected[:, y1:y2, x1:x2] = x[row][:, y1:y2, x1:x2]
+        np.testing.assert_array_equal(mixed[row], expected)
+        assert shares[row] == pytest.approx(1 - (x2 - x1) * (y2 - y1) / 320)
+
+
+@pytest.mark.parametrize("kind", ["kMixup", "kCutMix"])
+def test_a_probability_leaves_other_records_alone(kind):
+    x = images(400)
+    mixing = make_one(x, type=kind, probability=0.3, alpha=1.0)
+    mixed, shares = mixing.mix(x[1:].copy(), x[:-1], draws(mixing, 399))
+    alone = shares == 1
+    assert 0.6 < alone.mean() < 0.8
+    np.testing.assert_array_equal(mixed[alone], x[1:][alone])
+
+
+def test_targets_that_are_numbers_are_mixed_as_numbers():
+    from dsinga.addons.augmentation import create_augmentations
+    from dsinga.job import StoreConf
+    from dsinga.layers import RecordInfo
+
+    x, y = images(4), np.array([[1.0, 2], [3, 5], [0, 0], [8, 8]], np.float32)
+    labels = RecordInfo((3, 16, 20), 4, label_shape=(2,), label_dtype=np.float32)
+    conf = StoreConf(augment=[{"type": "kMixup", "alpha": 1.0}])
+    chain = create_augmentations("data", conf, (3, 16, 20), np.uint8, seed=0, training=True, labels=labels)
+    mixed, soft = chain.augment(x.copy(), y, np.arange(4), np.zeros(4, int))
+    share = ((mixed - x[:-1]) / (x[1:].astype(np.float32) - x[:-1] + 1e-9)).reshape(3, -1)
+    share = np.median(share, axis=1)[:, None]
+    np.testing.assert_allclose(soft, share * y[1:] + (1 - share) * y[:-1], atol=1e-3)
+
+
+def test_labels_of_other_classes_are_refused():
+    with pytest.raises(UserError, match="kMixup has classes: 5, but there is a label 9; give 10 or more"):
+        make_list(images(), {"type": "kMixup", "classes": 5})
+    chain = make_list(images(), {"type": "kMixup"})
+    with pytest.raises(UserError, match="kMixup gets the label 12, which is none of 10 classes"):
+        chain.augment(images(3), np.array([1, 12, 2]), np.arange(3), np.zeros(3, int))
+
+
+# kat_vectors of Random123 1.14: counter, key, result
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_words_are_those_of_random123(counter, key, expected):
+    words = _philox(key, *(np.array([[word]], np.uint64) for word in counter))
+    assert [int(word[0, 0]) for word in words] == list(expected)
+
+
+@given(seed=st.integers(0, 2**64 - 1), start=st.integers(0, 2**40), columns=st.integers(1, 30))
+def test_a_record_gets_the_same_numbers_in_any_batch(seed, start, columns):
+    key, records, epochs = stream_key(seed, 2), start + np.arange(7), np.array([0, 0, 0, 1, 1, 2, 9])
+    whole = uniform(key, records, epochs, columns)
+    assert whole.shape == (7, columns)
+    assert 0 < whole.min() <= whole.max() < 1
+    np.testing.assert_array_equal(whole[4:6, :3], uniform(key, records[4:6], epochs[4:6], min(columns, 3)))
+    assert len(np.unique(whole[:, 0])) == 7
+
+
+def test_seeds_streams_and_epochs_have_numbers_of_their_own():
+    records = np.arange(1000)
+    columns = [
+        uniform(stream_key(seed, stream), records, np.full(1000, epoch), 1)[:, 0]
+        for seed in (0, 1)
+        for stream in (0, 1)
+        for epoch in (0, 1)
+    ]
+    correlations = np.corrcoef(columns) - np.eye(len(columns))
+    assert np.abs(correlations).max() < 0.15
+    assert np.abs(np.mean(columns, axis=1) - 0.5).max() < 0.05
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.4, 1.0, 2.0, 8.0, 100.0])
+def test_beta_is_scipys(alpha):
+    stats = pytest.importorskip("scipy.stats")
+    numbers = (np.arange(5000) + 0.5) / 5000
+    np.testing.assert_allclose(symmetric_beta(numbers, alpha), stats.beta.ppf(numbers, alpha, alpha), atol=1e-7)
+
+
+def test_normal_numbers_are_normal():
+    stats = pytest.importorskip("scipy.stats")
+    numbers = normal(uniform(stream_key(0, 0), np.arange(5000), np.zeros(5000), 4))
+    assert numbers.shape == (5000, 4)
+    assert min(stats.kstest(column, "norm").pvalue for column in numbers.T) > 0.01
+    assert np.abs(np.corrcoef(numbers.T) - np.eye(4)).max() < 0.05

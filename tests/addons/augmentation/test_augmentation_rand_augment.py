@@ -1,7 +1,5 @@
 """RandAugment and colours. Oracles: Pillow for each operation; torchvision's magnitudes and hue, in figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

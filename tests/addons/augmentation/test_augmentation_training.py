@@ -1,7 +1,5 @@
 """Augmentation in training: cuts, processes and resumed runs change no bit of the batches, nor of the params."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -104,12 +102,7 @@ def test_epochs_and_seeds_change_a_record_otherwise():
 
 @pytest.mark.parametrize(
     ("workers", "dims", "servers"),
-    [
-        (3, {}, 1),
-        (2, {"conv": 1, "ip": 1}, 2),
-        (2, {"data": 0, "conv": 0, "ip": 1}, 1),
-        (4, {"ip": 1}, 2),
-    ],
+    [(3, {}, 1), (2, {"conv": 1, "ip": 1}, 2), (2, {"data": 0, "conv": 0, "ip": 1}, 1), (4, {"ip": 1}, 2)],
 )
 def test_a_net_that_is_cut_trains_as_the_whole(workers, dims, servers):
     whole = train_in_threads(job())

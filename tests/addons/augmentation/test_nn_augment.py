@@ -1,7 +1,5 @@
 """nn.augment: functions that follow from the classes of augmentations, in models and estimators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +16,7 @@ from dsinga.estimators import Classifier
 from dsinga.job import StoreConf
 from dsinga.job.component import Settings, setting
 from tests.core.nn.test_nn_further_habits import habits_of, run_habit
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 X = np.random.default_rng(0).integers(0, 256, (60, 3, 10, 10), dtype=np.uint8)
@@ -49,8 +48,7 @@ def test_functions_are_those_of_the_classes():
     ):
         with pytest.raises(UserError, match=message):
             wrong()
-    with pytest.raises(AttributeError, match="write nn.augment.RandomErasing"):
-        nn.RandomErasing()
+    refused(lambda: nn.RandomErasing(), "write nn.augment.RandomErasing", AttributeError)
 
 
 def test_a_model_trains_on_crops_and_predicts_the_centre():
@@ -119,8 +117,7 @@ def test_images_with_channels_last_are_changed_as_those_with_channels_first():
     np.testing.assert_array_equal(last.predict(X[:4, :, 1:9, 2:8].transpose(0, 2, 3, 1)), first.predict(X[:4]))
     other = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last"), *layers])
     other.compile("sgd", "sparse_categorical_crossentropy")
-    with pytest.raises(UserError, match=r"records have the shape \(3, 10, 10\); leave data_format out, or give x.tra"):
-        other.fit(X, Y, progress=False)
+    refused(lambda: other.fit(X, Y, progress=False), r"the shape \(3, 10, 10\); leave data_format out, or give x.tra")
 
 
 class Broken(Augmentation):
@@ -152,8 +149,7 @@ class Empty(Augmentation):
 def test_what_an_augmentation_of_a_users_returns_is_checked(cls: type[Augmentation], text: str):
     dsinga.register("augmentation", "Own")(cls)
     try:
-        with pytest.raises(UserError, match=text):
-            model(nn.augment.Own()).fit(X, Y, progress=False)
+        refused(lambda: model(nn.augment.Own()).fit(X, Y, progress=False), text)
     finally:
         dsinga.base.registry.unregister("augmentation", "Own")
 

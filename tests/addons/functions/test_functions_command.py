@@ -1,7 +1,5 @@
 """What a command says of a user's function that ends the program."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

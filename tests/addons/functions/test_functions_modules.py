@@ -1,7 +1,5 @@
 """Modules that kFunction layers name: what a job's user is told of those that fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

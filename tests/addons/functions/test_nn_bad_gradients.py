@@ -1,7 +1,5 @@
 """Gradients that are not finite, though the loss is: whose it was is said by all faces, and the params stay."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses, layers and metrics that are functions of JAX, autograd or PyTorch: gradients, cuts, processes, saving."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Functions of users as losses and layers: habits of those who know Keras, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

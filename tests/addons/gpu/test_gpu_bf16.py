@@ -1,7 +1,5 @@
 """Kernels in bfloat16 of the backend of GPUs, by the tests of those of CPUs: on an emulated device, and on a card."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Iterations of a worker on the emulated device: launched as graphs they give the bits of eager ones."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Losses, functions of users, convolutions, attention, normalisation and rollouts, as a worker trains and tests them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 The backend is that of ``tests/support/device_array.py``: numpy's kernels, on arrays that host code cannot read.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

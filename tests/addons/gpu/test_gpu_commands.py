@@ -1,7 +1,5 @@
 """What commands say of GPUs that are missing, and of iterations that are not captured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The backend of GPUs passes the kernel contract and that of captures: on a GPU, and on an emulated one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

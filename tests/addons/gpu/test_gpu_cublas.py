@@ -1,7 +1,5 @@
 """The cupy backend's calls of cuBLAS, made to a small C library with cuBLAS's prototypes (emulation/cublas.cpp)."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The choice among plans of cuDNN and products, on the emulated device: which is taken, and what the file keeps."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -4,8 +4,6 @@ The device is emulated. Between two launches nothing changes but the block of nu
 that a number of the host which is baked into a launch shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

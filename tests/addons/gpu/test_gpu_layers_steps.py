@@ -3,8 +3,6 @@
 It is emulated on the CPU; that takes half a minute.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.testing import LayerContract

@@ -3,8 +3,6 @@
 What is right: a worker of a cluster on the same emulated device, whose iterations are captured as graphs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

@@ -3,8 +3,6 @@
 All but the last run on tests/support/emulated_cupy.py; the kernels run there in the kernel contract, which is slow.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import pickle
@@ -20,12 +18,12 @@ import numpy as np
 import pytest
 
 from dsinga.addons.gpu import cupy as room
-from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from dsinga.ops.interface import NumpyOps
 from dsinga.ops.types import NotCapturable
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn, Unsupported
+from tests.support.refusals import refused
 
 SOURCES = sorted(path.stem for path in Path(room.__path__[0]).glob("*.cu") if path.stem != "common")
 plain = NumpyOps()
@@ -56,8 +54,7 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 class TestMissing:
     @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
     def test_without_cupy_one_sentence_names_what_to_install_and_what_runs(self):
-        with pytest.raises(UserError, match=r"needs CuPy 14 .*pip install 'dsinga\[gpu\]'; without it .*on CPUs$"):
-            BACKENDS["cupy"]()
+        refused(lambda: BACKENDS["cupy"](), r"needs CuPy 14 .*pip install 'dsinga\[gpu\]'; without it .*on CPUs$")
 
     @pytest.mark.parametrize(
         ("count", "failure", "driver", "words"),
@@ -80,8 +77,7 @@ class TestMissing:
             runtimeGetVersion=lambda: 12090,
             driverGetVersion=lambda: driver,
         )
-        with pytest.raises(UserError, match=words):
-            ops.library.check_device(runtime)
+        refused(lambda: ops.library.check_device(runtime), words)
 
     def test_without_a_library_of_cuda(self, ops):
         """CuPy's packages bring none; what it says without one was read from CuPy 14.2."""
@@ -93,8 +89,7 @@ class TestMissing:
             nvrtc=SimpleNamespace(getVersion=get_version), runtime=SimpleNamespace(runtimeGetVersion=lambda: 13020)
         )
         words = r"needs cuBLAS and NVRTC of CUDA 13 \(.*libnvrtc.so.13\): pip install 'cupy-cuda13x\[ctk\]', or .*CPUs$"
-        with pytest.raises(UserError, match=words):
-            ops.library.check_compiler(cuda)
+        refused(lambda: ops.library.check_compiler(cuda), words)
 
     def test_without_cudnn_one_sentence_names_what_convolves_and_what_to_install(self, ops, cudnn):
         assert re.fullmatch(
@@ -109,10 +104,8 @@ class TestMissing:
         assert emulated_cupy.load(FakeCudnn()).lacks() == ""
 
     def test_a_missing_device_or_precision(self, ops):
-        with pytest.raises(UserError, match="there is no GPU 1: this process sees 1, counted from 0"):
-            ops.for_worker(1)
-        with pytest.raises(UserError, match="no precision 'fp8'"):
-            ops.for_worker(0, "fp8")
+        refused(lambda: ops.for_worker(1), "there is no GPU 1: this process sees 1, counted from 0")
+        refused(lambda: ops.for_worker(0, "fp8"), "no precision 'fp8'")
 
     def test_workers_are_pickled(self, ops):
         function, arguments = ops.for_worker(0, "tf32").__reduce__()
@@ -267,12 +260,9 @@ class TestRecording:
         x, memory = worker.asarray(normal(3)), worker.new_pass()
         with memory.recording(0):
             worker.asarray(normal(2))
-            with pytest.raises(NotCapturable, match="the host reads an array of the device"):
-                worker.to_numpy(x)
-            with pytest.raises(NotCapturable, match="the host reads numbers"):
-                worker.read([x[0]])
-            with pytest.raises(NotCapturable, match="a metric is computed in host memory"):
-                worker.defer_read([np.float64(1)])
+            refused(lambda: worker.to_numpy(x), "the host reads an array of the device", NotCapturable)
+            refused(lambda: worker.read([x[0]]), "the host reads numbers", NotCapturable)
+            refused(lambda: worker.defer_read([np.float64(1)]), "a metric is computed in host memory", NotCapturable)
         with memory.recording(1), pytest.raises(NotCapturable, match="changes from batch to batch"):
             worker.asarray(2 * normal(2))
         assert not worker.is_recording

@@ -1,7 +1,5 @@
 """Forward passes on an emulated device: batches are graphs with the bits of calls, and losses refuse wrong answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Training with servers on the emulated device: slices on the device, graphs in pieces, the bits of eager kernels."""
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any
@@ -64,9 +62,7 @@ def test_servers_on_the_device_give_the_bits_of_those_in_host_memory(kind: str):
         assert_same(actual[0], expected[0])
 
 
-def test_a_checkpoint_copies_values_and_states_once_and_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_checkpoint_copies_values_and_states_once_and_training_goes_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(dsinga.ops._loaded, "cupy", emulated_cupy.load(cudnn()))
     updater = create_updater(job_of(with_updater("type: kAdam")).updater)
     specs = [SliceSpec(Slice(id, name, 0, 5, 0), whole_param=name) for id, name in enumerate("vw")]

@@ -1,7 +1,5 @@
 """Kernels and layers of GPUs compared with PyTorch's, by the tests of those of CPUs, where PyTorch is installed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Training in bfloat16 on an emulated device follows PyTorch's, under autocast on CPU cores, and float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

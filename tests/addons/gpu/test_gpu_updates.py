@@ -1,7 +1,5 @@
 """The cupy backend's update kernels, compiled as C++, give numpy's bits in one launch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every importer writes complete stores with exactly the records of the source, and none if it does not finish."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The command data import: what it prints, and a user's importer."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

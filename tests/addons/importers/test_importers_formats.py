@@ -1,7 +1,5 @@
 """Files in SINGA's formats that a job or a path names: they are imported once, into a store beside them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import open_store, read_mean
 from dsinga.reading.sampler import Sampler
 from tests.support.data_sources import SOURCES, pair, pixels
+from tests.support.refusals import refused
 
 MEAN = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 
@@ -66,8 +65,7 @@ def test_a_folder_beside_it_that_is_not_a_store_is_kept(tmp_path: Path) -> None:
     source = SOURCES["kvfile"](tmp_path)
     (tmp_path / "train_data.zarr").mkdir()
     (tmp_path / "train_data.zarr" / "precious").write_text("x")
-    with pytest.raises(UserError, match="train_data.zarr exists and is not a record store"):
-        open_store(source.path)
+    refused(lambda: open_store(source.path), "train_data.zarr exists and is not a record store")
     assert (tmp_path / "train_data.zarr" / "precious").exists()
 
 
@@ -139,8 +137,7 @@ def test_rows_wrap_as_in_singa(tmp_path: Path) -> None:
 def test_an_empty_database(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "db"), map_size=1 << 20):
         pass
-    with pytest.raises(UserError, match="there are no records to write"):
-        open_store(tmp_path / "db", "lmdb")
+    refused(lambda: open_store(tmp_path / "db", "lmdb"), "there are no records to write")
 
 
 def test_singas_kvfile(tmp_path: Path) -> None:

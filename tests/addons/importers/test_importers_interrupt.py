@@ -1,7 +1,5 @@
 """Imports in a process of their own: killed while they write, or of sources larger than the allowed memory."""
 
-from __future__ import annotations
-
 import os
 import signal
 import struct

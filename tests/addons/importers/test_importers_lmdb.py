@@ -1,7 +1,5 @@
 """LMDB databases are read page by page: the same pairs as by LMDB itself, and one message where a page is damaged."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The published files of MNIST and CIFAR-10, through the importers and the reader; see the marker ``data``."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fine-tuning on the published files of MNIST: a net of nine digits, through its ONNX file, learns the tenth."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

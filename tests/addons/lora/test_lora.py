@@ -1,7 +1,5 @@
 """LoRA: its formulas in float64, PyTorch, cut nets, files and merged weights."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradual unfreezing: a run with it is that of one that freezes layers by hand; resumed, replayed, on workers."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The float32 node cases of onnx.backend.test: all of the operators that import pass, but those that cannot be nets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models exported to ONNX give in ONNX Runtime what ``predict`` gives, for batches of any size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

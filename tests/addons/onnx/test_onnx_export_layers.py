@@ -1,7 +1,5 @@
 """Layers written as ONNX nodes compute in ONNX Runtime what they compute in dsinga: all cases of the layer contract."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every model of ``dsinga.models``, exported to ONNX, gives in ONNX Runtime what ``predict`` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

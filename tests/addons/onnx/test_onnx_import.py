@@ -1,7 +1,5 @@
 """Models from ONNX files: layers, params and outputs are those of the net in the file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

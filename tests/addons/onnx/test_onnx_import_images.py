@@ -1,7 +1,5 @@
 """ONNX's convolutions, pooling, normalisations and activations as layers, beside onnxruntime."""
 
-from __future__ import annotations
-
 import logging
 import zlib
 

@@ -1,7 +1,5 @@
 """Recurrent operators of ONNX as layers: names, params and outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

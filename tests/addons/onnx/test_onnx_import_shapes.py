@@ -1,7 +1,5 @@
 """Operators of ONNX on shapes, and arithmetic, as layers: outputs are those of onnx's reference evaluator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The small nets of PyTorch that the wheel of onnx has, converted to a newer opset: models give the stored outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ONNX nets that cannot be models: each is refused in one sentence that names its nodes, before anything is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

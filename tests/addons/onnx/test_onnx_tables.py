@@ -1,7 +1,5 @@
 """Estimators and nets for tables in ONNX Runtime: from the columns of any frame to labels, probabilities, numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

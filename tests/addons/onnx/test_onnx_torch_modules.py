@@ -1,7 +1,5 @@
 """Nets of PyTorch through ONNX files: the same model as by ``convert.from_torch``, and back in ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Params that a file combines with other arrays train as PyTorch trains them, or are refused by their names."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

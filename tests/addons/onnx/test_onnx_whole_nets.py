@@ -1,7 +1,5 @@
 """The whole nets that the wheel of onnx has, from AlexNet to ShuffleNet: models give what lies beside them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command show: the pictures that it draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.command_line import Dsinga

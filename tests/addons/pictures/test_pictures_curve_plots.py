@@ -1,7 +1,5 @@
 """ROC curves and precision by recall have scikit-learn's points; a confusion matrix is drawn from evaluate's counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """History.plot and dsinga.plotting.returns: which lines are drawn, with which values, on which axes."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """dsinga.plotting draws images, wrong predictions and a confusion matrix; what does not fit is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``partition: auto``: the links of a cluster are measured, and the net is cut by what they cost."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

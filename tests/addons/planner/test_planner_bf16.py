@@ -1,7 +1,5 @@
 """The bytes of bridges in bfloat16, as the planner has them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The command bench: what it prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A finished run beside its prediction, and the workspaces that are refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

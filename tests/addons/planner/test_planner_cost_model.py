@@ -1,7 +1,5 @@
 """The choice of the planner is the cheapest line of its own table, for random nets, rates and links."""
 
-from __future__ import annotations
-
 from zlib import crc32
 
 from hypothesis import given, settings

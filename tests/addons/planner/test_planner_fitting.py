@@ -1,7 +1,5 @@
 """Micro-batches and recomputation that fit a net into a memory: the cheapest that do, or a refusal that says why."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from pathlib import Path

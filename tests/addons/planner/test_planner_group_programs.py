@@ -1,7 +1,5 @@
 """The approximate programs of workers, compared with those of the partitioned net; pieces, and the work of servers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A benchmark, and its command, wait for Dask workers that come late."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The cost of a barrier."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

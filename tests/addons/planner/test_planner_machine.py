@@ -1,7 +1,5 @@
 """The measured model of this machine: layers in a timed net have the times that they took there."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

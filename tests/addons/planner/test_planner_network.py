@@ -1,7 +1,5 @@
 """Bandwidths and latencies as users write them."""
 
-from __future__ import annotations
-
 import pytest
 from dask.utils import parse_bytes, parse_timedelta
 

@@ -1,7 +1,5 @@
 """``dsinga plan``: its table, its JSON, its picture, and its errors. Rates are fixed but for one test."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

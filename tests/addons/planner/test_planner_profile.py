@@ -1,7 +1,5 @@
 """Measuring an iteration and its parts on synthetic records."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

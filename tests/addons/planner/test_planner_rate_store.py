@@ -1,7 +1,5 @@
 """Measured rates are kept in a file of this machine, unless other work disturbed a measurement."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterator, Sequence

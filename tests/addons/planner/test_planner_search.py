@@ -1,7 +1,5 @@
 """The search finds the partitionings that are known to be best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulator, on groups whose iteration time can be worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The planner prices cuts by space of nets whose targets are fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Intervals of ERA5's hourly temperature over the United Kingdom in March 2019, on days that training has not seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rankings and their measures: cases worked out by hand, and properties of random cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from dsinga.addons.retrieval import (
     ranked_relevance,
 )
 from dsinga.addons.retrieval import ranking as retrieval
-from dsinga.base.errors import UserError
+from tests.support.refusals import refused
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
 
@@ -146,11 +144,9 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_arguments_is_named(fault: str) -> None:
     arguments, message = FAULTS[fault]
-    with pytest.raises(UserError, match=message):
-        mean_average_precision(*arguments)
+    refused(lambda: mean_average_precision(*arguments), message)
 
 
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_must_not_exceed_the_rows(k: int) -> None:
-    with pytest.raises(UserError, match=f"k must be between 1 and the 3 rows of the database, not {k}"):
-        nearest(ROWS, ROWS, k)
+    refused(lambda: nearest(ROWS, ROWS, k), f"k must be between 1 and the 3 rows of the database, not {k}")

@@ -1,7 +1,5 @@
 """The command retrieve: what it prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

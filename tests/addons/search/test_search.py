@@ -1,7 +1,5 @@
 """Searches: many settings of a job on one cluster, their table, their faults, and going on with them."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import math

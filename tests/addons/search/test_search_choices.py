@@ -1,7 +1,5 @@
 """Choices of a space are told by their place: when they are drawn, suggested, drawn as pictures, and resumed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

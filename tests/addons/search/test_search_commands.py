@@ -1,7 +1,5 @@
 """The commands find-lr and search: what they print and write."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

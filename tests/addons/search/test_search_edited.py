@@ -1,7 +1,5 @@
 """A search's folder that was edited by hand: what is damaged is named in one sentence before anything trains."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Successive halving: who goes on, beside its definition; runs that pause are the beginnings of whole ones."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Searches, and their commands, wait for Dask workers that come late."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

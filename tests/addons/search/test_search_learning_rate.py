@@ -1,7 +1,5 @@
 """Searching a learning rate: what it finds, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

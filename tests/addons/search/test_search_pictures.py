@@ -1,7 +1,5 @@
 """Pictures of a search, and the importance of its names."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

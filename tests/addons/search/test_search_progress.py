@@ -1,7 +1,5 @@
 """The displays of a search: a bar in a terminal, a picture in a notebook."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Ranges of numbers that a search draws from."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections import Counter

@@ -1,7 +1,5 @@
 """Suggestions and pictures of a search for a learning rate, from given losses."""
 
-from __future__ import annotations
-
 import math
 from xml.etree import ElementTree
 

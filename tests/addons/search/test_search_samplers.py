@@ -1,7 +1,5 @@
 """Settings that samplers of Optuna suggest."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

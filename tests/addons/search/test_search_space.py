@@ -1,7 +1,5 @@
 """The settings of a search, beside those of scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

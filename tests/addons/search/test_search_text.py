@@ -1,7 +1,5 @@
 """The space of a search as text, on the command line and in files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from itertools import pairwise

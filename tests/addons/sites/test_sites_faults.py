@@ -1,7 +1,5 @@
 """Sites under each fault, with each setting of their mean: bits are kept, and each ending says what was."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Errors in how server groups average their params, with field and remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

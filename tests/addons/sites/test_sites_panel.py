@@ -1,7 +1,5 @@
 """The panel of sites: from events to its table, and from a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

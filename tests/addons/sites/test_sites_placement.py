@@ -1,7 +1,5 @@
 """Which Dask workers each site gets."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga import UserError

@@ -1,7 +1,5 @@
 """Sites that lose Dask workers: one starts again alone, and a run that moves meanwhile starts again."""
 
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +8,12 @@ import numpy as np
 import pytest
 
 from dsinga import cluster
-from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.run.servers import Servers
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from tests.cluster.runs.test_cluster_departures import looks_often, wait_for_departure
 from tests.cluster.runs.test_cluster_group_recovery import HOGWILD, check_a_group_starts_again
-from tests.support.observers import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase, train_observed
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("looks_often")]
 MEAN = {**HOGWILD, "sync_method": "kMean", "mean_conf": {"asynchronous": True}}
@@ -54,7 +50,7 @@ def test_a_worker_that_is_lost_while_groups_move_lets_all_start_again(
             wait_for_departure(client)
 
         recorder = Recorder(100, retire)
-        outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
+        outcome = train_observed(job, client, recorder)
     assert outcome.step == 300
     assert [row["generation"] for row in of_phase(recorder.rows, "recovery")] == [2]
     assert all(np.isfinite(value).all() for value in outcome.params.values())

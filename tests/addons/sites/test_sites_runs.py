@@ -1,7 +1,5 @@
 """Server groups that average their params on a cluster: synchronous ones with the same bits, resumed or recovered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

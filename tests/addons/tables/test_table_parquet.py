@@ -17,6 +17,7 @@ from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.reading.open_layer import open_layer
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
+from tests.support.refusals import refused
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -91,8 +92,7 @@ def test_parts_are_row_groups_joined_or_cut(tmp_path, monkeypatch, caplog, part_
     assert pa.concat_tables(reversed(backwards))["count"].to_pylist() == [row["count"] for row in expected]
     monkeypatch.setattr(parquet, "MOST_CUTS", 2)
     if part_rows == 3:
-        with pytest.raises(dsinga.UserError, match="row groups of up to 40 rows, .* at most 3 rows in each"):
-            ParquetFrame(str(tmp_path))
+        refused(lambda: ParquetFrame(str(tmp_path)), "row groups of up to 40 rows, .* at most 3 rows in each")
 
 
 def test_names_of_folders_are_columns(tmp_path):
@@ -129,8 +129,7 @@ def test_a_url_is_read():
     frame = ParquetFrame("memory://tables/x")
     assert read(frame) == rows_of(0, 50).to_pylist()
     filesystem.rm("/tables", recursive=True)
-    with pytest.raises(dsinga.UserError, match=r"tables/x/0.parquet cannot be read"):
-        frame.read(0, ["count"])
+    refused(lambda: frame.read(0, ["count"]), r"tables/x/0.parquet cannot be read")
 
 
 def without(name):
@@ -161,8 +160,7 @@ def test_a_file_unlike_the_others_is_named(tmp_path, table, message):
         (tmp_path / "1.parquet").write_bytes(table)
     else:
         pq.write_table(table, tmp_path / "1.parquet")
-    with pytest.raises(dsinga.UserError, match=message):
-        ParquetFrame(str(tmp_path))
+    refused(lambda: ParquetFrame(str(tmp_path)), message)
 
 
 def test_types_of_one_kind_may_differ(tmp_path):
@@ -187,17 +185,14 @@ def test_a_changed_file_is_refused(tmp_path):
     write(tmp_path, 20)
     frame = pickle.loads(pickle.dumps(ParquetFrame(str(tmp_path))))
     pq.write_table(rows_of(1, 21), tmp_path / "0.parquet", row_group_size=40)
-    with pytest.raises(dsinga.UserError, match=r"0.parquet has been changed since it was opened"):
-        frame.read(0, ["late"])
+    refused(lambda: frame.read(0, ["late"]), r"0.parquet has been changed since it was opened")
 
 
 def test_a_folder_without_parquet_and_a_pipe_are_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b")
-    with pytest.raises(dsinga.UserError, match=r"has no files of parquet, whose names end in .parquet"):
-        dsinga.table(tmp_path)
+    refused(lambda: dsinga.table(tmp_path), r"has no files of parquet, whose names end in .parquet")
     os.mkfifo(tmp_path / "x.parquet")
-    with pytest.raises(dsinga.UserError, match=r"x.parquet cannot be read: it is a pipe"):
-        dsinga.table(tmp_path)
+    refused(lambda: dsinga.table(tmp_path), r"x.parquet cannot be read: it is a pipe")
 
 
 def test_a_row_group_is_decoded_once_an_epoch(tmp_path, monkeypatch):
@@ -268,8 +263,7 @@ def test_a_damaged_entry_of_pandas_is_one_sentence(tmp_path, entry):
 def test_a_folder_that_names_a_column_again_is_refused(tmp_path, folder, message):
     (tmp_path / folder).mkdir(parents=True)
     write(tmp_path / folder, 10)
-    with pytest.raises(dsinga.UserError, match=message):
-        ParquetFrame(str(tmp_path))
+    refused(lambda: ParquetFrame(str(tmp_path)), message)
 
 
 @pytest.mark.parametrize("part_rows", [1, 10**6])

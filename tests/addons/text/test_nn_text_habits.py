@@ -1,7 +1,5 @@
 """Habits of those who know Keras that need the layers of texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

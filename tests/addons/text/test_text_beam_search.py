@@ -1,7 +1,5 @@
 """Beam search: brute force over all sequences, greedy search, ends of the search, and clear messages."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """BLEU: the examples of Papineni et al. (2002), counts that add up, and sacrebleu."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

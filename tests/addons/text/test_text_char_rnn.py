@@ -1,7 +1,5 @@
 """SINGA's char-rnn on a small text: partitioned, resumed, with states carried from batch to batch, validated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.reader import with_fields
 from dsinga.reading.batch_reader import WorkerBatches
 from dsinga.reading.checked_job import CheckedJob
-from tests.cluster.runs.test_cluster_all_records import of_phase
+from tests.cluster.runs.test_cluster_records import of_phase
 from tests.cluster.runs.test_loop_resumed import Kind, check_resumed
 from tests.support.small_job import assert_close, with_topology
 from tests.support.train_in_threads import train_in_threads

@@ -1,7 +1,5 @@
 """kCRF: refused label sequences, and frozen models; KernelContract tests losses, gradients and decoding."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

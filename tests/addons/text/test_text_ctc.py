@@ -1,7 +1,5 @@
 """kCTCLoss beside PyTorch's ctc_loss: ragged labels and steps, forward and backward; and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from tests.support.later_import import functional, torch
 from tests.support.layer_cases import context, layer_of
+from tests.support.refusals import refused
 
 OPS, BATCH, STEPS, CLASSES = BACKENDS["numpy"](), 5, 9, 4
 LABELS = np.array([[1, 1, 3], [2, -1, -1], [3, 2, 3], [-1, -1, -1], [2, 2, -1]])
@@ -80,8 +79,7 @@ def test_long_sequences_neither_overflow_nor_vanish():
     ],
 )
 def test_labels_that_it_refuses(labels: list[list[int]], text: str):
-    with pytest.raises(UserError, match=f"layer 'layer': .*{text}"):
-        run(scores()[:1], np.array(labels), None)
+    refused(lambda: run(scores()[:1], np.array(labels), None), f"layer 'layer': .*{text}")
 
 
 def test_settings_and_sources_that_it_refuses():
@@ -104,5 +102,4 @@ def test_labels_without_places_in_time():
     made.fit(sounds, labels, epochs=12, progress=False)
     assert made.evaluate(sounds, labels)["accuracy"] > 0.8
     assert made.predict(sounds).shape == (200, 12, 5)
-    with pytest.raises(UserError, match="takes no weights of records"):
-        made.fit(sounds, labels, sample_weight=np.ones(200), progress=False)
+    refused(lambda: made.fit(sounds, labels, sample_weight=np.ones(200), progress=False), "takes no weights of records")

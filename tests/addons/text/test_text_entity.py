@@ -1,7 +1,5 @@
 """kEntityF1 against entities found by hand and by the rules of CoNLL's conlleval."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

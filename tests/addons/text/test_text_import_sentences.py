@@ -1,7 +1,5 @@
 """Importers of sentences with a label by file and of pairs of sentences: codes, labels, errors with file and line."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

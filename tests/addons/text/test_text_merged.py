@@ -1,7 +1,5 @@
 """Copies of a language model over a text, by step, merged into layers over sequences; its text is read by its steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layers for tags: what they refuse in their constructors, and of a net's labels."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts imported with a tokenizer.json: the ids of Hugging Face's tokenizers, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_text
 from dsinga.job import JobError
 from tests.support.programs import python
+from tests.support.refusals import refused
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXT = "The quick brown fox – naïve, yes – jumps over the lazy dog.\n\nIt's 2026; don't   stop. 日本語 too!\n" * 30
@@ -86,8 +85,7 @@ def test_a_job_names_a_text_and_its_tokenizer(folder: Path, tmp_path: Path):
     (tmp_path / "input.txt").write_text(TEXT)
     store = open_text(tmp_path / "input.txt", folder / "tokenizer.json")
     assert len(store) == len(Tokenizer((folder / "tokenizer.json").read_text(), "it").encode(TEXT))
-    with pytest.raises(UserError, match="was imported with another vocabulary than"):
-        open_text(store.location, folder / "wordpiece.json")
+    refused(lambda: open_text(store.location, folder / "wordpiece.json"), "was imported with another vocabulary than")
 
 
 def small(folder: Path, codes: int, **fields: object):
@@ -130,10 +128,8 @@ def test_without_the_library_one_sentence_says_what_to_install(folder: Path):
 )
 def test_other_files_are_refused(content: str | bytes, message: str, tmp_path: Path):
     (tmp_path / "other.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=message):
-        read_tokenizer(tmp_path / "other.json")
-    with pytest.raises(UserError, match=r"missing\.json cannot be read: No such file"):
-        read_tokenizer(tmp_path / "missing.json")
+    refused(lambda: read_tokenizer(tmp_path / "other.json"), message)
+    refused(lambda: read_tokenizer(tmp_path / "missing.json"), r"missing\.json cannot be read: No such file")
 
 
 def test_text_that_is_not_utf8_and_options_without_meaning_are_refused(folder: Path, tmp_path: Path):

@@ -1,7 +1,5 @@
 """Translation: the scores of the split net are those of the whole, beam search with a net, its command, bad input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """nn.TextVectorization: codes of texts, whose vocabulary is the model's."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.base.errors import UserError
+from tests.support.refusals import refused
 
 TEXTS = ["good film", "a bad, bad film", "good", "bad", "so good", "a bad one"]
 GOOD = np.array([1, 0, 1, 0, 1, 0])
@@ -71,12 +69,10 @@ def test_a_model_of_texts_keeps_its_vocabulary(tmp_path: Path):
     ],
 )
 def test_mistakes_with_texts_have_a_sentence(mistake: str, words: str):
-    with pytest.raises(UserError, match=words):
-        eval(mistake, {"nn": nn})
+    refused(lambda: eval(mistake, {"nn": nn}), words)
 
 
 @pytest.mark.parametrize("texts", [["a", None], np.array(["a", np.nan], object)])
 def test_a_record_without_a_text_is_named(texts: Any):
     made = nn.Sequential([nn.TextVectorization(vocabulary=["a"]), nn.Embedding(3, 2), nn.GlobalAveragePooling1D()])
-    with pytest.raises(UserError, match="'data' takes texts, but record 1 is none; leave it out"):
-        made.predict(texts)
+    refused(lambda: made.predict(texts), "'data' takes texts, but record 1 is none; leave it out")

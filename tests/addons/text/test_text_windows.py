@@ -1,7 +1,5 @@
 """Texts as stores of codes, their vocabularies, and the windows that the rows of a batch read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from dsinga.job import loads
 from dsinga.reading.bind_records import bind_records
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
+from tests.support.refusals import refused
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
 
@@ -94,8 +93,7 @@ def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
 
     assert codes("known") == [1, 2, 0]
     assert codes("few", skip_unseen=True) == [1, 0]
-    with pytest.raises(UserError, match=r"in:1: the word 'two' is not in the vocabulary.*--skip-unseen"):
-        codes("few")
+    refused(lambda: codes("few"), r"in:1: the word 'two' is not in the vocabulary.*--skip-unseen")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +115,7 @@ def test_faults_are_named(tmp_path: Path, content: bytes, options: dict[str, obj
     (tmp_path / "twice").write_text("aba")
     if "vocabulary" in options:
         options = {**options, "vocabulary": str(tmp_path / str(options["vocabulary"]))}
-    with pytest.raises(UserError, match=message):
-        import_records("text", tmp_path / "in", tmp_path / "out", **options)
+    refused(lambda: import_records("text", tmp_path / "in", tmp_path / "out", **options), message)
     assert not (tmp_path / "out").exists()
 
 
@@ -138,14 +135,12 @@ class TestOpenText:
         assert len(open_text(text, "vocab.txt")) == len(TEXT)
 
     def test_a_file_without_a_vocabulary_is_refused(self, text: Path) -> None:
-        with pytest.raises(UserError, match=r"without a vocabulary; set vocab_path.*dsinga data import text"):
-            open_text(text)
+        refused(lambda: open_text(text), r"without a vocabulary; set vocab_path.*dsinga data import text")
 
     def test_a_store_of_another_vocabulary_is_refused(self, text: Path) -> None:
         import_records("text", text, text.with_suffix(".zarr"))
         text.with_name("vocab.txt").write_text("abcdefghijkl\n ")
-        with pytest.raises(UserError, match="another vocabulary"):
-            open_text(text.with_suffix(".zarr"), text.with_name("vocab.txt"))
+        refused(lambda: open_text(text.with_suffix(".zarr"), text.with_name("vocab.txt")), "another vocabulary")
 
 
 class TestWindows:
@@ -173,8 +168,7 @@ class TestWindows:
 
     def test_a_store_of_images_is_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
-        with pytest.raises(UserError, match=r"not the codes of a text; import a text with: dsinga data import text"):
-            TextWindows(RecordStore(tmp_path / "images.zarr"), 2, 3)
+        refused(lambda: TextWindows(RecordStore(tmp_path / "images.zarr"), 2, 3), r"text with: dsinga data import text")
 
 
 def test_words_that_are_not_in_the_vocabulary_get_the_code_of_unk() -> None:
@@ -204,8 +198,7 @@ def test_what_has_no_code_is_named(symbols: tuple[str, ...], message: str) -> No
 
 def test_a_text_layer_takes_no_records(tmp_path: Path) -> None:
     job = loads('neuralnet { layer { name: "data" type: kCharRNN char_rnn_conf { path: "a" } } }')
-    with pytest.raises(UserError, match="layer 'data' reads a text, not records"):
-        bind_records(job, np.zeros((3, 2), np.float32))
+    refused(lambda: bind_records(job, np.zeros((3, 2), np.float32)), "layer 'data' reads a text, not records")
 
 
 class TestRowsOfAText(SourceContract):

@@ -1,7 +1,5 @@
 """Every extension passes the contract of extensions."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path

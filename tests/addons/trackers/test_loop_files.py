@@ -1,7 +1,5 @@
 """Extensions that write files, and the checkpoints that are kept, in real runs that are resumed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -133,10 +131,7 @@ def assert_logged(folder: Path, job: Job, written: list[dict[str, Any]]) -> None
     [
         ('type: kCSV path: "s3://bucket/rows.csv"', "kCSV: it writes local files only, not s3://bucket/rows.csv"),
         ('type: kCSV path: "folder"', "kCSV: folder is a folder; give it the path of a file"),
-        (
-            'type: kCSV path: "a_file/rows.csv"',
-            "kCSV: a_file/rows.csv cannot be written, because of .*a_file; give it an",
-        ),
+        ('type: kCSV path: "a_file/rows.csv"', "kCSV: a_file/rows.csv cannot be written, because of .*a_file; give it"),
         ('type: kTensorBoard folder: "a_file/runs"', "kTensorBoard: a_file/runs cannot be written, because of "),
         ('type: kMLflow uri: "a_file"', "kMLflow: MLflow at a_file failed: "),
     ],

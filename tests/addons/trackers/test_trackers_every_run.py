@@ -1,7 +1,5 @@
 """Tables and curves are written in every kind of run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,7 @@ def writes_curves(result: Any, folder: Path) -> None:
     assert list((folder / "tensorboard").rglob("events.*"))
 
 
-TRACKERS: dict[str, Callable[[Any, Path], None]] = {
-    "type: kCSV": writes_a_table,
-    "type: kTensorBoard": writes_curves,
-}
+TRACKERS: dict[str, Callable[[Any, Path], None]] = {"type: kCSV": writes_a_table, "type: kTensorBoard": writes_curves}
 
 
 @pytest.mark.parametrize("text", TRACKERS, ids=lambda text: text.split()[1])

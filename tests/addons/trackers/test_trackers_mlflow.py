@@ -1,7 +1,5 @@
 """Runs that are logged to a local folder of MLflow, read through MLflow's client."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +7,10 @@ from typing import Any
 import pytest
 
 from dsinga.addons.trackers.mlflow import job_params
-from dsinga.base.errors import UserError
 from dsinga.extensions import MLflow, create_extensions
 from dsinga.job import Job, loads, to_text
 from dsinga.testing import SimulatedLoop
+from tests.support.refusals import refused
 
 JOB = """
 name: "net" train_steps: 30
@@ -105,8 +103,7 @@ def test_a_run_that_fails_has_that_status(tmp_path: Path) -> None:
 
 def test_a_server_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlruns").write_text("not a folder")
-    with pytest.raises(UserError, match=r"extension MLflow: MLflow at \S+mlruns failed"):
-        simulated(tmp_path).run()
+    refused(lambda: simulated(tmp_path).run(), r"extension MLflow: MLflow at \S+mlruns failed")
 
 
 def test_a_job_names_it(tmp_path: Path) -> None:
@@ -121,5 +118,4 @@ def test_a_job_names_it(tmp_path: Path) -> None:
 
 def test_without_its_package_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(UserError, match=r"^MLflow needs mlflow-skinny: pip install 'dsinga\[mlflow\]'$"):
-        MLflow()
+    refused(MLflow, r"^MLflow needs mlflow-skinny: pip install 'dsinga\[mlflow\]'$")

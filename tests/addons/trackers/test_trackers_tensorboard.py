@@ -1,7 +1,5 @@
 """The files for TensorBoard, read record by record with the checksums that TensorBoard checks."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from dsinga.extensions import TensorBoard, create_extensions
 from dsinga.job import loads
 from dsinga.testing import SimulatedLoop
 from tests.core.nn.test_nn_keras_names import X, Y, model
+from tests.support.refusals import refused
 
 
 def metrics_of(phase: str, step: int) -> dict[str, float]:
@@ -129,8 +128,7 @@ def test_without_its_package_one_sentence_says_so(monkeypatch: pytest.MonkeyPatc
     message = (
         r"^own.conf:2: extension kTensorBoard: TensorBoard needs tensorboardX: pip install 'dsinga\[tensorboard\]'$"
     )
-    with pytest.raises(UserError, match=message):
-        create_extensions(job)
+    refused(lambda: create_extensions(job), message)
 
 
 def test_tensorboard_takes_its_folder_by_the_name_of_keras(tmp_path):
@@ -140,5 +138,4 @@ def test_tensorboard_takes_its_folder_by_the_name_of_keras(tmp_path):
 
 
 def test_a_folder_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(UserError, match="folder and log_dir are one argument"):
-        TensorBoard("a", log_dir="b")
+    refused(lambda: TensorBoard("a", log_dir="b"), "folder and log_dir are one argument")

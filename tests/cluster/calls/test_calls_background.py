@@ -1,7 +1,5 @@
 """Runs as futures: submitted, looked at, waited for, awaited and cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect
@@ -25,6 +23,7 @@ from dsinga.cluster.clients import SharedCluster
 from dsinga.job import Job
 from dsinga.monitor.workspace_lock import locked_workspace
 from tests.support.async_client import async_client
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same, with_topology
 
 LIMIT = 60
@@ -93,8 +92,7 @@ def test_a_run_waits_behind_another_one_and_can_be_cancelled_there(short: Job, s
     second, third = dsinga.submit(short, single), dsinga.submit(short, single)
     assert second.state == third.state == "queued"
     assert second.cancel()
-    with pytest.raises(Cancelled, match="the run was cancelled"):
-        second.result(LIMIT)
+    refused(lambda: second.result(LIMIT), "the run was cancelled", Cancelled)
     assert second.cancelled()
     assert second.state == "cancelled"
     gate.opened.set()
@@ -106,8 +104,7 @@ def test_a_run_that_is_cancelled_goes_on_from_its_checkpoint(short: Job, single:
     run = dsinga.submit(endless(short), single, workspace=tmp_path, extensions=[lambda *_: running.set()])
     assert running.wait(LIMIT)
     assert run.cancel()
-    with pytest.raises(Cancelled, match=r"\d+ steps were done; go on from .*step\d+ with resume=True"):
-        run.result(LIMIT)
+    refused(lambda: run.result(LIMIT), r"\d+ steps were done; go on from .*step\d+ with resume=True", Cancelled)
     steps = run.progress["step"] + 3
     resumed = dsinga.train(
         endless(short).replace(train_steps=steps), single, workspace=tmp_path, resume=True, progress=False
@@ -139,8 +136,7 @@ def test_a_cluster_keeps_the_client_of_a_run_of_graphs_that_is_cancelled(short: 
 
 def test_the_fault_of_a_run_is_raised_by_its_result(short: Job, single: Client) -> None:
     run = dsinga.submit(short.replace(train_steps=0), single)
-    with pytest.raises(UserError, match="train_steps"):
-        run.result(LIMIT)
+    refused(lambda: run.result(LIMIT), "train_steps")
     assert isinstance(run.exception(), UserError)
     assert run.state == "failed"
     assert "train_steps" in repr(run)
@@ -148,12 +144,9 @@ def test_the_fault_of_a_run_is_raised_by_its_result(short: Job, single: Client) 
 
 def test_a_timeout_leaves_the_run_as_it_is(short: Job, single: Client, gate: Gate) -> None:
     run = dsinga.submit(short, single, extensions=[gate])
-    with pytest.raises(TimeoutError, match="<Run.*> has not ended after 0.01 s"):
-        run.result(0.01)
-    with pytest.raises(TimeoutError, match="has not ended after 0.01 s"):
-        run.exception("10ms")
-    with pytest.raises(UserError, match="^timeout= takes seconds or a time such as '5s', not 'soon'"):
-        run.result("soon")
+    refused(lambda: run.result(0.01), "<Run.*> has not ended after 0.01 s", TimeoutError)
+    refused(lambda: run.exception("10ms"), "has not ended after 0.01 s", TimeoutError)
+    refused(lambda: run.result("soon"), "^timeout= takes seconds or a time such as '5s', not 'soon'")
 
     async def wait() -> dsinga.Result:
         with pytest.raises(TimeoutError):
@@ -175,8 +168,7 @@ def test_runs_are_awaited(short: Job, given: bool) -> None:
         async with async_client(set_as_default=not given) as client:
             runs = [dsinga.submit(short.replace(seed=seed), client if given else None) for seed in (0, 0, 1)]
             if given:
-                with pytest.raises(UserError, match="await it: result = await run"):
-                    runs[0].result(LIMIT)
+                refused(lambda: runs[0].result(LIMIT), "await it: result = await run")
             return await asyncio.gather(*runs)
 
     first, second, other = asyncio.run(asyncio.wait_for(use(), LIMIT))
@@ -206,8 +198,7 @@ def test_to_cancel_what_awaits_training_cancels_the_run(short: Job) -> None:
 
 
 def test_an_argument_that_training_does_not_have_is_refused_at_once(short: Job) -> None:
-    with pytest.raises(TypeError, match=r"submit\(\) got .* argument 'epoch'; did you mean 'epochs'"):
-        dsinga.submit(short, epoch=3)
+    refused(lambda: dsinga.submit(short, epoch=3), r"'epoch'; did you mean 'epochs'", TypeError)
 
 
 def test_the_options_are_the_arguments_of_train() -> None:
@@ -274,8 +265,7 @@ def test_two_runs_do_not_write_to_one_workspace(single: Client, short: Job, gate
 def test_arguments_without_a_meaning_here_are_refused(
     single: Client, short: Job, option: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        dsinga.train(short, single, workspace=tmp_path, progress=False, **option)
+    refused(lambda: dsinga.train(short, single, workspace=tmp_path, progress=False, **option), re.escape(message))
 
 
 def test_a_worker_is_chosen_by_the_number_that_is_its_name(single: Client, short: Job) -> None:

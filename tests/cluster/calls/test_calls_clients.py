@@ -1,7 +1,5 @@
 """Which Dask cluster a call uses, and how asynchronous clients are served."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The Dask engine passes the contract of engines, and trains users' algorithms as this process does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from distributed import Client

@@ -1,7 +1,5 @@
 """A workspace at a URL has the same files as a local one, is resumed, and belongs to one run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 
@@ -16,6 +14,7 @@ from dsinga.api import train
 from dsinga.checkpoint import read_params
 from dsinga.extensions import KeepBest
 from dsinga.job import Job
+from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
 URL = "memory://bucket/run"
@@ -66,10 +65,8 @@ def test_a_folder_without_its_last_file_is_no_checkpoint(files, short: Job, thre
     assert_same(resumed.params, train(short, threads, progress=False).params)
     for step in (10, 20):
         files.rm(f"/bucket/run/checkpoint/step{step}/checkpoint.json")
-    with pytest.raises(UserError, match="there is no checkpoint to resume from in memory://bucket/run;"):
-        train(short, threads, workspace=URL, resume=True, progress=False)
-    with pytest.raises(UserError, match="there is no checkpoint at memory://bucket/run"):
-        read_params(URL)
+    refused(lambda: train(short, threads, workspace=URL, resume=True, progress=False), "from in memory://bucket/run;")
+    refused(lambda: read_params(URL), "there is no checkpoint at memory://bucket/run")
 
 
 def test_a_damaged_file_is_named_by_its_url(files, short: Job, threads: Client) -> None:
@@ -77,10 +74,8 @@ def test_a_damaged_file_is_named_by_its_url(files, short: Job, threads: Client) 
     for step in (10, 20):
         files.pipe_file(f"/bucket/run/checkpoint/step{step}/params.safetensors", b"x")
     fault = rf"{URL}/checkpoint/step20/params.safetensors is damaged"
-    with pytest.raises(UserError, match=fault):
-        train(short, threads, workspace=URL, resume=True, progress=False)
-    with pytest.raises(UserError, match=fault):
-        read_params(URL)
+    refused(lambda: train(short, threads, workspace=URL, resume=True, progress=False), fault)
+    refused(lambda: read_params(URL), fault)
 
 
 def test_a_run_that_writes_there_is_named(files, short: Job, threads: Client) -> None:
@@ -91,8 +86,7 @@ def test_a_run_that_writes_there_is_named(files, short: Job, threads: Client) ->
 
 
 def test_a_url_that_cannot_be_written_is_refused_before_training(short: Job, threads: Client, monkeypatch) -> None:
-    with pytest.raises(UserError, match="nosuch://x cannot be opened"):
-        train(short, threads, workspace="nosuch://x", progress=False)
+    refused(lambda: train(short, threads, workspace="nosuch://x", progress=False), "nosuch://x cannot be opened")
 
 
 def test_uploads_that_fail_do_not_end_training(files, short: Job, threads: Client, monkeypatch) -> None:

@@ -1,7 +1,5 @@
 """The dashboard's history of runs: read from events, in bounded memory, with a colour for each run."""
 
-from __future__ import annotations
-
 import itertools
 import types
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages on the dashboard of a real scheduler: added by the first run, listed, and with the figures of the runs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """From events to the data sources of panels, without a browser."""
 
-from __future__ import annotations
-
 import math
 import types
 from typing import Any

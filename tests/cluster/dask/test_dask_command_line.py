@@ -1,7 +1,5 @@
 """``dask dsinga``: the commands, messages and exit statuses of ``dsinga`` as a plug-in of Dask's command line."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

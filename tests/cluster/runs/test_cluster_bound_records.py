@@ -1,7 +1,5 @@
 """The functions of the API take records in place of the stores that a job names, on a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

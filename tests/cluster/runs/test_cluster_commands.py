@@ -1,7 +1,5 @@
 """A scheduler and a Dask worker started by the commands of docs/security.md: their open ports, and their logs."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """A run leaves a Dask worker in order before it goes, so that nothing is computed twice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -17,15 +15,13 @@ import pytest
 from distributed import Client, LocalCluster, Status
 
 from dsinga import cluster
-from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
 from dsinga.cluster.dask.run_tasks import RoundLength
 from dsinga.cluster.run import group_rounds, recovery
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from tests.support.executed_pages import ROOT
-from tests.support.observers import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase, train_observed
 from tests.support.polling import wait_until
 from tests.support.small_job import assert_same, with_topology
 
@@ -55,7 +51,7 @@ def long_job(job: Job, steps: int = 600) -> Job:
 def unbroken_params(job: Job) -> dict[str, np.ndarray]:
     """Return the params of the run when nothing happens."""
     with connect(workers=2) as client:
-        return cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None))).params
+        return train_observed(job, client, Recorder()).params
 
 
 def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
@@ -76,7 +72,7 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
             wait_for_departure(client)
 
         recorder = Recorder(100, retire)
-        outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
+        outcome = train_observed(job, client, recorder)
         assert list(retired[0].result(PATIENCE)) == [used]
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))
@@ -85,7 +81,7 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
 def test_a_cluster_closes_its_own_workers(job: Job) -> None:
     """A SpecCluster names those that it closes, which Dask's scheduler does not retire besides."""
     with connect(workers=2) as client:
-        cluster.train(with_topology(job, 1), client, Recorder(), RunOptions(roots=roots(job, None)))
+        train_observed(with_topology(job, 1), client, Recorder())
         *_, worker = client.cluster.workers.values()  # the run was on the first one
         assert ask_scheduler(client, "retire_workers", workers=[worker.name]) == {}
         assert worker.status == Status.running
@@ -126,6 +122,6 @@ def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> 
                 wait_for_departure(client)
 
             recorder = Recorder(100, wait_for_end)
-            outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
+            outcome = train_observed(job, client, recorder)
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))

@@ -1,7 +1,5 @@
 """The settings of an embedded cluster, and the threads in which its workers compute."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import resource

@@ -1,7 +1,5 @@
 """However a run ends, none of its partitions, shards and threads stays on the cluster."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys
@@ -14,15 +12,14 @@ import pytest
 from distributed import Client
 
 from dsinga import UserError, cluster
-from dsinga.api import roots, train
+from dsinga.api import train
 from dsinga.base.registry import register
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.cluster.transport.endpoints import endpoint_names
 from dsinga.job import AlgConf, Job
 from dsinga.loop import training_loop
-from dsinga.loop.initial_state import RunOptions
 from dsinga.training.bp import bp
-from tests.support.observers import AtRow, Silent
+from tests.support.observers import AtRow, Silent, train_observed
 from tests.support.polling import wait_until
 from tests.support.small_disk import files_of_at_most
 from tests.support.small_job import assert_same, with_topology
@@ -57,14 +54,14 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, befor
     driver = Client(client.cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(Exception, match="(?i)client is closed"):
-        cluster.train(endless, driver, AtRow(10, driver.close), RunOptions(roots=roots(job, None)))
+        train_observed(endless, driver, AtRow(10, driver.close))
     wait_until_cleaned_up(before)
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
     monkeypatch.setattr(training_loop, "TIMINGS_KEPT", 20)
-    outcome = cluster.train(with_topology(job, 1), client, Silent(), RunOptions(roots=roots(job, None)))
+    outcome = train_observed(with_topology(job, 1), client, Silent())
     assert len(outcome.timings) == 20
 
 

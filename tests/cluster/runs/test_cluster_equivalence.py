@@ -4,8 +4,6 @@ All four settings give the same bits, which differ from those of one worker by t
 of every type of layer in float64, without a cluster, see tests/cutting/test_cutting_training.py.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs wait for Dask workers that their cluster has requested, and for those of a cluster that is starting."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -111,10 +109,7 @@ def test_the_wait_ends_after_the_timeout_of_the_queue(small: Job) -> None:
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         limited = dask.config.set({"dsinga.queue_timeout": "10ms"})
-        with (
-            limited,
-            pytest.raises(RunError, match=r"waited 0:00:\d\d for 1 that LocalCluster has requested, as ds"),
-        ):
+        with limited, pytest.raises(RunError, match=r"waited 0:00:\d\d for 1 that LocalCluster has requested, as ds"):
             train(small, client, workers=1, progress=False)
         GATE.set()
 
@@ -142,11 +137,7 @@ def test_workers_that_come_one_after_another_are_waited_for_as_long_as_they_come
     """The first one has threads for two workers; the client of an address knows of no workers to come."""
     seconds = [0.0]
     monkeypatch.setattr(expected_workers, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    with (
-        start_cluster(threads=2) as cluster,
-        Client(cluster.scheduler_address) as client,
-        ThreadPoolExecutor() as pool,
-    ):
+    with start_cluster(threads=2) as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
         cluster.scheduler.time_started -= 3600.0
         run = pool.submit(train, small, client, workers=number, progress=False)
         needed = "2 workers" if number else "1 worker"

@@ -1,7 +1,5 @@
 """Extensions in real runs: what they see, and what they may do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

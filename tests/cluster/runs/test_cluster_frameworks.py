@@ -1,7 +1,5 @@
 """Every training framework trains: asynchronous groups, warm-up, server groups that keep in step."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,12 +11,11 @@ import pytest
 from distributed import Client
 
 from dsinga import cluster
-from dsinga.api import evaluate, roots, train
+from dsinga.api import evaluate, train
 from dsinga.base.registry import register
 from dsinga.job import AlgConf, ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from dsinga.training import bp
-from tests.support.observers import Silent
+from tests.support.observers import Silent, train_observed
 from tests.support.small_job import assert_same
 
 # Worker groups, server groups, workers and servers of a group.
@@ -133,7 +130,7 @@ def test_progress_counts_the_samples_of_all_groups(job: Job, four_threads: Clien
             rates[row["step"]] = row["samples_per_second"]
 
     job = with_groups(job, (2, 1, 1, 1), staleness=0)
-    outcome = cluster.train(job, four_threads, Rates(), RunOptions(roots=roots(job, None)))
+    outcome = train_observed(job, four_threads, Rates())
     totals = [timing["total"] for timing in outcome.timings]  # of the first group's iterations
     rounds = pairwise(sorted(rates))
     others = [rates[end] - 100 * (end - start) / sum(totals[start:end]) for start, end in rounds]

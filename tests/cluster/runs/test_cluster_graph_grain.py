@@ -1,7 +1,5 @@
 """Graph grain: an iteration as a task graph gives the bits of a round, and its tasks are named by layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from dask.utils import key_split

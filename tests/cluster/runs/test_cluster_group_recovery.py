@@ -1,20 +1,15 @@
 """A worker group that loses a process starts again alone; the other groups go on meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import cluster
-from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from tests.support.members import kill_member, names_here
-from tests.support.observers import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase, train_observed
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +41,7 @@ def train(job: Job, figures: dict[str, Any], victim: str) -> Killer:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=STEPS, disp_freq=10, test_freq=STEPS, test_steps=2)
     with connect(workers=5, separate_processes=True) as client:
         killer = Killer(client, victim)
-        outcome = cluster.train(job, client, killer, RunOptions(roots=roots(job, None)))
+        outcome = train_observed(job, client, killer)
     assert killer.acted
     assert outcome.step == STEPS
     assert [row["step"] for row in of_phase(killer.rows, "train")] == list(range(10, STEPS + 1, 10))

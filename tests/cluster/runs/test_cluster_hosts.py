@@ -1,7 +1,5 @@
 """Runs over two hosts, secured by TLS: two worker processes at two addresses that share no memory."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -14,14 +12,13 @@ import pytest
 from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from dsinga import RunError, cluster
-from dsinga.api import roots, train
+from dsinga.api import train
 from dsinga.cluster.transport import endpoints
 from dsinga.cluster.transport.socket_loop import open_connections
 from dsinga.job import ClusterConf, Job, loads
 from dsinga.job.reader import with_fields
-from dsinga.loop.initial_state import RunOptions
 from tests.support.leftovers import nothing_left
-from tests.support.observers import AtRow
+from tests.support.observers import AtRow, train_observed
 from tests.support.polling import wait_until
 from tests.support.small_job import JOB, assert_same, with_topology, without_restarts
 from tests.support.socket_pairs import certificates
@@ -99,7 +96,7 @@ def test_a_lost_host_ends_the_run(job: Job, hosts: Client) -> None:
     observer = AtRow(0, functools.partial(os.kill, hosts.run(os.getpid)[address], signal.SIGKILL))
     job = without_restarts(with_topology(job, 2, 2)).replace(train_steps=100_000, disp_freq=1)
     with pytest.raises(RunError, match="was lost") as raised:
-        cluster.train(job, hosts, observer, RunOptions(roots=roots(job, None)))
+        train_observed(job, hosts, observer)
     assert address in str(raised.value)
     assert observer.acted
     wait_until(lambda: set(hosts.run(open_connections).values()) == {0})

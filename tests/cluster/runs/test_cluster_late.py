@@ -1,7 +1,5 @@
 """A run waits for the Dask workers, and the scheduler, that it is to have, however late they come, and says so."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

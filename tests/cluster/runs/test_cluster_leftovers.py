@@ -1,7 +1,5 @@
 """A run that has ended leaves nothing in any process, and does not need the garbage collector for that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Calls between workers and servers wait for five minutes, longer than a test may 
 the supervision of its workers.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -18,8 +16,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect, prepare_run
 from dsinga.cluster.run.servers import Servers
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
-from tests.support.observers import AtRow
+from tests.support.observers import AtRow, train_observed
 from tests.support.small_job import with_topology
 
 pytestmark = pytest.mark.process
@@ -50,7 +47,7 @@ def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], 
         address = list(cluster.available_workers(client))[victim]
         observer = AtRow(20, functools.partial(os.kill, client.run(os.getpid)[address], signal.SIGKILL))
         with pytest.raises(RunError, match="was lost") as raised:
-            cluster.train(job, client, observer, RunOptions(roots=roots(job, None)))
+            train_observed(job, client, observer)
         assert address in str(raised.value)
         assert observer.acted
 

@@ -1,7 +1,5 @@
 """What many partitions cost: work in proportion to their number, by counts; a thousand Dask workers are not lost."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

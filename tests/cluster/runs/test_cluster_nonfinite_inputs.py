@@ -1,7 +1,5 @@
 """NaN and infinity in what a run reads are called that, with their place, and not a learning rate that is too high."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers that prepare images and layers that write files, in every phase, and in validations of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

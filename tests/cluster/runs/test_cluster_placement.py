@@ -1,7 +1,5 @@
 """Which Dask worker each partition and each server gets, and how many cores."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga import UserError

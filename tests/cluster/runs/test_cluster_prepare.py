@@ -1,7 +1,5 @@
 """How a run is prepared: the number of workers, the batches of each worker, the steps of rounds, and memory."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory that runs have freed goes back to the operating system; worker processes have one arena of it."""
 
-from __future__ import annotations
-
 import platform
 
 import psutil

@@ -1,7 +1,5 @@
 """Several runs at once on one cluster: each takes free Dask workers, waits for some, and gives them back."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The queue of runs where processes die, and on schedulers without dsinga or with another version of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,13 +10,12 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from dsinga import RunError, cluster
-from dsinga.api import roots
+from dsinga import RunError
 from dsinga.cluster import connect
 from dsinga.cluster.dask import waiting
 from dsinga.job import Job
-from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate
+from tests.support.observers import train_observed
 from tests.support.small_job import JOB, with_topology, without_restarts
 
 pytestmark = [pytest.mark.process, pytest.mark.ci]
@@ -48,7 +45,7 @@ def test_a_killed_driver_gives_its_workers_to_the_next_run(job: Job, processes: 
         assert "step 10/" in next(line for line in driver.stderr if "step" in line)
         gate = Gate(opened=True)
         with ThreadPoolExecutor() as pool:
-            run = pool.submit(cluster.train, with_topology(job, 3), processes, gate, RunOptions(roots=roots(job, None)))
+            run = pool.submit(train_observed, with_topology(job, 3), processes, gate)
             assert gate.waited.wait(PATIENCE)
             driver.kill()
             assert run.result(PATIENCE).step == 50
@@ -61,9 +58,9 @@ def test_a_run_that_waits_begins_on_the_workers_that_a_lost_one_leaves(job: Job)
     with connect(workers=2, separate_processes=True) as client, ThreadPoolExecutor() as pool:
         first, second = Gate(), Gate(opened=True)
         endless = without_restarts(with_topology(job, 2)).replace(train_steps=100_000)
-        lost = pool.submit(cluster.train, endless, client, first, RunOptions(roots=roots(job, None)))
+        lost = pool.submit(train_observed, endless, client, first)
         assert first.reached.wait(PATIENCE)
-        other = pool.submit(cluster.train, with_topology(job, 1), client, second, RunOptions(roots=roots(job, None)))
+        other = pool.submit(train_observed, with_topology(job, 1), client, second)
         assert second.waited.wait(PATIENCE)
         os.kill(client.run(os.getpid).popitem()[1], signal.SIGKILL)
         first.go.set()

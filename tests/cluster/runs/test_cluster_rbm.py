@@ -1,7 +1,5 @@
 """Restricted Boltzmann machines on a cluster: any number of workers, stacks of jobs, and the unfolded auto-encoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run that loses Dask workers goes on elsewhere from its last snapshot, with the same bits."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -13,14 +11,13 @@ from typing import Any
 import pytest
 
 from dsinga import cluster
-from dsinga.api import roots, train
+from dsinga.api import train
 from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.run import recovery
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.timings_file import read_timings
-from tests.support.observers import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase, train_observed
 from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.process
@@ -52,11 +49,11 @@ def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any]
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
     with connect(workers=3) as client:
         recorder = Recorder()
-        unbroken = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
+        unbroken = train_observed(job, client, recorder)
     with connect(workers=3, separate_processes=True) as client:
         pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
         broken = Recorder(150, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None), workspace=tmp_path))
+        outcome = train_observed(job, client, broken, workspace=tmp_path)
     assert broken.acted
     assert_same(outcome.params, unbroken.params)
     for phase in ("train", "test"):
@@ -72,7 +69,7 @@ def test_a_stopped_worker(job: Job, seconds: int) -> None:
     """For 5 s it is waited for; then it counts as lost, and does no harm when it wakes up."""
     job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=1500, disp_freq=50)
     with connect(workers=2) as client:
-        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
+        unbroken = train_observed(job, client, Recorder())
     with connect(workers=2, separate_processes=True) as client:
         address, pid = next(iter(client.run(os.getpid).items()))
 
@@ -83,13 +80,13 @@ def test_a_stopped_worker(job: Job, seconds: int) -> None:
             timer.start()
 
         broken = Recorder(150, stop)
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
+        outcome = train_observed(job, client, broken)
         assert broken.acted
         assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == ([] if seconds < 7 else [1])
         assert_same(outcome.params, unbroken.params)
         assert client.run(os.getpid)[address] == pid
         assert_same(
-            cluster.train(job, client, Recorder(10_000, stop), RunOptions(roots=roots(job, None))).params,
+            train_observed(job, client, Recorder(10_000, stop)).params,
             unbroken.params,
         )
 
@@ -106,7 +103,7 @@ def test_a_busy_worker_is_waited_for(job: Job) -> None:
         address = min(cluster.available_workers(client))
         hold = threading.Thread(target=client.run, args=(hold_interpreter,), kwargs={"workers": [address]})
         recorder = Recorder(150, hold.start)
-        cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
+        train_observed(job, client, recorder)
         hold.join(30)
     assert recorder.acted
     assert not of_phase(recorder.rows, "recovery")

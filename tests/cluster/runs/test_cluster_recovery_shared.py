@@ -1,7 +1,5 @@
 """How often a run starts again, how long it waits for Dask workers, and two runs that lose one that both use."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -12,14 +10,12 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Status
 
-from dsinga import Cancelled, RunError, cluster
-from dsinga.api import roots
+from dsinga import Cancelled, RunError
 from dsinga.checkpoint import read_newest_checkpoint
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE
-from tests.support.observers import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase, train_observed
 from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
@@ -40,7 +36,7 @@ def test_runs_that_share_a_cluster_go_on_without_a_killed_worker(
         Client(dask_cluster) as client,
         ThreadPoolExecutor() as pool,
     ):
-        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
+        unbroken = train_observed(job, client, Recorder())
         address, pid = client.run(os.getpid).popitem()
 
         def kill() -> None:
@@ -51,10 +47,7 @@ def test_runs_that_share_a_cluster_go_on_without_a_killed_worker(
 
         both_train = threading.Barrier(2, action=kill)
         recorders = [Recorder(150, lambda: both_train.wait(PATIENCE)) for _ in range(2)]
-        runs = [
-            pool.submit(cluster.train, job, client, recorder, RunOptions(roots=roots(job, None)))
-            for recorder in recorders
-        ]
+        runs = [pool.submit(train_observed, job, client, recorder) for recorder in recorders]
         for run in runs:
             assert_same(run.result(PATIENCE).params, unbroken.params)
     rows = [row for recorder in recorders for row in of_phase(recorder.rows, "recovery") if "was lost" in row["lost"]]
@@ -85,12 +78,7 @@ def test_a_run_starts_again_as_often_as_the_job_says(job: Job, tmp_path: Path) -
     with connect(workers=3) as client:
         observer = Closes(client, 1, 1)
         with pytest.raises(RunError, match="was lost.*; the run has started again once, as max_restarts says"):
-            cluster.train(
-                two_workers(job, max_restarts=1),
-                client,
-                observer,
-                RunOptions(roots=roots(job, None), workspace=tmp_path),
-            )
+            train_observed(two_workers(job, max_restarts=1), client, observer, workspace=tmp_path)
     assert [row["generation"] for row in of_phase(observer.rows, "recovery")] in ([1], [])
 
 
@@ -99,9 +87,7 @@ def test_a_run_waits_for_workers_as_long_as_the_job_says(job: Job, tmp_path: Pat
         observer = Closes(client, 2)
         waited = "the run needs 1 Dask worker to go on, and there are none; waited 1 s, as cluster.patience says"
         with pytest.raises(RunError, match=waited):
-            cluster.train(
-                two_workers(job, patience=1.0), client, observer, RunOptions(roots=roots(job, None), workspace=tmp_path)
-            )
+            train_observed(two_workers(job, patience=1.0), client, observer, workspace=tmp_path)
     newest = read_newest_checkpoint(tmp_path / "checkpoint")
     assert newest is None or newest[1].step > 0
 
@@ -120,8 +106,8 @@ class CancelsWait(Closes):
 def test_a_run_that_waits_for_workers_can_be_cancelled(job: Job, tmp_path: Path) -> None:
     cancelled = threading.Event()
     with connect(workers=2) as client, pytest.raises(Cancelled):
-        cluster.train(two_workers(job), client, CancelsWait(client, cancelled), RunOptions(roots=roots(job, None),
-        workspace=tmp_path, cancelled=cancelled))  # fmt: skip
+        train_observed(two_workers(job), client, CancelsWait(client, cancelled),
+        workspace=tmp_path, cancelled=cancelled)  # fmt: skip
     assert cancelled.is_set()
     newest = read_newest_checkpoint(tmp_path / "checkpoint")
     assert newest is None or newest[1].step > 0

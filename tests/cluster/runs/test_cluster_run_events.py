@@ -1,7 +1,5 @@
 """What a run publishes for those who watch the cluster: events, at most two a second; nothing where none can."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

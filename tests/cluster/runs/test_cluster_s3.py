@@ -1,7 +1,5 @@
 """Stores in object storage, on a real S3 server: a record store, and a zarr group of one's own."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

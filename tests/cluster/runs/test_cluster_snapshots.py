@@ -1,18 +1,29 @@
-"""When snapshots are made, and which one is the newest."""
+"""Snapshots, results in the place of params, and the memory that copies of params take."""
 
-from __future__ import annotations
-
+import io
+import json
 import logging
 import time
+import tracemalloc
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
+from dsinga import UserError, api, nn
+from dsinga.api import train
 from dsinga.base.errors import RunError
+from dsinga.cluster import connect
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.engine.engine import Snapshot
+from dsinga.extensions import EverySteps, Extension, KeepBest
+from dsinga.job import ClusterConf, Job
+from dsinga.monitor import show_progress
+from dsinga.ops import get_ops
+from tests.support.small_job import assert_same
 
 
 class Copies(Future[float]):
@@ -126,3 +137,99 @@ def test_servers_may_change_copies(snapshots: Snapshots) -> None:
     state["w"]["history"][:] = 7
     assert snapshot.params["w"][0] == snapshot.state["w"]["history"][0] == 1  # type: ignore[index]
     assert snapshot.nbytes == 16
+
+
+def test_a_result_takes_the_place_of_its_params(job: Job, stores: Path, threads: Client):
+    result = api.train(job.replace(train_steps=2), threads, progress=False, data_root=str(stores))
+    expected = api.evaluate(job, result.params, client=threads, data_root=str(stores))
+    assert api.evaluate(job, result, client=threads, data_root=str(stores)) == expected
+    with pytest.raises(
+        UserError, match="has no layer 'x'; its layers are data, conv, relu, norm, pool, drop, ip, loss"
+    ):
+        api.predict(job, result, "x", client=threads, data_root=str(stores))
+    with pytest.raises(UserError, match=r"job must be a dsinga.Job or the path of a job file, not a Result"):
+        api.evaluate(result, client=threads)  # type: ignore[arg-type]
+
+
+def test_the_line_that_names_the_params_names_the_best_ones(
+    job: Job, stores: Path, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    job = job.replace(train_steps=2, test_freq=1)
+    where = {"client": threads, "data_root": str(stores)}
+    api.train(job, workspace="small-workspace", progress=False, extensions=[KeepBest("test/loss")], **where)
+    api.evaluate(job, **where)
+    assert capsys.readouterr().err == (
+        "params of small-workspace/checkpoint/step2 (the best ones are in small-workspace/best.safetensors)\n"
+    )
+
+
+def test_rows_at_the_end_of_each_epoch(job: Job, stores: Path, threads: Client, tmp_path: Path):
+    by_epochs = job.replace(train_steps=0, disp_freq=0, seed=3, cluster=ClusterConf(nworkers_per_group=2))
+    result = train(by_epochs, threads, epochs=3, data_root=str(stores), progress=False, workspace=tmp_path)
+    assert result.step == result.job.train_steps == 30
+    for phase in ("train", "test"):
+        assert result.history.phase(phase)[:, ("step", "epoch")] == [(10, 1), (20, 2), (30, 3)]
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["epoch"] == 1
+    assert "epoch" not in repr(result)
+    by_steps = by_epochs.replace(train_steps=30)
+    assert_same(train(by_steps, threads, data_root=str(stores), progress=False).params, result.params)
+
+
+def test_frequencies_of_the_job_count(job: Job, stores: Path, threads: Client):
+    often = job.replace(train_steps=0, epochs=1, disp_freq=4, test_freq=5, cluster=ClusterConf(nworker_groups=3))
+    result = train(often, threads, data_root=str(stores), progress=False)
+    assert result.history.phase("test")[:, ("step", "epoch")] == [(0, 0), (4, 1)]
+    assert result.history.phase("train")[:, ("step", "epoch")] == [(4, 1)]  # ceil(1000 / 300) steps
+
+
+def test_lines_name_the_epoch():
+    out = io.StringIO()
+    with show_progress(30, "small", out) as display:
+        display.show_row({"step": 10, "epoch": 1.25, "phase": "test", "time": 1.0, "loss": 0.5})
+    assert out.getvalue() == "step 10/30  epoch 1.25  test  loss 0.5\n"
+
+
+WIDTH, LAYERS = 1200, 4
+
+
+def fit(width: int, client: Client) -> None:
+    images = np.ones((8, width), np.float32)
+    model = nn.Sequential([nn.Dense(width) for _ in range(LAYERS)])
+    model.compile(nn.SGD(0.001), "mse")
+    model.fit(images, images, epochs=3, batch_size=8, client=client, progress=False)
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(get_ops().name != "onednn", reason="numpy's gradients are no arrays of the pool")
+def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient() -> None:
+    with connect(workers=1, separate_processes=False) as client:
+        fit(WIDTH, client)  # what it imports and, where there is numba, compiles is no copy
+        tracemalloc.start(1)
+        try:
+            fit(WIDTH, client)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 2 * LAYERS * WIDTH**2 * 4
+
+
+class Closes(Extension):
+    """Closes the Dask workers of a cluster in this process."""
+
+    trigger = EverySteps(2)
+
+    def __init__(self, client: Client):
+        self.cluster: Any = client.cluster
+
+    def run(self, loop: Any) -> None:
+        for worker in [*self.cluster.workers.values()]:
+            self.cluster.sync(worker.close)
+
+
+def test_a_run_that_loses_the_only_dask_worker_of_its_process_ends_at_once() -> None:
+    images = np.ones((8, 4), np.float32)
+    model = nn.Sequential([nn.Dense(4)])
+    model.compile(nn.SGD(0.001), "mse")
+    with connect(workers=1, separate_processes=False) as client, pytest.raises(RunError, match="keeps no snapshot"):
+        model.fit(images, images, epochs=100, batch_size=8, client=client, progress=False, callbacks=[Closes(client)])

@@ -1,7 +1,5 @@
 """Every source of records trains in threads and processes, by each face, with the bits of numpy arrays in threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sparse gradients of embedding tables: the same bits by every transport, and only their rows are sent and updated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.dense.embedding import Embedding
 from dsinga.loop.initial_state import RunOptions
-from tests.support.observers import Silent
+from tests.support.observers import Silent, train_observed
 from tests.support.small_job import assert_close, assert_same
 
 # Words 0 to 29 occur; the table has 50 rows, of which no step looks up more than 24.
@@ -219,10 +217,7 @@ def test_several_groups_train_rows_too(words: Job, threads: Client, more: dict[s
 def test_only_rows_are_sent(words: Job, processes: Client) -> None:
     """A worker sends its rows and gets those of all workers; a row is 3 numbers and its index."""
     words = on(words, 2)
-    found = [
-        cluster.train(job(), processes, Silent(), RunOptions(roots=roots(words, None))).timings
-        for job in (words.replace, lambda: dense(words))
-    ]
+    found = [train_observed(job(), processes, Silent()).timings for job in (words.replace, lambda: dense(words))]
     rows, all_rows = ([timing["crossing"] for timing in timings[2:]] for timings in found)
     others = 2 * 4 * (5 * 12 + 5)
     assert others < max(rows) <= others + (12 + 24) * 16

@@ -1,7 +1,5 @@
 """An iteration run segment by segment computes the same as an uninterrupted one."""
 
-from __future__ import annotations
-
 import threading
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The policy of the queue of runs: which run gets which threads, and who goes first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

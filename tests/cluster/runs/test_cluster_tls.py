@@ -1,7 +1,5 @@
 """A cluster of processes that speak TLS only: training, its connections, and what its logs and files do not show."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Connecting where the credentials of TLS do not fit: one message each, at once, and no wait without end."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

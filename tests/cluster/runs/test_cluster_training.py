@@ -1,7 +1,5 @@
 """What must hold of synchronous training, whatever the topology and the transport."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from distributed import Client

@@ -1,7 +1,5 @@
 """Records that cannot be sent to processes are refused in one sentence that names them; nothing is logged."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -1,12 +1,11 @@
 """The wait of the cluster: it announces what it waits for, calls its check, and has an end."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import RunError
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
+from tests.support.refusals import refused
 
 
 def test_a_wait_ends_with_the_result_and_calls_its_check_before_each_new_attempt() -> None:
@@ -19,14 +18,12 @@ def test_a_wait_ends_with_the_result_and_calls_its_check_before_each_new_attempt
 
 def test_a_wait_ends_with_its_failure_and_with_the_error_of_its_check() -> None:
     missing = StillWaiting("one is missing", RunError("none came"))
-    with pytest.raises(RunError, match="none came"):
-        wait_until(lambda _: missing, 0.0, Announcements(print))
+    refused(lambda: wait_until(lambda _: missing, 0.0, Announcements(print)), "none came", RunError)
 
     def refuse() -> None:
         raise RunError("cancelled")
 
-    with pytest.raises(RunError, match="cancelled"):
-        wait_until(lambda _: missing, 60.0, Announcements(print), refuse)
+    refused(lambda: wait_until(lambda _: missing, 60.0, Announcements(print), refuse), "cancelled", RunError)
 
 
 def test_a_new_topic_is_announced_again_and_the_same_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

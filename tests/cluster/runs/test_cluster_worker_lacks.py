@@ -1,7 +1,5 @@
 """Workers without dsinga, with another version, without oneDNN, without records: one message before a run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

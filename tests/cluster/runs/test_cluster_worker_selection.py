@@ -1,7 +1,5 @@
 """Runs on chosen Dask workers: those of some hosts, or with some resources."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Every kind of run with every extension, by the one loop. How they resume: test_loop_resumed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

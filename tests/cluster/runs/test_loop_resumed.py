@@ -1,7 +1,5 @@
 """The one suite of resuming: whatever is trained and however, a run that was cut and resumed is the unbroken one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from dsinga.extensions import EarlyStopping, Extension, KeepBest, ReduceOnPlatea
 from dsinga.job import ClusterConf, Job, loads
 from tests.cluster.runs.test_cluster_rbm import CD, DATA, machine
 from tests.support.extension_runs import Acting, rows, validating
+from tests.support.refusals import refused
 from tests.support.small_job import JOB, assert_same
 
 STEPS, CUT = 12, 5
@@ -223,12 +222,9 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(job: Job, tmp_path: 
 def test_what_cannot_be_resumed_is_refused(job: Job, tmp_path: Path) -> None:
     job = job.replace(train_steps=5)
     longer = job.replace(train_steps=10)
-    with pytest.raises(UserError, match="resuming needs a workspace"):
-        train(job, resume=True, progress=False)
-    with pytest.raises(UserError, match='resume="auto" needs a workspace'):
-        train(job, resume="auto", progress=False)
-    with pytest.raises(UserError, match="there is no checkpoint to resume from in"):
-        train(job, workspace=tmp_path, resume=True, progress=False)
+    refused(lambda: train(job, resume=True, progress=False), "resuming needs a workspace")
+    refused(lambda: train(job, resume="auto", progress=False), 'resume="auto" needs a workspace')
+    refused(lambda: train(job, workspace=tmp_path, resume=True, progress=False), "is no checkpoint to resume from in")
     train(job, workspace=tmp_path, progress=False)
     for changed, message in (
         (job.replace(train_steps=3), "step5 is beyond the job's 3 train_steps; give 5 or more, with train_steps=5"),
@@ -243,5 +239,4 @@ def test_what_cannot_be_resumed_is_refused(job: Job, tmp_path: Path) -> None:
 def test_a_momentum_that_the_checkpoint_lacks_is_refused(job: Job, tmp_path: Path) -> None:
     plain = job.replace(train_steps=5, updater=job.updater.replace(momentum=0.0))
     train(plain, workspace=tmp_path, progress=False)
-    with pytest.raises(UserError, match="has the updater state none, but the job's updater needs 'history': resume"):
-        train(job, workspace=tmp_path, resume=True, progress=False)
+    refused(lambda: train(job, workspace=tmp_path, resume=True, progress=False), "'s updater needs 'history': resume")

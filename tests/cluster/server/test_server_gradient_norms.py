@@ -1,15 +1,13 @@
 """A shard updates no slice before the norm of all gradients of a step is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dsinga.base.errors import RunError
 from dsinga.cluster.server import Push, Shard, Slice, SliceSpec
 from dsinga.ops import SparseRows
+from tests.support.refusals import refused
 from tests.support.shard_network import SIZE, WAIT, make_shard, ones, sgd, specs
 
 
@@ -76,10 +74,8 @@ def test_a_group_that_begins_anew_is_clipped_anew() -> None:
     request = shard.norms.squares(Push(0, 1, 0, 0))
     shard.push(Push(0, 1, 0, 0), {0: ones(5)})
     assert shard.restart(1, 1) == 0
-    with pytest.raises(RunError, match="has begun anew as generation 1"):
-        request.result(WAIT)
-    with pytest.raises(RunError, match="is of generation 0, but the group is of generation 1"):
-        shard.clip(Push(0, 1, 0, 0), 1.0)
+    refused(lambda: request.result(WAIT), "has begun anew as generation 1", RunError)
+    refused(lambda: shard.clip(Push(0, 1, 0, 0), 1.0), "is of generation 0, but the group is of generation 1", RunError)
     push = Push(1, 1, 0, 0)
     shard.push(push, {0: ones(), 1: ones()})
     np.testing.assert_array_equal(shard.norms.squares(push).result(WAIT), [SIZE, SIZE])
@@ -91,5 +87,4 @@ def test_a_closed_shard_ends_the_wait() -> None:
     shard = clipping()
     request = shard.norms.squares(Push(0, 0, 0, 0))
     shard.close(RunError("the run has ended"))
-    with pytest.raises(RunError, match="the run has ended"):
-        request.result(WAIT)
+    refused(lambda: request.result(WAIT), "the run has ended", RunError)

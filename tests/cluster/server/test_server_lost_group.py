@@ -9,10 +9,7 @@ from dsinga.base.errors import RunError
 from dsinga.cluster.server import Push
 from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 
-EVERY_GRAPH = {
-    **GRAPHS,
-    "kite": [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)],
-}
+EVERY_GRAPH = {**GRAPHS, "kite": [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]}
 
 
 def linked(network, group):

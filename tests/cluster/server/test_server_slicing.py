@@ -18,8 +18,7 @@ EIGHT = [97984, *[112448] * 6, 112064]
 
 
 @pytest.mark.parametrize(
-    ("num", "cuts"),
-    [(1, [884736]), (2, [435328, 449408]), (4, [210432, 224896, 224896, 224512]), (8, EIGHT)],
+    ("num", "cuts"), [(1, [884736]), (2, [435328, 449408]), (4, [210432, 224896, 224896, 224512]), (8, EIGHT)]
 )
 def test_slice_params_cuts_where_singa_does(num, cuts):
     assert slice_params(ALEX, num) == {name: cuts if name == "d" else [size] for name, size in ALEX.items()}

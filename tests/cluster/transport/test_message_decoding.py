@@ -1,7 +1,5 @@
 """Whatever arrives in place of a message is refused by ValueError or OSError, and is never executed."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

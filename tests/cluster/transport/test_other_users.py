@@ -1,7 +1,5 @@
 """Other users of the host reach neither a service's calls nor its shared memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Messages between hosts: their order, the memory they arrive in, and what is left when a connection ends."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +19,7 @@ from dsinga.cluster.transport.socket_loop import open_connections
 from dsinga.cluster.transport.stream import Stream
 from tests.support.echo_service import EchoService
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 from tests.support.socket_pairs import socket_pair
 
 WAIT = 60.0
@@ -108,8 +107,7 @@ def test_what_is_no_message_ends_the_connection(garbage: bytes) -> None:
     assert "not a message" in inbox.error or "the other end is gone" in inbox.error
     assert not inbox.messages
     wait_until(lambda: stream.socket.fileno() < 0)
-    with pytest.raises(OSError, match=re.escape(inbox.error)):
-        stream.send("late")
+    refused(lambda: stream.send("late"), re.escape(inbox.error), OSError)
     here.close()
 
 
@@ -147,8 +145,7 @@ class TestRemoteTransport:
 
     def test_an_error_leaves_the_memory_as_it_was(self, transport: RemoteTransport) -> None:
         memory = np.zeros(7, np.float32)
-        with pytest.raises(RunError, match="refused"):
-            transport.call("refuse", into=[memory]).result(WAIT)
+        refused(lambda: transport.call("refuse", into=[memory]).result(WAIT), "refused", RunError)
         assert not memory.any()
 
     def test_memory_of_released_arrays_is_reused(self, transport: RemoteTransport, service: EchoService) -> None:
@@ -187,8 +184,7 @@ class TestRemoteTransport:
             with pytest.raises(RunError, match="a server was lost while waiting for w1"):
                 wait_for(reply, WAIT, "w1")
         wait_until(lambda: here.fileno() < 0)
-        with pytest.raises(OSError, match="gone|reset|pipe"):
-            transport.call("later").result(WAIT)
+        refused(lambda: transport.call("later").result(WAIT), "gone|reset|pipe", OSError)
         transport.close()
 
     def test_an_ended_run_says_so_and_not_that_a_server_was_lost(self, transport: RemoteTransport) -> None:

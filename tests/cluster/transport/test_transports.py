@@ -1,7 +1,5 @@
 """The contract of transports, which direct calls, shared memory and sockets with and without TLS pass."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 import weakref
@@ -19,6 +17,7 @@ from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connec
 from dsinga.ops import SparseRows
 from tests.support.echo_service import EchoService
 from tests.support.polling import wait_until
+from tests.support.refusals import refused
 from tests.support.socket_pairs import socket_pair
 
 WAIT = 60.0
@@ -113,10 +112,8 @@ class TestTransport:
             assert replies[number].done()
 
     def test_a_refused_call_says_why_and_later_calls_are_served(self, transport: Transport) -> None:
-        with pytest.raises(RunError, match="refused"):
-            transport.call("refuse").result(WAIT)
-        with pytest.raises((RunError, ValueError), match="a fault"):
-            transport.call("fail").result(WAIT)
+        refused(lambda: transport.call("refuse").result(WAIT), "refused", RunError)
+        refused(lambda: transport.call("fail").result(WAIT), "a fault", (RunError, ValueError))
         (answer,) = transport.call("double", (), [np.ones(1)]).result(WAIT)
         assert answer == [2]
 
@@ -125,10 +122,8 @@ class TestTransport:
         with pytest.raises(TimeoutError):
             reply.result(0.05)
         assert not reply.done()
-        with pytest.raises(RunError, match=r"waited 0\.1 s for an echo"):
-            wait_for(reply, 0.1, "an echo")
-        with pytest.raises(RunError, match="the run has ended"):
-            wait_for(reply, 100, "an echo", lambda: "the run has ended")
+        refused(lambda: wait_for(reply, 0.1, "an echo"), r"waited 0\.1 s for an echo", RunError)
+        refused(lambda: wait_for(reply, 100, "an echo", lambda: "the run has ended"), "the run has ended", RunError)
 
     def test_a_reply_that_is_done_is_read_without_waiting(self, transport: Transport) -> None:
         reply = transport.call("double", (), [np.ones(2)])
@@ -145,8 +140,7 @@ class TestTransport:
         np.testing.assert_array_equal(answer, [1, 1])
         timer.join()
         service.waiting[1].set_exception(RunError("too late"))
-        with pytest.raises(RunError, match="too late"):
-            replies[1].result(WAIT)
+        refused(lambda: replies[1].result(WAIT), "too late", RunError)
 
 
 def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoService) -> None:
@@ -163,13 +157,11 @@ def test_a_transport_of_this_process_does_not_keep_a_service_alive(name: str) ->
     endpoint.close("the run has ended")
     del service, endpoint
     assert gone() is None
-    with pytest.raises(RunError, match="no longer in this process"):
-        transport.call("echo")
+    refused(lambda: transport.call("echo"), "no longer in this process", RunError)
 
 
 def test_the_nearest_way_is_taken(name: str) -> None:
-    with pytest.raises(RunError, match="is not on this host"):
-        connect(name)
+    refused(lambda: connect(name), "is not on this host", RunError)
     ends = socket_pair()
     remote = connect(name, lambda: ends[0])
     assert isinstance(remote, RemoteTransport)
@@ -188,5 +180,4 @@ def test_a_cancelled_future_is_an_error_at_the_other_end(name: str, service: Ech
     transport.call("nothing").result(WAIT)
     pending: Future[object] = service.waiting[0]
     pending.cancel()
-    with pytest.raises(RunError, match="Cancelled"):
-        reply.result(WAIT)
+    refused(lambda: reply.result(WAIT), "Cancelled", RunError)

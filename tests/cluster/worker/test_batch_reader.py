@@ -1,7 +1,5 @@
 """How phases over all records are divided into batches, these among the workers of a group, and epochs into steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

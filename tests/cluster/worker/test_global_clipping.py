@@ -3,8 +3,6 @@
 What is right: torch.nn.utils.clip_grad_norm_ (tests/core/training/test_local_updater.py), and a single worker.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

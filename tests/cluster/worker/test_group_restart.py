@@ -1,7 +1,5 @@
 """Steps of a worker group whose reports were lost are computed again, and change nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

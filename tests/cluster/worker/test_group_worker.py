@@ -1,7 +1,5 @@
 """However a net is cut over the workers of a group, and however they exchange, it trains to the params of one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

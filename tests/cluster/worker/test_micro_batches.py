@@ -1,7 +1,5 @@
 """A job trains to the same params in any number of micro-batches, whatever its algorithm, its cut and its engine."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients in memory shared with a server of another process are not copied, and not overwritten too early."""
 
-from __future__ import annotations
-
 import gc
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Updaters of whole params give a single worker's params, however servers and workers share the params."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run has trained is kept, whatever ends the run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

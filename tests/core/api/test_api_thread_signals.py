@@ -1,7 +1,5 @@
 """Signals that end a program whose runs are in other threads than the main one."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

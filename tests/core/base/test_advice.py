@@ -1,7 +1,5 @@
 """Advice in messages, on the command line and in Python."""
 
-from __future__ import annotations
-
 from dsinga.base.advice import command_line, how_to_resume, job_field, option
 
 

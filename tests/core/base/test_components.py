@@ -1,7 +1,5 @@
 """Names of packages that are imported when they are first used."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

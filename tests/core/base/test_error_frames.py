@@ -1,7 +1,5 @@
 """Errors keep none of the variables of dsinga's functions, and all of others."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

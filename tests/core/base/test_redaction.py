@@ -1,7 +1,5 @@
 """Secrets are masked wherever text is shown or kept."""
 
-from __future__ import annotations
-
 import pickle
 import string
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The registry, and users' files that register classes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -16,6 +14,7 @@ from dsinga.base.advice import command_line
 from dsinga.base.errors import UserError
 from dsinga.base.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
 from dsinga.job import LayerConf
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 
 USER_FILE = """
@@ -77,8 +76,7 @@ def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
     import_file(user_file)  # again, as a notebook does
     other = tmp_path / "other.py"
     other.write_text(USER_FILE)
-    with pytest.raises(UserError, match=r"two layers are called 'Twice', in \S+own.py and in \S+other.py; give one"):
-        import_file(other)
+    refused(lambda: import_file(other), r"two layers are called 'Twice', in \S+own.py and in \S+other.py; give one")
     other.write_text(USER_FILE.replace("Twice", "kReLU"))  # in place of a built-in one, as in SINGA's example rnnlm
     with restored_registry():
         import_file(other)
@@ -196,17 +194,14 @@ def test_a_faulty_file_is_refused(tmp_path, text, message):
     path = tmp_path / "own.py"
     if text:
         path.write_text(text)
-    with pytest.raises(UserError, match=rf"^{tmp_path}/{message}[^\n]*$"):
-        import_file(path)
+    refused(lambda: import_file(path), rf"^{tmp_path}/{message}[^\n]*$")
     assert "imported_own" not in sys.modules
 
 
 def test_an_unknown_name_says_how_to_register_it():
     own = "if it is your own, decorate it with @dsinga.register.* and import the module that does so$"
-    with pytest.raises(UserError, match=f"no updater is registered as 'Xyzzy'; {own}"):
-        lookup("updater", "Xyzzy")
-    with pytest.raises(UserError, match=f"'kRELU'; did you mean 'kReLU'[?] {own}"):
-        lookup("layer", "kRELU")
+    refused(lambda: lookup("updater", "Xyzzy"), f"no updater is registered as 'Xyzzy'; {own}")
+    refused(lambda: lookup("layer", "kRELU"), f"'kRELU'; did you mean 'kReLU'[?] {own}")
     with command_line(["train"]), pytest.raises(UserError, match="'Xyzzy'; if it is your own, .* and --import FILE$"):
         lookup("updater", "Xyzzy")
 

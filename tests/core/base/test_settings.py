@@ -1,7 +1,5 @@
 """dsinga's settings in Dask's configuration: defaults, the schema, and messages about wrong ones."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -73,10 +71,7 @@ def test_a_wrong_setting_is_refused_whichever_is_read(name, value, message):
 
 
 def test_the_whole_in_place_of_a_setting_is_refused():
-    with (
-        dask.config.set({"dsinga": "30s"}),
-        pytest.raises(UserError, match="'30s' in place of the settings dsinga"),
-    ):
+    with dask.config.set({"dsinga": "30s"}), pytest.raises(UserError, match="'30s' in place of the settings dsinga"):
         read_setting("timeout")
 
 

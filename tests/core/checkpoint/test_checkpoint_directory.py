@@ -18,6 +18,7 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint import latest, read_checkpoint, read_newest_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.checkpoint.directory import read_checkpoint_params
 from dsinga.checkpoint.metadata import write_metadata
+from tests.support.refusals import refused
 from tests.support.texts import texts
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.full(3, -0.0, np.float32)}
@@ -107,8 +108,7 @@ def test_the_newest_undamaged_checkpoint_is_read_and_the_others_are_named(tmp_pa
     assert name in faults[1]
     for step in (9, 20):
         (tmp_path / f"step{step}" / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"no checkpoint in .* is intact: .*step300.*\(and 3 more\); move that folder"):
-        read_newest_checkpoint(tmp_path)
+    refused(lambda: read_newest_checkpoint(tmp_path), r"in .* is intact: .*step300.*\(and 3 more\); move that folder")
 
 
 def test_a_step_that_is_written_again_is_replaced(tmp_path):
@@ -132,11 +132,9 @@ def test_damage_is_detected_and_the_file_is_named(tmp_path, name, damage):
     else:
         data[-1] ^= 1
         (path / name).write_bytes({"cut": data[:-5], "empty": b"", "flip": data}[damage])
-    with pytest.raises(UserError, match=f"{name}.*; there is no earlier checkpoint beside it"):
-        read_checkpoint(path)
+    refused(lambda: read_checkpoint(path), f"{name}.*; there is no earlier checkpoint beside it")
     if name != "state.safetensors":
-        with pytest.raises(UserError, match=name):
-            read_checkpoint_params(path)
+        refused(lambda: read_checkpoint_params(path), name)
 
 
 def test_a_damaged_checkpoint_names_the_one_before_it(tmp_path):
@@ -153,8 +151,7 @@ def test_a_step_that_is_none_is_refused_whatever_the_checksum(tmp_path, step):
     fields = json.loads((path / "checkpoint.json").read_text())
     del fields["checksum"]
     write_metadata(path, fields | {"step": step})
-    with pytest.raises(UserError, match=r"checkpoint.json is damaged: .*step"):
-        read_checkpoint(path)
+    refused(lambda: read_checkpoint(path), r"checkpoint.json is damaged: .*step")
 
 
 @pytest.mark.parametrize("fingerprint", [None, 7, "x", [], {}, {"bytes": 1}, {"bytes": "1", "crc32": 0}, {"more": 1}])
@@ -164,8 +161,7 @@ def test_a_fingerprint_that_is_none_is_refused_whatever_the_checksum(tmp_path, f
     del fields["checksum"]
     fields["files"]["params.safetensors"] = fingerprint
     write_metadata(path, fields)
-    with pytest.raises(UserError, match=r"checkpoint.json is damaged"):
-        read_checkpoint(path)
+    refused(lambda: read_checkpoint(path), r"checkpoint.json is damaged")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +179,7 @@ def test_a_fingerprint_that_is_none_is_refused_whatever_the_checksum(tmp_path, f
 def test_a_file_that_is_no_metadata_is_refused(tmp_path, text, count):
     path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
     (path / "checkpoint.json").write_text(text * count, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(UserError, match=r"checkpoint.json is damaged: .{1,300}$"):
-        read_checkpoint(path)
+    refused(lambda: read_checkpoint(path), r"checkpoint.json is damaged: .{1,300}$")
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
@@ -192,8 +187,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     fields = json.loads((path / "checkpoint.json").read_text())
     del fields["checksum"]
     write_metadata(path, fields | {"format": 3})
-    with pytest.raises(UserError, match=r"checkpoint.json has format 3.*upgrade dsinga"):
-        read_checkpoint(path)
+    refused(lambda: read_checkpoint(path), r"checkpoint.json has format 3.*upgrade dsinga")
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_no_partial_one(tmp_path, small_disk):

@@ -1,7 +1,5 @@
 """The command line: its output, its files and its errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that signals end: exit statuses, checkpoints, and the bits of the run that goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Commands whose standard streams are closed, full or not UTF-8, and which may not write where they are told to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the Tab key offers: after "dsinga." in Python the public names, in a shell the commands and options."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
@@ -60,8 +58,7 @@ echo "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
-    [("dsinga te", {"test"}), ("dsinga train --work", {"--workers", "--workspace"})],
+    ("words", "offered"), [("dsinga te", {"test"}), ("dsinga train --work", {"--workers", "--workspace"})]
 )
 def test_bash_completes_commands_and_options(words, offered, tmp_path):
     bash = shutil.which("bash") or pytest.skip("needs bash")

@@ -1,7 +1,5 @@
 """Sequences of batches, as Keras's PyDataset, are read as the array of all their records is."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

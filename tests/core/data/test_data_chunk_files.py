@@ -1,7 +1,5 @@
 """Chunks that are read as files have the numbers that zarr reads, whatever their codec, chunks and format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records in data frames of pandas and Dask: feature columns, and a column of labels."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
+from tests.support.refusals import refused
 
 X, Y = np.arange(60, dtype=np.float64).reshape(20, 3) / 7, np.arange(20) % 4
 NAMES = ["ant", "bee", "cat", "dog"]
@@ -98,8 +97,7 @@ def test_missing_numbers_are_named_by_their_column(kind: Any) -> None:
         ):
             source.read(range(20))
     codes = pd.DataFrame({"a": [1, None, 3]}, dtype="UInt8")
-    with pytest.raises(UserError, match="data frame: 'features' has NaN in record 1, column 'a'"):
-        open_records(kind(codes)).read([1])
+    refused(lambda: open_records(kind(codes)).read([1]), "data frame: 'features' has NaN in record 1, column 'a'")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +114,7 @@ def test_missing_numbers_are_named_by_their_column(kind: Any) -> None:
     ],
 )
 def test_columns_that_do_not_do_are_named(kind: Any, options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        open_records(kind(frame()), **options)
+    refused(lambda: open_records(kind(frame()), **options), expected)
 
 
 def test_a_resumed_run_needs_the_columns_in_their_order(tmp_path: Path) -> None:
@@ -128,13 +125,11 @@ def test_a_resumed_run_needs_the_columns_in_their_order(tmp_path: Path) -> None:
 
     fit(["a", "b", "c"], epochs=1)
     fit(["a", "b", "c"], epochs=2, resume=True)
-    with pytest.raises(UserError, match="step2 is of a run whose records of layer 'data' have other columns, or these"):
-        fit(["b", "a", "c"], epochs=3, resume=True)
+    refused(lambda: fit(["b", "a", "c"], epochs=3, resume=True), "'data' have other columns, or these")
 
 
 def test_other_faults_are_named() -> None:
-    with pytest.raises(UserError, match="several columns named 'a'"):
-        open_records(pd.DataFrame(X, columns=["a", "a", "b"]))
+    refused(lambda: open_records(pd.DataFrame(X, columns=["a", "a", "b"])), "several columns named 'a'")
     with pytest.raises(UserError, match="no label in record 2 of column 'label'; leave records"):
         open_records(frame().assign(label=[0, 1, None, *Y[3:]]), label="label", columns=["a"])
     with pytest.raises(UserError, match="column 'when' of the data frame has dtype datetime64"):

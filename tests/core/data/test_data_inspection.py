@@ -1,7 +1,5 @@
 """What is in a source, and what a net needs for its labels; what is damaged in a store."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -131,10 +129,7 @@ def test_all_damaged_chunks_are_listed(store: Path) -> None:
     lines = str(refused.value).splitlines()
     assert lines[0].startswith(f"{store}: 3 of 5 chunks are damaged; import it again with overwrite=True")
     assert re.fullmatch(r"  chunk data/c/1/0 cannot be read or decoded .*data/c/1/0 has 1 bytes only.*", lines[1])
-    assert lines[2:] == [
-        "  chunk data/c/2/0 has other records than were written",
-        "  chunk labels/c/0 is missing",
-    ]
+    assert lines[2:] == ["  chunk data/c/2/0 has other records than were written", "  chunk labels/c/0 is missing"]
 
 
 def test_a_long_list_is_cut(tmp_path: Path) -> None:

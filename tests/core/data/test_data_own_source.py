@@ -1,7 +1,5 @@
 """A source of the user's own is named in a job, with its settings, and in nn; all sources pass the contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from dsinga.job.limits import Count
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.testing import SourceContract
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 from tests.support.small_job import LINEAR, assert_same
 
@@ -130,10 +129,8 @@ def test_nn_has_a_function_of_it() -> None:
     model.fit(source, train_steps=2, progress=False)
     assert model.predict(source).shape == (50, 3)
     assert list(nn.Counted.__signature__.parameters) == ["path"]
-    with pytest.raises(UserError, match=r"Rows: missing a required argument: 'width'; it is called as Rows\(path, w"):
-        nn.Rows("rows.raw")
-    with pytest.raises(UserError, match="Rows: width must be at least 1, not 0"):
-        nn.Rows("rows.raw", width=0)
+    refused(lambda: nn.Rows("rows.raw"), r"Rows: missing a required argument: 'width'; it is called as Rows\(path, w")
+    refused(lambda: nn.Rows("rows.raw", width=0), "Rows: width must be at least 1, not 0")
 
 
 class TestOwn(SourceContract):
@@ -189,8 +186,7 @@ class Table:
 
 
 def test_kinds_of_objects_and_of_files_are_found_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="records cannot be read from a Table"):
-        open_records(Table(X))
+    refused(lambda: open_records(Table(X)), "records cannot be read from a Table")
     with restored_registry():
         package = __name__.partition(".")[0]
         kind = Kind("a table", lambda x, y, options: array_records(x.rows, y, options))

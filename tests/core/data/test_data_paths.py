@@ -1,7 +1,5 @@
 """Looking up the paths of a job, opening SINGA's formats, and reading mean files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fsspec
@@ -10,6 +8,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, open_store, read_mean, resolve, write_store
+from tests.support.refusals import refused
 
 ONES = np.ones((4, 2), np.float32)
 
@@ -51,10 +50,8 @@ class TestResolve:
         assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
         assert lines[1:3] == [f"  {tmp_path}/working/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
         assert "data_root=FOLDER" in lines[3]
-        with pytest.raises(UserError, match=r"^x.zarr was not found; looked for"):
-            resolve("x.zarr", [str(tmp_path / "root")])
-        with pytest.raises(UserError, match=rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$"):
-            resolve("x.zarr")
+        refused(lambda: resolve("x.zarr", [str(tmp_path / "root")]), r"^x.zarr was not found; looked for")
+        refused(lambda: resolve("x.zarr"), rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$")
 
     def test_the_message_lists_the_arrays_of_a_group(self, tmp_path: Path) -> None:
         for place in (str(tmp_path / "x.zarr"), "memory://resolve-group/x.zarr"):
@@ -63,8 +60,7 @@ class TestResolve:
                 resolve(f"{place}/date")
             with pytest.raises(UserError, match=rf"^{place} has no array 'y'; its arrays are data$"):
                 resolve(f"{place}/y")
-        with pytest.raises(UserError, match="was not found"):
-            resolve(tmp_path / "x.zarr" / "data" / "y")
+        refused(lambda: resolve(tmp_path / "x.zarr" / "data" / "y"), "was not found")
 
 
 class TestRefused:
@@ -79,8 +75,7 @@ class TestRefused:
     )
     def test_backends(self, tmp_path: Path, backend: str | None, message: str) -> None:
         (tmp_path / "x").write_text("x")
-        with pytest.raises(UserError, match=message):
-            open_store(tmp_path / "x", backend)
+        refused(lambda: open_store(tmp_path / "x", backend), message)
 
     def test_a_kvfile_at_a_url(self) -> None:
         fsspec.filesystem("memory").pipe_file("/singa/x.bin", b"x")

@@ -1,7 +1,5 @@
 """Prefetching: order, depth, errors, and the end of the thread."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import traceback
@@ -13,6 +11,7 @@ import pytest
 from dsinga.base.errors import RunError
 from dsinga.reading import prefetch as prefetch_module
 from dsinga.reading.prefetch import Prefetch
+from tests.support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +107,7 @@ def test_close_ends_the_thread_and_does_not_wait_for_a_blocked_read(waiting: str
     thread.join(60)
     assert not thread.is_alive()
     assert len(read.steps) <= 3
-    with pytest.raises(RunError, match="cannot read the batch of step . after the end of prefetching"):
-        next(prefetch)
+    refused(lambda: next(prefetch), "cannot read the batch of step . after the end of prefetching", RunError)
 
 
 def test_close_wakes_a_waiting_consumer() -> None:
@@ -138,8 +136,7 @@ def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Recorder()
     read.unblocked.clear()
     prefetch = Prefetch(read, 7)
-    with pytest.raises(RunError, match="waited 0 s for the batch of step 7 to be read"):
-        next(prefetch)
+    refused(lambda: next(prefetch), "waited 0 s for the batch of step 7 to be read", RunError)
     read.unblocked.set()
 
 

@@ -1,7 +1,5 @@
 """Rows are gathered from the blocks of columns and cached, in the dtypes of records; what is not finite is named."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -17,6 +15,7 @@ from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.sources import arrays
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
+from tests.support.refusals import refused
 
 
 class ArrayColumn(Column):
@@ -91,8 +90,7 @@ def test_a_number_that_is_not_finite_is_named(
     if len(shape) > 1 and np.isnan(value):  # a masked point of a field, which losses refuse or leave out
         np.testing.assert_array_equal(labels.read_labels([13]), data[[13]])
         return
-    with pytest.raises(UserError, match=f"^here: 'y' has {text} in record 13{place}; leave"):
-        labels.read_labels([8])
+    refused(lambda: labels.read_labels([8]), f"^here: 'y' has {text} in record 13{place}; leave")
 
 
 def test_a_job_that_leaves_bad_batches_out_gets_them() -> None:
@@ -100,8 +98,7 @@ def test_a_job_that_leaves_bad_batches_out_gets_them() -> None:
     source = RecordSource("here", ArrayColumn(data, 2))
     for _ in range(2):  # what is in the cache for one is not taken for the other
         np.testing.assert_array_equal(source.allowing_nonfinite().read([2, 1])[0], data[[2, 1]])
-        with pytest.raises(UserError, match="has NaN in record 1"):
-            source.read([1])
+        refused(lambda: source.read([1]), "has NaN in record 1")
 
 
 def test_large_finite_numbers_are_read() -> None:
@@ -133,8 +130,7 @@ def test_the_cache_holds_the_large_blocks_of_a_source_in_use() -> None:
 def test_open_records_takes_sources_and_names_what_it_cannot_read() -> None:
     source = RecordSource("x", ArrayColumn(np.zeros((3, 2), np.uint8), 8))
     assert open_records(source) is source
-    with pytest.raises(UserError, match="records cannot be read from a object; give an array"):
-        open_records(object())
+    refused(lambda: open_records(object()), "records cannot be read from a object; give an array")
 
 
 @pytest.mark.parametrize(
@@ -171,18 +167,15 @@ def test_numbers(dtype: str, record: str, label: str) -> None:
     ],
 )
 def test_what_is_no_number_is_refused(array: np.ndarray, message: str) -> None:
-    with pytest.raises(UserError, match=f"records must be numbers, {message}"):
-        as_records(array)
-    with pytest.raises(UserError, match=f"labels must be integers or floats, {message}"):
-        as_labels(array)
+    refused(lambda: as_records(array), f"records must be numbers, {message}")
+    refused(lambda: as_labels(array), f"labels must be integers or floats, {message}")
 
 
 def test_numbers_beyond_the_dtypes_are_refused() -> None:
     for convert, what in ((as_records, "records"), (as_labels, "labels")):
         with pytest.raises(UserError, match=f"{what} have values beyond the range of float32; scale them"):
             convert(np.array([1e300]))
-    with pytest.raises(UserError, match="label 18446744073709551615 does not fit into 64 bits"):
-        as_labels(np.array([(1 << 64) - 1], np.uint64))
+    refused(lambda: as_labels(np.array([(1 << 64) - 1], np.uint64)), "18446744073709551615 does not fit into 64 bits")
 
 
 def kilobyte(value: int) -> np.ndarray:
@@ -288,8 +281,7 @@ def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) 
     thread = threading.Thread(target=lambda: cache.get("x", slow), daemon=True)
     thread.start()
     assert started.wait(60)
-    with pytest.raises(RunError, match="waited 0 s for another thread to read chunk x"):
-        cache.get("x", slow)
+    refused(lambda: cache.get("x", slow), "waited 0 s for another thread to read chunk x", RunError)
     unblocked.set()
     thread.join(60)
 

@@ -1,7 +1,5 @@
 """The sampler is a pure function of seed and step: an epoch visits every record once and mixes few chunks at a time."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

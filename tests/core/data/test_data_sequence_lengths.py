@@ -1,7 +1,5 @@
 """Batches of sequences of similar lengths: each record once an epoch, from any worker, and less padding."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A store returns the records that were written, on every file system, and names the fault if it cannot be read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -22,6 +20,7 @@ from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.stores.store_format import LABEL_ROWS, chunk_rows
 from tests.support.old_stores import remove_checksums
+from tests.support.refusals import refused
 
 ROWS = 1000
 
@@ -111,13 +110,11 @@ class TestStore:
 
         with pytest.raises(ZeroDivisionError):
             write_store(location, broken())
-        with pytest.raises(UserError, match="no store at"):
-            RecordStore(location)
+        refused(lambda: RecordStore(location), "no store at")
 
     def test_it_is_replaced_only_when_asked(self, location: str) -> None:
         write_store(location, [contents()])
-        with pytest.raises(UserError, match="exists; --overwrite .* replaces it"):
-            write_store(location, [contents(10)])
+        refused(lambda: write_store(location, [contents(10)]), "exists; --overwrite .* replaces it")
         assert len(RecordStore(location)) == ROWS
         old = RecordStore(location)
         old.read([0])
@@ -154,8 +151,7 @@ class TestRefusals:
         metadata = json.loads((good / "zarr.json").read_text())
         metadata["attributes"] = attributes
         (good / "zarr.json").write_text(json.dumps(metadata))
-        with pytest.raises(UserError, match=f"{good}.*{message}"):
-            RecordStore(good)
+        refused(lambda: RecordStore(good), f"{good}.*{message}")
 
     @pytest.mark.parametrize(
         ("array", "message"),
@@ -166,8 +162,7 @@ class TestRefusals:
     )
     def test_another_array(self, good: Path, array: dict[str, Any], message: str) -> None:
         zarr.open_group(good, mode="r+").create_array("data", shape=(ROWS, 4), overwrite=True, **array)
-        with pytest.raises(UserError, match=message):
-            RecordStore(good)
+        refused(lambda: RecordStore(good), message)
 
     def test_other_files_and_folders(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
@@ -185,12 +180,10 @@ class TestRefusals:
         ):
             RecordStore(tmp_path / "nothing")
         several = rf"SOURCE {tmp_path}/train_data.zarr \(for mnist, sentences and other kinds .* stores: {tmp_path}\)"
-        with pytest.raises(UserError, match=several):
-            RecordStore(tmp_path / "train_data.zarr")
+        refused(lambda: RecordStore(tmp_path / "train_data.zarr"), several)
 
     def test_a_url_that_cannot_be_opened(self) -> None:
-        with pytest.raises(UserError, match="nope://x cannot be opened: Protocol not known: nope"):
-            RecordStore("nope://x")
+        refused(lambda: RecordStore("nope://x"), "nope://x cannot be opened: Protocol not known: nope")
 
 
 class TestReading:
@@ -276,5 +269,4 @@ def test_small_chunks_are_read_many_together(tmp_path: Path) -> None:
     rows = [999, 0, 255, 256, 17]
     np.testing.assert_array_equal(store.read(rows)[0], data[rows])
     (tmp_path / "x.zarr" / "data" / "c" / "40" / "0").unlink()
-    with pytest.raises(UserError, match="chunk data/c/40/0 is missing"):
-        RecordStore(tmp_path / "x.zarr").read([650])
+    refused(lambda: RecordStore(tmp_path / "x.zarr").read([650]), "chunk data/c/40/0 is missing")

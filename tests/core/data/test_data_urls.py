@@ -1,7 +1,5 @@
 """Stores behind URLs: a web server, memory, a file system that refuses; errors that pass are tried again."""
 
-from __future__ import annotations
-
 import collections
 import logging
 import socket

@@ -1,27 +1,35 @@
-"""Writing stores and CSV files: errors for unsuitable batches, and the state of the destination afterwards."""
+"""Writing stores and CSV files, and integers that float32 rounds."""
 
-from __future__ import annotations
-
+import logging
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga import nn
+from dsinga.base.arrays import EXACT, warn_of_rounding
 from dsinga.base.errors import UserError
-from dsinga.data import RecordStore, write_csv, write_store
+from dsinga.data import RecordStore, open_records, write_csv, write_store
 from dsinga.data.stores.staged_stores import StagedStores
+from tests.support.refusals import refused
 
 ONES = np.ones((4, 2), np.float32)
 
 
-@settings(max_examples=25)  # of up to 24 MiB each
-@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=6), width=st.integers(1, 3))
+@settings(max_examples=15)  # of up to 16 MiB each
+@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=4), width=st.integers(1, 3))
 def test_batches_of_any_sizes_give_the_same_store(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
 ) -> None:
@@ -33,8 +41,7 @@ def test_batches_of_any_sizes_give_the_same_store(
     batches = [(data[a:b], np.arange(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
     path = tmp_path_factory.mktemp("sizes") / "x.zarr"
     if not total:
-        with pytest.raises(UserError, match="there are no records to write"):
-            write_store(path, batches)
+        refused(lambda: write_store(path, batches), "there are no records to write")
         return
     assert write_store(path, batches) == total
     store = RecordStore(path)
@@ -53,14 +60,8 @@ def test_batches_of_any_sizes_give_the_same_store(
         ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3])], r"labels must be one number per record, or .*, not int64 \(3,\) for 4 records"),
-        (
-            [(ONES, np.zeros((4, 2, 2), int))],
-            r"labels must be one number per record, or .*, not int64 \(4, 2, 2\) for 4",
-        ),
-        (
-            [(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))],
-            r"record 4: int32 \(3,\) where the records bef",
-        ),
+        ([(ONES, np.zeros((4, 2, 2), int))], r"must be one number per record, or .*, not int64 \(4, 2, 2\) for 4"),
+        ([(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))], r"4: int32 \(3,\) where the records bef"),
         ([(ONES, ["a"] * 4)], "labels must be one number per record, or .*, not <U1"),
         ([(ONES, [1, 2, 3, 4]), (ONES, [0.5] * 4)], r"record 4: float32 \(\) where the records before are int32"),
         ([(ONES, [0.5] * 4), (ONES, [0, np.nan, 1, 2])], "record 5: its label is NaN or infinite; leave such records"),
@@ -69,8 +70,7 @@ def test_batches_of_any_sizes_give_the_same_store(
     ],
 )
 def test_batches_that_do_not_fit_are_refused(tmp_path: Path, batches: list[Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        write_store(tmp_path / "x.zarr", batches)
+    refused(lambda: write_store(tmp_path / "x.zarr", batches), message)
     assert not list(tmp_path.iterdir())
 
 
@@ -183,3 +183,63 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"o\.csv cannot be written: .*(Not a directory|File exists)"):
         write_csv(tmp_path / "file" / "o.csv", [np.zeros((1, 1))])
+
+
+EPOCH = 1_700_000_001 + np.arange(100) % 50
+
+
+X = np.stack([np.arange(100), EPOCH], axis=1)
+
+
+def zarr_of(folder: Path) -> Path:
+    zarr.create_array(folder / "x.zarr", data=X, chunks=(30, 2))
+    return folder / "x.zarr"
+
+
+def frame_of(name: str) -> pd.DataFrame:
+    return pd.DataFrame({"a": X[:, 0], name: pd.array(X[:, 1], "Int64")})
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "numpy": (lambda folder: X, "'x', column 1, has integers"),
+    "zarr": (zarr_of, "'x.zarr', column 1, has integers"),
+    "dask": (lambda folder: da.from_array(X, chunks=(10, 2)), "'x', column 1, has integers"),
+    "xarray": (lambda folder: xr.DataArray(X, name="t"), "'t', column 1, has integers"),
+    "frame": (lambda folder: frame_of("one"), "column 'one' of the data frame has integers"),
+    "frame of Dask": (
+        lambda folder: dd.from_pandas(frame_of("two"), npartitions=3),
+        "column 'two' of the data frame has",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_column_of_seconds_is_told_once(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    make, expected = SOURCES[kind]
+    source = open_records(make(tmp_path))
+    for _ in range(2):
+        source.read(range(100))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"{expected}")
+    assert re.search(r"beyond 2\^24, such as 17000000\d\d, which float32 rounds: different ones become equal", message)
+
+
+def test_targets_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    model = nn.Sequential([nn.Dense(1)])
+    model.compile(optimizer=nn.SGD(0.0), loss="mse")
+    model.fit(np.zeros((100, 2), np.float32), EPOCH[:, None], epochs=2, batch_size=50, progress=False)
+    assert caplog.text.count("as targets, has integers beyond 2^24") == 1
+
+
+def test_exact_integers_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    for numbers in (
+        np.array([EXACT, -EXACT]),
+        np.array([EXACT * 8]),
+        np.array([1 << 40], np.uint64),
+        np.arange(3, dtype="u1"),
+    ):
+        warn_of_rounding(numbers, object(), str)
+    assert not caplog.records

@@ -1,7 +1,5 @@
 """Any zarr array or group gives the records that are in it, as a record store with the same records would."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Zarr arrays that cannot be records or labels are refused in one message: the source, the array, what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

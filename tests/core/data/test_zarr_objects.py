@@ -1,7 +1,5 @@
 """Zarr arrays that are given as objects, against their path: by chunks, and with chunks that are not stored."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from collections.abc import Callable

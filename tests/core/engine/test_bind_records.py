@@ -1,7 +1,5 @@
 """Binding sources of records to a job: its input layers read them in place of stores."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path
@@ -16,6 +14,7 @@ from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
 from dsinga.reading.bind_records import bind_records
 from dsinga.reading.checked_job import CheckedJob
+from tests.support.refusals import refused
 from tests.support.small_job import JOB
 
 
@@ -71,26 +70,21 @@ def test_an_older_input_layer_keeps_its_batch_size(stores: Path) -> None:
     ],
 )
 def test_data_that_no_layer_reads_are_refused(job: Job, data: object, expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        bind_records(job, data)
+    refused(lambda: bind_records(job, data), expected)
 
 
 def test_several_input_layers_need_a_source_each(stores: Path) -> None:
     conf = 'type: kRecordInput store_conf { path: "a" batchsize: 4 }'
     job = loads(f'neuralnet {{ layer {{ name: "a" {conf} }} layer {{ name: "b" {conf} }} }}')
     source = open_store(stores / "train.zarr")
-    with pytest.raises(
-        UserError, match=r"phase kTrain has 2 input layers; give the data of each: {'a': ..., 'b': ...}"
-    ):
-        bind_records(job, source)
+    refused(lambda: bind_records(job, source), r"'a': ..., 'b': ...}")
     assert [records for *_, records in inputs(bind_records(job, {"a": source}))] == [source, None, None]
 
 
 def test_a_layer_without_path_and_data_is_refused_in_its_phase(pathless: Job, stores: Path) -> None:
     bound = bind_records(pathless, open_store(stores / "train.zarr"))
     check(bound, [Phase.kTrain])
-    with pytest.raises(UserError, match=r"'data': store_conf needs a path: \"...\", or in Python data="):
-        check(bound, [Phase.kTest])
+    refused(lambda: check(bound, [Phase.kTest]), r"'data': store_conf needs a path: \"...\", or in Python data=")
 
 
 def test_arrays_of_one_phase_alone_leave_another_to_a_store_that_must_be_there(tmp_path: Path) -> None:

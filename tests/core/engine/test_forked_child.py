@@ -1,7 +1,5 @@
 """A forked child of a process whose kernels have used several cores computes, too, with one core."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.ops import get_ops

@@ -1,7 +1,5 @@
 """An extension that can never do its work is refused before training, naming field and remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

@@ -1,7 +1,5 @@
 """The extensions of a run: SINGA's fields, messages of a job, and what a caller gives."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -27,6 +25,7 @@ from dsinga.extensions.plateaus import parse_seconds
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, NonNegative
 from dsinga.testing import SimulatedLoop
+from tests.support.refusals import refused
 
 
 def names(job: Job, given=()) -> list[str]:
@@ -93,11 +92,7 @@ def outcome(extension: Extension) -> tuple[Any, ...]:
             EarlyStopping("val/loss", patience=7, min_delta=0.5),
             EarlyStopping("val/loss"),
         ),
-        (
-            'kKeepBest monitor: "val/score" mode: max',
-            KeepBest("val/score", mode="max"),
-            KeepBest("val/loss"),
-        ),
+        ('kKeepBest monitor: "val/score" mode: max', KeepBest("val/score", mode="max"), KeepBest("val/loss")),
         (
             'kReduceOnPlateau monitor: "val/loss" factor: 0.5 patience: 2 cooldown: 1 min_factor: 0.1',
             ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=1, min_factor=0.1),
@@ -204,8 +199,7 @@ def test_times_are_read(time, seconds: float) -> None:
 
 @pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", "500 ms", "2hs", 0, float("nan")])
 def test_what_is_no_time_is_refused(time) -> None:
-    with pytest.raises(UserError, match="is no time to stop after"):
-        StopOnTime(time)
+    refused(lambda: StopOnTime(time), "is no time to stop after")
 
 
 @register("extension", "StopBelow")
@@ -270,8 +264,7 @@ def test_wrong_settings_of_a_users_extension_are_refused_with_their_line(setting
     ],
 )
 def test_wrong_settings_in_python_are_refused(make, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(make, message)
 
 
 def test_constructors_show_the_settings() -> None:

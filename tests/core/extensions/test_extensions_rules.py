@@ -1,7 +1,5 @@
 """What the ready-made extensions do, in runs that are simulated with given metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

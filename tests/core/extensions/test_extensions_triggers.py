@@ -1,7 +1,5 @@
 """Triggers fire at the steps that a search through all steps finds, and name them in advance."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -9,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, LoopPosition, OnMetric, Trigger, WhenBest
 from dsinga.extensions.triggers import EveryEpoch
 from dsinga.job.epochs import Epochs
+from tests.support.refusals import refused
 
 LAST = 60
 STEPS = st.integers(1, 25)
@@ -131,8 +129,7 @@ def test_an_undeclared_metric_must_be_among_the_recorded_ones() -> None:
     moment = LoopPosition(10, metrics={"val/accuracy": 1.0})
     assert not trigger.due(moment), "a metric without a count is left out of a row"
     trigger.is_declared = False
-    with pytest.raises(UserError, match="there is no metric 'val/acuracy' to monitor; did you mean 'val/accuracy'"):
-        trigger.due(moment)
+    refused(lambda: trigger.due(moment), "there is no metric 'val/acuracy' to monitor; did you mean 'val/accuracy'")
 
 
 def test_parts_of_a_trigger_have_states_of_their_own() -> None:
@@ -167,5 +164,4 @@ def test_the_name_of_a_metric_says_which_values_are_better(monitor: str, higher:
     ],
 )
 def test_what_makes_no_trigger_is_refused(make, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(make, message)

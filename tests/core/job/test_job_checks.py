@@ -53,19 +53,10 @@ def test_a_sound_job_passes():
             "user_type: 'Lion' has no effect beside type kSGD; write type: kUserUpdater, or leave type out",
         ),
         ('train_one_batch { alg: kBP user_alg: "my" }', "write alg: kUserAlg, or leave alg out"),
-        (
-            "extension { patience: 3 }",
-            "ExtensionConf needs its type (kEarlyStopping, kKeepBest, kReduceOnPlateau, ...)",
-        ),
+        ("extension { patience: 3 }", "needs its type (kEarlyStopping, kKeepBest, kReduceOnPlateau, ...)"),
         ("extension { type: kReduceOnPlateau patience: 3 }", 'type kReduceOnPlateau needs monitor: "..."'),
-        (
-            'extension { type: kKeepBest monitor: "val/loss" patience: 3 }',
-            "extension kKeepBest has no field 'patience'",
-        ),
-        (
-            'extension { type: kReduceOnPlateau monitor: "val/loss" factor: 1 }',
-            "factor must be in (0, 1), not 1.0",
-        ),
+        ('extension { type: kKeepBest monitor: "val/loss" patience: 3 }', "kKeepBest has no field 'patience'"),
+        ('extension { type: kReduceOnPlateau monitor: "val/loss" factor: 1 }', "factor must be in (0, 1), not 1.0"),
         ("extension { type: kStopOnTime }", "extension kStopOnTime needs either seconds, as in seconds: 7200, or time"),
         ('extension { type: kStopOnTime seconds: 1 time: "2h" }', "extension kStopOnTime needs either seconds"),
         ('extension { user_type: "Own" after: 3 }', "after has no effect without freq"),
@@ -119,27 +110,18 @@ def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, expected):
 @pytest.mark.parametrize(
     ("net", "expected"),
     [
-        (
-            'layer { name: "x" }',
-            "LayerConf needs its type (kCSVInput, kImagePreprocess, kRecordInput, ...) or a user_type",
-        ),
+        ('layer { name: "x" }', "needs its type (kCSVInput, kImagePreprocess, kRecordInput, ...) or a user_type"),
         ('layer { name: "x" type: kConvolution }', "type kConvolution needs convolution_conf { ... }"),
         ('layer { name: "x" type: kInnerProduct }', "type kInnerProduct needs innerproduct_conf { ... }"),
         ('layer { name: "x" type: kCSVInput }', "type kCSVInput needs store_conf { ... }"),
         ('layer { name: "x" type: kRecordInput store_conf { path: "a" } }', "store_conf needs a batchsize, as in"),
-        (
-            'layer { name: "x" type: kReLU srclayers: "dta" }',
-            "its source 'dta' is not in phase kTrain; did you mean",
-        ),
+        ('layer { name: "x" type: kReLU srclayers: "dta" }', "its source 'dta' is not in phase kTrain; did you mean"),
         (
             'layer { name: "x" type: kReLU srclayers: "qqq" }',
             "its source 'qqq' is not in phase kTrain; its layers are x, data, ip1",
         ),
         ('layer { name: "x" type: kReLU srclayers: "x" }', "its srclayers lead back to it in phase kTrain: x <- x"),
-        (
-            'layer { name: "x" type: kReLU } layer { name: "x" type: kReLU }',
-            f"is in phase kTrain twice, first on line {NET}",
-        ),
+        ('layer { name: "x" type: kReLU } layer { name: "x" type: kReLU }', f"phase kTrain twice, first on line {NET}"),
         (
             'layer { name: "x" type: kReLU srclayers: "y" } layer { name: "y" type: kReLU srclayers: "x" }',
             "its srclayers lead back to it in phase kTrain: x <- y <- x",

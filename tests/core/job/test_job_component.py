@@ -1,7 +1,5 @@
 """Settings that a component's class declares: what a definition refuses, and what a job says of wrong values."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from pathlib import Path
@@ -17,6 +15,7 @@ from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Range, Share
 from dsinga.layers import Layer
 from dsinga.training import Initialiser
+from tests.support.refusals import refused
 from tests.support.registries import restored_registry
 
 
@@ -106,14 +105,8 @@ def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -
         ("share = setting(0.5, 'x')", "Conf: the setting 'share' has no type; write share: TYPE"),
         ("share: Share = setting(1.0, 'x')", r"Conf: the default of 'share' must be in \[0, 1\), not 1.0"),
         ("sizes: list[Count] = setting([3, 0], 'x')", "Conf: the default of 'sizes' must be at least 1, not 0"),
-        (
-            "share: complex = setting(1j, 'x')",
-            "Conf: the setting 'share' has the type complex; settings are",
-        ),
-        (
-            "share: float = setting(0.5)",
-            "Conf: the setting 'share' does not say what it means; write share: TYPE = set",
-        ),
+        ("share: complex = setting(1j, 'x')", "Conf: the setting 'share' has the type complex; settings are"),
+        ("share: float = setting(0.5)", "Conf: the setting 'share' does not say what it means; write share: TYPE ="),
         ("share: float = required()", "Conf: the setting 'share' does not say what it means; write share: TYPE = set"),
         ("width: Count = setting(1.5, 'x')", "Conf: the default of 'width' takes a whole number, not 1.5"),
         ("share: float = setting(None, 'x')", "Conf: the default of 'share' takes a number, not None"),
@@ -127,8 +120,7 @@ def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -
 )
 def test_a_wrong_declaration_is_refused_where_it_is_made(declare: str, message: str) -> None:
     source = f"from __future__ import annotations\nclass Conf(Settings):\n    {declare}\n"
-    with pytest.raises(UserError, match=message):
-        exec(source, globals() | {"__name__": __name__})
+    refused(lambda: exec(source, globals() | {"__name__": __name__}), message)
 
 
 USERS_FILE = """
@@ -217,8 +209,7 @@ def test_a_conf_that_declares_no_settings_is_refused():
         class Conf:
             width = 3
 
-    with pytest.raises(UserError, match=r"layer 'Plain': write class Conf\(dsinga.job.Settings\)"):
-        register("layer", "Plain")(Plain)
+    refused(lambda: register("layer", "Plain")(Plain), r"layer 'Plain': write class Conf\(dsinga.job.Settings\)")
 
 
 def test_settings_of_a_class_that_is_not_registered_are_told_so():
@@ -236,8 +227,7 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
             size: NonNegative = setting(1.0, "a size")
 
     register("layer", "MyLRN")(LRN)
-    with pytest.raises(UserError, match=r"has the field 'lrn_conf'.*class Conf\(Settings, field=\"my_conf\"\)"):
-        job("window_conf { width: 3 }")
+    refused(lambda: job("window_conf { width: 3 }"), r"'lrn_conf'.*class Conf\(Settings, field=\"my_conf\"\)")
     assert LRNConf.__name__ == "LRNConf"
 
 
@@ -247,10 +237,7 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
         ("[fooparam_conf] { # as on SINGA's page\n x: 10 }", 10),
         ("x: 10", 10),
         ("[fooparam_conf] { }", 1),
-        (
-            "x: 2 [fooparam_conf] {\n x: 10 }",
-            "ParamGenConf.x is given twice, first at job.conf:3",
-        ),
+        ("x: 2 [fooparam_conf] {\n x: 10 }", "ParamGenConf.x is given twice, first at job.conf:3"),
         ("[fooparam_conf] {\n y: 10 }", "job.conf:4: layer 'a': FooParamConf has no field 'y'; it has x"),
         ("[fooparam_conf] {\n x: 'ten' }", "job.conf:4: layer 'a': FooParamConf.x takes a whole number, not 'ten'"),
         ("[foo_conf] { x: 10 }", "initialiser 'FooParam' has no extension [foo_conf]; did you mean [fooparam_conf]?"),
@@ -266,8 +253,7 @@ def test_an_extension_of_singa_is_read_into_flat_settings(init: str, expected: i
         register("initialiser", "Zeros")(lambda shape, conf, rng: np.zeros(shape))
         text = f'window_conf {{ width: 3 }} param {{ name: "w" init {{ user_type: "FooParam"\n{init} }} }}'
         if isinstance(expected, str):
-            with pytest.raises(JobError, match=re.escape(expected)):
-                job(text)
+            refused(lambda: job(text), re.escape(expected), JobError)
         else:
             conf = job(text).neuralnet.layer[0].param[0].init
             assert conf.settings_of(FooParam.Conf).x == expected

@@ -1,16 +1,22 @@
-"""Every number of the schema is bounded: what is senseless in a field is refused, what is accepted stands here."""
+"""Limits of a job: bounds of numbers, the work of reading it, and names of functions."""
 
 import math
+import os
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsinga.job import Job, JobError, Settings, check, loads
+from dsinga.job import Job, JobError, Settings, check, load, loads
 from dsinga.job.component import check_definition
 from dsinga.job.field_types import item_type
+from dsinga.job.functions import find_function
 from dsinga.job.limits import NUMBER, number_range, out_of_range
 from dsinga.job.message import Message, field_types, importable_fields, is_message
+from dsinga.job.reader import LARGEST_BYTES
+from tests.support.refusals import refused
 
 
 def messages(cls: type[Message] = Job, above: tuple[type[Message], ...] = ()) -> Iterator[type[Message]]:
@@ -50,6 +56,7 @@ WITHOUT_EFFECT = {
     "LayerConf.partition_id", "MnistConf.alpha", "MnistConf.beta", "MnistConf.elastic_freq", "MnistConf.gamma",
     "MnistConf.kernel", "MnistConf.resize", "MnistConf.sigma", "ParamConf.id", "ParamConf.owner",
 }  # fmt: skip
+
 
 NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
@@ -121,10 +128,7 @@ def test_fractions_are_less_than_one():
         ("std_value: -1", "job.conf:2: layer 'data': std_value must be above 0, not -1.0"),
         ("std_value: inf", "std_value must be a number that float32 can hold, above 0, not inf"),
         ("mean_value: 1e39", "mean_value must be a number that float32 can hold, not 1e+39"),
-        (
-            "batchsize: 99999999999999999999",
-            "takes a whole number of at most 64 bits, not one of 67",
-        ),
+        ("batchsize: 99999999999999999999", "takes a whole number of at most 64 bits, not one of 67"),
     ],
 )
 def test_a_refused_number_is_named_with_line_layer_and_range(field, expected):
@@ -147,3 +151,91 @@ def test_a_value_of_python_that_does_not_fit_is_refused_in_a_short_message():
             with pytest.raises(JobError) as caught:
                 Job(**fields)
             assert len(str(caught.value)) < 300
+
+
+SIZE = 250_001  # repeated parts of a text
+
+
+@pytest.mark.parametrize(
+    ("text", "repeated", "expected"),
+    [
+        ("%s", "{", "expected a field name, found '{'"),
+        ("%s", "\0", "has no meaning here"),
+        ("train_steps: %s", "1", "(250001 characters) is too long; numbers have at most 400"),
+        ("train_steps: -0x%s", "f", "numbers have at most 400"),
+        ("updater { delta: 0.%s", "1", "numbers have at most 400"),
+        ("%s", "a", "(250001 characters) is too long; names have at most 200"),
+        ("name: %s", "a", "names have at most 200"),
+        ("name: '%s'", "a", "(250003 characters) is too long; strings have at most 4096"),
+        ("name: '%s'", "\\a", "strings have at most 4096"),
+        ("%s", "layer {", "job.conf:1:707: blocks are nested more than 100 deep"),
+        ("%s", "[x]: [{ y: [", "expected a value, found '['"),
+        ("%s", "[x] { y: [{ z: [", "expected a value, found '['"),
+        ("%s", "[a] <", "blocks are nested more than 100 deep"),
+        ("%s", "gpu: 1 ", "a job has at most 100,000 values"),
+    ],
+)
+def test_a_long_text_is_refused_in_a_short_message(text, repeated, expected, monkeypatch):
+    monkeypatch.setattr("dsinga.job.textformat.MOST_VALUES", 100_000)  # which takes a tenth of the time
+    with pytest.raises(JobError) as caught:
+        loads(text % (repeated * SIZE), "job.conf")
+    assert expected in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_large_file_is_refused_by_its_size_before_it_is_read(tmp_path):
+    path = tmp_path / "large.conf"
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), 3 << 30)  # a hole: takes no room on the disk
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(lambda: load(path), r"large\.conf': it has 3,221,225,472 bytes, and such a file at most", JobError)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < LARGEST_BYTES >> 10
+
+
+def test_pipes_and_devices_are_no_job_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/zero", "a device")):
+        with pytest.raises(JobError, match=f"cannot read the job file .*: it is {kind}, not a file"):
+            load(path)
+    refused(lambda: load(tmp_path), r"cannot read the job file .*: Is a directory", JobError)
+
+
+def test_lines_may_end_as_on_any_system(tmp_path):
+    path = tmp_path / "job.conf"
+    path.write_bytes(b"\xef\xbb\xbf# a comment\r\ntrain_steps: 5\rseed: x")
+    refused(lambda: load(path), r"job\.conf:3: ", JobError)
+    path.write_bytes(b"\xef\xbb\xbf# a comment\r\ntrain_steps: 5\rseed: 6")
+    assert (load(path).train_steps, load(path).seed) == (5, 6)
+
+
+@pytest.mark.parametrize("name", [":f", "module:", "a b:c", ".x:f", "..:f", "a..b:f", "a:b:c", "x\0:f", "os:", "f"])
+def test_what_is_no_name_of_a_function_is_refused(name: str) -> None:
+    refused(lambda: find_function(name), 'there is no function .*or write "module:function"$')
+
+
+LOADERS = """
+import functools, os, pickle
+from pickle import loads as decode
+from numpy import load as array
+from os import system
+again = functools.partial(pickle.loads)
+made = pickle.Unpickler
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("os:system", "subprocess:Popen", "cloudpickle:loads", "pathlib:Path", "decimal:Decimal", "builtins:eval"),
+        *("numpy:load", "numpy.lib.npyio:load", "distributed.protocol.pickle:loads", "yaml:unsafe_load", "pandas:eval"),
+        *("pandas:read_pickle", "pandas:io.common.os.system", "distributed.protocol.serialize:deserialize"),
+        *("dsinga.base.registry:import_file", "opens:decode", "opens:array", "opens:system", "opens:again"),
+        *("opens:made", "opens:pickle.loads", "opens:os.system"),
+    ],
+)
+def test_a_job_of_somebody_else_calls_no_function_that_runs_what_it_reads(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opens.py").write_text(LOADERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    refused(lambda: find_function(name), "which jobs cannot call")

@@ -180,10 +180,7 @@ def test_a_job_with_other_fields_keeps_its_records_and_its_places():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"updater.momentumm": 1},
-            "updater.momentumm=1: UpdaterConf has no field 'momentumm'; did you mean",
-        ),
+        ({"updater.momentumm": 1}, "updater.momentumm=1: UpdaterConf has no field 'momentumm'; did you mean"),
         ({"net.layer[ip2].name": "x"}, "net.layer[ip2].name=x: there is no layer[ip2]; did you mean 'ip1'"),
         ({"seed": 0.5}, "seed=0.5: Job.seed takes a whole number, not 0.5"),
         ({"seed": None}, "a job in text format cannot hold None"),

@@ -15,6 +15,7 @@ from dsinga.job import (
     loads,
 )
 from dsinga.job.message import Where
+from tests.support.refusals import refused
 
 JOB = """name: "small"
 train_steps:100  # no space
@@ -169,8 +170,6 @@ def test_a_file_is_read_with_its_path(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_the_users_fault(tmp_path):
-    with pytest.raises(JobError, match=r"cannot read the job file .*none.conf.*No such file"):
-        load(tmp_path / "none.conf")
+    refused(lambda: load(tmp_path / "none.conf"), r"cannot read the job file .*none.conf.*No such file", JobError)
     (tmp_path / "binary").write_bytes(b"name: '\xff'")
-    with pytest.raises(JobError, match="byte 7 is not UTF-8"):
-        load(tmp_path / "binary")
+    refused(lambda: load(tmp_path / "binary"), "byte 7 is not UTF-8", JobError)

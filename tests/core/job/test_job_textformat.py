@@ -6,6 +6,7 @@ import pytest
 
 from dsinga.job import JobError
 from dsinga.job.textformat import BareWord, Block, Entry, UnclosedError, parse, parse_value
+from tests.support.refusals import refused
 
 
 def values(text: str) -> list:
@@ -120,11 +121,9 @@ def test_open_blocks_at_the_end_can_be_closed():
     with pytest.raises(UnclosedError) as caught:
         parse("a { b < c: [", "job.conf")
     assert caught.value.closing == "]>}"
-    with pytest.raises(JobError, match="expected a value"):
-        parse("a { b < c: ", "job.conf")
+    refused(lambda: parse("a { b < c: ", "job.conf"), "expected a value", JobError)
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "a: 1", "}"])
 def test_a_value_alone_is_one_value(text):
-    with pytest.raises(JobError, match="^--set x"):
-        parse_value(text, "--set x")
+    refused(lambda: parse_value(text, "--set x"), "^--set x", JobError)

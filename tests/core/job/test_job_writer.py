@@ -81,12 +81,7 @@ def test_only_values_that_differ_from_the_defaults_are_written():
 
 def test_the_text_is_what_a_person_would_write():
     layer = LayerConf(
-        name="a",
-        type="kPooling",
-        srclayers=["b"],
-        pooling_conf={"kernel": 2},
-        bm_conf={},
-        include=["kTrain", "kTest"],
+        name="a", type="kPooling", srclayers=["b"], pooling_conf={"kernel": 2}, bm_conf={}, include=["kTrain", "kTest"]
     )
     job = Job(name='"q"\n', net={"layer": [layer]}, updater={"type": "kSGD", "momentum": 0.9})
     assert to_text(job).splitlines() == [

@@ -1,7 +1,5 @@
 """Attention and positional encodings: agreement with PyTorch, keys that a query does not see, refused sources."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

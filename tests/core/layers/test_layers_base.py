@@ -1,15 +1,19 @@
-"""Context: the random numbers of a row do not depend on the worker that computes it."""
-
-from __future__ import annotations
+"""What every layer has: settings, declarations, shapes."""
 
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dsinga.layers import Rows
+from dsinga.base.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers import Connection, Cut, LabelFormat, Labels, Layer, Output, Rows, SourceKind
+from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.declarations import DECLARED
 from dsinga.ops import BACKENDS
+from dsinga.testing import LayerCase
 from tests.support.layer_cases import context
 
 CONTEXT = context(BACKENDS["numpy"]())
@@ -35,3 +39,66 @@ def test_random_numbers_are_uniform_and_differ_by_seed_step_layer_and_row():
     apart = np.corrcoef(samples.reshape(-1, 50 * 200)) - np.eye(8)
     assert np.abs(apart).max() < 0.05
     assert np.unique(samples).size > 0.99 * samples.size
+
+
+WORDS = {"Connection": Connection, "Cut": Cut, "LabelFormat": LabelFormat, "Labels": Labels, "SourceKind": SourceKind}
+
+
+class Same(Layer):
+    """Passes on its source; its constructor sets the attributes ``late``."""
+
+    late: dict[str, object] = {}
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        vars(self).update(self.late)
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("labels", 1, r"labels = Labels\(source=1\)"),
+        ("cut", Connection.kOneToOne, r"cut = Cut\(Connection.kOneToOne\)"),
+        ("new_labels", True, r"new_labels = LabelFormat\(\)"),
+        ("source_kind", "vectors", r"source_kind = SourceKind.kVectors"),
+    ],
+)
+def test_a_declaration_of_another_type_is_refused(name: str, value: object, instead: str):
+    with pytest.raises(UserError, match=rf"^the layer class Wrong sets {name} to .*{value}.*; write {instead}$"):
+        type("Wrong", (Same,), {name: value})
+    late = type("Late", (Same,), {"late": {name: value}})
+    with pytest.raises(UserError, match=rf"layer 'a': Late sets {name} to .*; write {instead}$"):
+        make_layer(late, LayerConf(name="a", srclayers=["data"]), [(4, 2)], None)
+
+
+@pytest.mark.parametrize(("name", "declared"), DECLARED.items())
+def test_the_example_in_the_message_is_a_declaration(name: str, declared: tuple[object, str]):
+    value = eval(declared[1].removeprefix(f"{name} = "), WORDS)
+    assert getattr(type("New", (Same,), {name: value}), name) is value
+
+
+small = st.integers(1, 5)
+
+
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    kernel=st.tuples(small, small),
+    stride=st.tuples(small, small),
+    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    pooling=st.booleans(),
+)
+def test_any_window_gives_the_declared_shape(
+    size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], pooling: bool
+):
+    assume(all(k <= s + 2 * p and p < k for k, s, p in zip(kernel, size, pad, strict=True)))
+    names = ("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x")
+    window = dict(zip(names, kernel + stride + pad, strict=True))
+    kind = "kPooling" if pooling else "kConvolution"
+    conf = {"pooling_conf": window, "convolution_conf": {"num_filters": 4, **window}}
+    layer = LayerCase(kind, [(2, 3, *size)], conf).layer()
+    params = [np.zeros(spec.shape, np.float32) for spec in layer.params]
+    ctx = context(BACKENDS["numpy"](), rows=Rows(0, 2, 2))
+    assert layer.compute_feature(params, [np.zeros((2, 3, *size), np.float32)], ctx).feature.shape == layer.shape

@@ -1,7 +1,5 @@
 """Layers round what they declare to round in bfloat16: a kNothing has the bits of float32, a kProducts has others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """kClassSoftmaxLoss: the loss is that of a plain loop, and wrong classes are refused."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers that are not cut by features say why, and a user's layer that is cut wrongly is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

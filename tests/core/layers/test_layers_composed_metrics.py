@@ -1,7 +1,5 @@
 """Metrics that are no means, against scikit-learn: of all records, however these were divided."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

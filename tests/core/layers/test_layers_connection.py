@@ -1,7 +1,5 @@
 """Connection layers: missing gradients, uneven cuts, and inverse layers."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate
 

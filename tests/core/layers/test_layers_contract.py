@@ -1,7 +1,5 @@
 """Every layer passes the layer contract; checks that only built-in layers must pass are here."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """kConvLSTM against the same recurrence in PyTorch, with its automatic gradients, and a forecast that it learns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Input and preprocessing layers: records, images, labels, random numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers of fields (padding, cropping, upsampling, transposed convolution, group norm) against PyTorch and numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -77,9 +75,7 @@ def test_padding_is_that_of_torch(mode: str, theirs: str) -> None:
 
 @SHARED
 @given(
-    shape=SIZES,
-    factor=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    method=st.sampled_from(["kNearest", "kLinear"]),
+    shape=SIZES, factor=st.tuples(st.integers(1, 4), st.integers(1, 4)), method=st.sampled_from(["kNearest", "kLinear"])
 )
 def test_upsampling_is_that_of_torch(shape: tuple[int, ...], factor: tuple[int, int], method: str) -> None:
     case = LayerCase("kUpsampling", [shape], {"upsampling_conf": {"factor": [*factor], "method": method}})

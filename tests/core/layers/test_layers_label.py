@@ -1,7 +1,5 @@
 """Labels that are sent to another worker as a feature, and become labels there again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Losses, accuracy and sorting: limits, ties, and refused labels; test_layers_torch.py has the figures."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

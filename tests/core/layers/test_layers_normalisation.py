@@ -1,7 +1,5 @@
 """The running statistics of batch normalisation and the share of dropout, which the contract does not check."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Losses and overlaps of a class for each point, against PyTorch and scikit-learn; masked points and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import available_backends
 from dsinga.training import add_metrics
 from tests.support.later_import import functional, torch
 from tests.support.layer_cases import BATCH, context, layer_of
+from tests.support.refusals import refused
 
 SPACES = [(7,), (4, 3), (2, 3, 4)]
 CTX = context(BACKENDS["numpy"]())
@@ -125,21 +123,15 @@ def test_a_label_that_is_no_class_is_refused_with_its_place(kind: str, label: fl
     labels[2, 0, 3, 1] = label
     message = rf"label {label:g} in row 2 of the batch at point \(3, 1\) is none of its 3 classes \(0 to 2, or -1"
     layer = layer_of(kind, (3, 3, 4, 2), labels.shape)
-    with pytest.raises(UserError, match=message):
-        layer.compute_feature([], [np.zeros((3, 3, 4, 2), np.float32), labels], CTX)
+    refused(lambda: layer.compute_feature([], [np.zeros((3, 3, 4, 2), np.float32), labels], CTX), message)
 
 
 @pytest.mark.parametrize(
     ("scores", "labels", "message"),
     [
         ((5, 3), (5,), "takes scores of classes for each point"),
-        (
-            (5, 3, 4, 2),
-            (5, 2, 4),
-            "takes a class for each of 4 x 2 points, but the labels of 'source1' are 2 x 4",
-        ),
+        ((5, 3, 4, 2), (5, 2, 4), "takes a class for each of 4 x 2 points, but the labels of 'source1' are 2 x 4"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(scores: tuple[int, ...], labels: tuple[int, ...], message: str):
-    with pytest.raises(UserError, match=message):
-        layer_of("kDiceLoss", scores, labels)
+    refused(lambda: layer_of("kDiceLoss", scores, labels), message)

@@ -1,7 +1,5 @@
 """Recurrent layers, embeddings and one-hot vectors: agreement with PyTorch, lengths, and refused sources."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -143,10 +141,7 @@ def test_numbers_that_are_no_codes_are_refused(code: float):
         (recurrent("kLSTM", (BATCH, 3)), "takes whole sequences"),
         (recurrent("kGRU", (BATCH, 3), bidirectional=True), "whole sequences"),
         (recurrent("kRNN", SEQUENCES, bidirectional=True, carry=True), "both directions"),
-        (
-            recurrent("kGRU", SEQUENCES, (BATCH, 5), initial_state=True),
-            "initial_state 5 x 4, but .* gives 5 x 5; put a",
-        ),
+        (recurrent("kGRU", SEQUENCES, (BATCH, 5), initial_state=True), "initial_state 5 x 4, but .* gives 5 x 5; put"),
         (recurrent("kGRU", SEQUENCES, initial_state=True), "takes sequences .*, and the initial_state from its last"),
         (recurrent("kGRU", SEQUENCES, (BATCH, 4), initial_state=True, bidirectional=True), "cannot be bidirectional"),
     ],

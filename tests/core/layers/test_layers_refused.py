@@ -1,7 +1,5 @@
 """Configurations that layers refuse in their constructors: each message names the layer, the fault and a remedy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights of 0, 1 and 2 beside rows left out, once and twice; weights for each step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

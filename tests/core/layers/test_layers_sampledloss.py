@@ -1,7 +1,5 @@
 """kSampledLoss against a loop by hand, the expectation over its random words, and the full softmax."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convolution and pooling over steps: sequences that end, and labels and codes that are refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

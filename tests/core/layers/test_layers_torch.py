@@ -1,7 +1,5 @@
 """Layers against PyTorch, forward and backward, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolution and pooling of volumes (B, C, D, H, W) against PyTorch, on each backend, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

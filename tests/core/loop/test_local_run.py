@@ -1,7 +1,5 @@
 """Runs in this process: which jobs they train, without Dask, to the bits of a cluster."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

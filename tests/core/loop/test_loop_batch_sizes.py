@@ -1,7 +1,5 @@
 """A run that goes on with batches of another size continues at the same record, and does the epochs asked for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs whose schedule ends early, or whose batch statistics are of one number, say so; others say nothing."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

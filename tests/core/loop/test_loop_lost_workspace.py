@@ -1,7 +1,5 @@
 """A workspace that is moved or deleted while a run writes it: the run ends, says so, and nothing is lost."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dsinga.base.errors import UserError
 from dsinga.monitor import MetricsFile, read_metrics
+from tests.support.refusals import refused
 from tests.support.small_disk import files_of_at_most
 
 
@@ -62,8 +62,7 @@ def test_a_crash_while_resuming_loses_nothing(tmp_path, monkeypatch):
     path = tmp_path / "m.jsonl"
     write(path, rows(0, 10, 20))
     monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("power cut")))
-    with pytest.raises(OSError, match="power cut"):
-        MetricsFile(path, resumed_step=10)
+    refused(lambda: MetricsFile(path, resumed_step=10), "power cut", OSError)
     assert read_metrics(path)[:, "step"] == [0, 10, 20]
 
 
@@ -94,8 +93,7 @@ def test_a_diverged_loss_is_valid_json(tmp_path, loss):
 def test_a_bad_line_is_named(tmp_path, line, message):
     path = tmp_path / "m.jsonl"
     path.write_text(f'{{"step": 1, "phase": "train"}}\n{line}\n', errors="surrogateescape")
-    with pytest.raises(UserError, match=message):
-        read_metrics(path)
+    refused(lambda: read_metrics(path), message)
 
 
 def test_rows_that_find_the_disk_full_are_written_later(tmp_path):

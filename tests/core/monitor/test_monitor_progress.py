@@ -8,14 +8,7 @@ import pytest
 
 from dsinga.base.advice import in_notebook
 from dsinga.monitor import show_import
-from dsinga.monitor.progress import (
-    LiveLine,
-    PlainLines,
-    ThroughputEstimate,
-    duration,
-    show_progress,
-    values,
-)
+from dsinga.monitor.progress import LiveLine, PlainLines, ThroughputEstimate, duration, show_progress, values
 from tests.support.programs import python
 
 NOW = {"step": 100, "samples_per_second": 3200.4, "loss": 0.25, "accuracy": 0.9375}

@@ -1,7 +1,5 @@
 """A workspace belongs to one run at a time; locks of processes that have ended do not count."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

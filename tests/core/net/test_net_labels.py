@@ -1,7 +1,5 @@
 """The kind of the labels, one or several a row, integers or floats, is known throughout a net before training."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operations and bytes, compared with the paper's figures for AlexNet (5.4.1) and with numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.net.layer_cost import LayerCost, layer_cost

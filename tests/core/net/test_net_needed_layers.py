@@ -1,7 +1,5 @@
 """Which layers records without labels can be computed with."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

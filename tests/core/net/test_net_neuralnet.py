@@ -1,7 +1,5 @@
 """The number of kernel threads that a worker can use: it follows from the net, and is never 0."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

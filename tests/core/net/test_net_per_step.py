@@ -1,7 +1,5 @@
 """Layers with per_step: they compute the same as unrolled copies, for sequences of any length."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

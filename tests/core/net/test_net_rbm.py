@@ -1,7 +1,5 @@
 """Restricted Boltzmann machines in a net: the cycle is opened, both sides are checked, other params are frozen."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.base.errors import UserError

@@ -1,7 +1,5 @@
 """Merging unrolled copies: one layer over sequences computes the same; nets that stay unrolled."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

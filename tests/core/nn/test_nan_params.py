@@ -1,7 +1,5 @@
 """Params with NaN are refused wherever they come in; NaN that is written into an array gives no finite prediction."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attention in the words of Keras: what each function writes, and agreement with PyTorch's multi-head attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches from anywhere: generators, datasets by number, PyTorch's DataLoader, Hugging Face's and grain's datasets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

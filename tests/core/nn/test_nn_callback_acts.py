@@ -1,7 +1,5 @@
 """What a callback does to the model: acts x events x faces, held to stochastic gradient descent by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

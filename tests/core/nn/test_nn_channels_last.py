@@ -1,7 +1,5 @@
 """Images with their channels last, by one word: labels and outputs have them last, all else is as channels first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dask.array as da

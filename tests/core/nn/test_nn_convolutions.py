@@ -1,7 +1,5 @@
 """Depthwise, grouped, separable and dilated convolutions of nn train as the same net in PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

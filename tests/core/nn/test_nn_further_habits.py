@@ -1,7 +1,5 @@
 """Habits of those who know Keras, PyTorch and scikit-learn: most work as written, the others say what to write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

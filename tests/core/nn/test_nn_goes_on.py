@@ -1,7 +1,5 @@
 """A further fit goes on with the optimizer; saved models do, too; images may have their channels last."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

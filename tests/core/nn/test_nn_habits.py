@@ -3,8 +3,6 @@
 A program begins with ``from dsinga import nn as keras`` in place of ``import keras``; its own functions are PyTorch's.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

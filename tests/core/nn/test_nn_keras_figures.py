@@ -1,7 +1,5 @@
 """Layers of nn compute what Keras's compute; ``tests/support/keras_figures.py`` says how its figures were made."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

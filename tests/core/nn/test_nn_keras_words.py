@@ -1,7 +1,5 @@
 """Words of Keras that compute something, against numpy, against other words, and where installed against Keras."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

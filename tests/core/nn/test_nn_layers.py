@@ -1,7 +1,5 @@
 """Layers in the words of Keras: what each writes into a job, and that every type of layer can be written."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import pickle

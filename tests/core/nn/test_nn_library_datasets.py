@@ -1,7 +1,5 @@
 """Datasets of the libraries themselves: each record is drawn anew in each epoch, in the same way for the same seed."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Loops of Keras: single batches, rates that are functions, callbacks with its events, backups."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

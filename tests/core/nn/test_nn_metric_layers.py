@@ -1,7 +1,5 @@
 """compile(metrics=...): names of Keras and scikit-learn and users' functions, in rows, tests and extensions."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Nets whose passes are replayed train to the bits of nets that are called, with all settings of training."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Sequences of several lengths: each is computed as it would be alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Subclasses of Model that define ``call``, as in Keras."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a net has learnt goes along every road: params, running statistics, the optimizer, seeds, and frozen layers."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import pickle

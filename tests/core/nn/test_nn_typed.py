@@ -1,7 +1,5 @@
 """What editors complete, and the fields of a job that fit and job take; mypy checks the program typed_program.py."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import inspect

@@ -1,7 +1,5 @@
 """Weights of records, classes, steps and points, in training and in tests, against formulas and scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.array as da

@@ -1,7 +1,5 @@
 """Attention block by block: equal to attention with all weights in memory, and to PyTorch's, in less memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

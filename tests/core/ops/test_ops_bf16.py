@@ -3,8 +3,6 @@
 They are those of this processor, if it has bfloat16; tests/addons/gpu/test_gpu_bf16.py has those of GPUs.
 """
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pool of result arrays reuses memory, but never memory to which an array still refers."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

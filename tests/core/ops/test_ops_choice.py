@@ -1,7 +1,5 @@
 """The choice of a backend by name, by environment variable, or by default."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +7,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS, Ops, get_ops
+from tests.support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -44,17 +43,14 @@ def test_the_environment_overrides_the_name(monkeypatch):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(monkeypatch):
-    with pytest.raises(UserError, match=r"no kernel backend 'onednm'; did you mean 'onednn'\?.*numpy"):
-        get_ops("onednm")
+    refused(lambda: get_ops("onednm"), r"no kernel backend 'onednm'; did you mean 'onednn'\?.*numpy")
     monkeypatch.setenv("DSINGA_OPS", "nunpy")
-    with pytest.raises(UserError, match=r"\$DSINGA_OPS.*did you mean 'numpy'"):
-        get_ops()
+    refused(get_ops, r"\$DSINGA_OPS.*did you mean 'numpy'")
 
 
 def test_a_backend_that_cannot_load_is_skipped_unless_requested(unloadable):
     assert get_ops().name in BACKENDS
-    with pytest.raises(UserError, match="needs luck"):
-        get_ops("best")
+    refused(lambda: get_ops("best"), "needs luck")
 
 
 def test_backends_are_pickled():

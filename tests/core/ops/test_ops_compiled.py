@@ -1,7 +1,5 @@
 """Loops compiled by numba have the bits of the kernels and of the updaters' formulas that they replace."""
 
-from __future__ import annotations
-
 import logging
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """The backends on CPUs pass the kernel contract."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Local response normalisation by shifted sums, also for processors for which the library has a primitive."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """NaN stays NaN in the kernels of the CPU backends: what a rectifier made 0 would be a prediction like any other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The oneDNN backend: its kernels, threads and sums, and a missing library."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,14 +10,7 @@ from dsinga.ops.interface import NumpyOps
 from tests.support.cpu_instructions import AVX512
 
 try:
-    from dsinga.ops.onednn import (
-        convolution,
-        library,
-        normalisation,
-        pooling,
-        products,
-        thread,
-    )
+    from dsinga.ops.onednn import convolution, library, normalisation, pooling, products, thread
     from dsinga.ops.onednn.onednn_ops import OnednnOps
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)

@@ -1,7 +1,5 @@
 """The oneDNN backend's table of choices: its names exist, one place reads it, the environment switches it off."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

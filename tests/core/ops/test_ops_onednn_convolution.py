@@ -1,7 +1,5 @@
 """Gradients of convolutions by oneDNN and by the implementations of its table, compared with numpy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Signals that arrive while a kernel of oneDNN runs, such as Ctrl+C."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

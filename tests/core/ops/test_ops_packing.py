@@ -1,7 +1,5 @@
 """The packing of sequences of different lengths."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dsinga.ops.packing import pack_sequences

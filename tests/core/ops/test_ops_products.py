@@ -1,7 +1,5 @@
 """Products of the CPU backends, of factors and results of any strides, beside float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Kernels compared with PyTorch's at the sizes of a real net, where PyTorch is installed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

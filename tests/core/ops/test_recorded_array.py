@@ -1,7 +1,5 @@
 """Recorded arrays beside numpy's: a random program, recorded once and replayed on other numbers, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

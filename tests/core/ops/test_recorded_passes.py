@@ -1,7 +1,5 @@
 """Passes on a host that are recorded once: what is replayed on other numbers has the bits of calls, or is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsinga.ops import Ops, get_ops

@@ -1,7 +1,5 @@
 """Small params that an updater changes as one array: the same bits as each alone, and state that can be set."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Micro-batches give the gradient of the whole batch, whatever the net, its cut and its lengths of sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Nets of every layer type in bfloat16: near float32, cut as whole, and the same bits twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Contrastive divergence: against plain numpy, and machines small enough for sums over all states."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

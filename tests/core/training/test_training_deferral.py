@@ -1,7 +1,5 @@
 """Gradients that are put off until a collective waits have the bits of those that are not, and are pushed once."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace

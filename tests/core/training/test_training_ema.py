@@ -1,7 +1,5 @@
 """Averages of params: against torch.optim.swa_utils.AveragedModel, however a net is cut and wherever params are."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path

@@ -20,6 +20,7 @@ from dsinga.training import (
     initialise,
     schedule,
 )
+from tests.support.refusals import refused
 from tests.support.training_cases import build, dense, layer, records_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
@@ -111,8 +112,7 @@ def test_a_right_layer_passes():
     ],
 )
 def test_an_error_about_a_layer_names_the_layer_and_the_remedy(own, message):
-    with pytest.raises(UserError, match=rf"layer 'own': .*{message}"):
-        train_once(own)
+    refused(lambda: train_once(own), rf"layer 'own': .*{message}")
 
 
 class Averaging(Sound):
@@ -140,8 +140,7 @@ class Averaging(Sound):
 )
 def test_a_fault_in_lasting_state_names_the_layer(state, message):
     train_once(type("Own", (Averaging,), {"state": lambda self, x: {"mean": x.mean(0)}}))
-    with pytest.raises(UserError, match=rf"layer 'own': .*{message}"):
-        train_once(type("Own", (Averaging,), {"state": state}))
+    refused(lambda: train_once(type("Own", (Averaging,), {"state": state})), rf"layer 'own': .*{message}")
 
 
 @pytest.mark.parametrize("method", ["compute_feature", "compute_gradient"])
@@ -184,8 +183,7 @@ class Plain(Updater):
 )
 def test_a_fault_in_an_updater_is_found_before_training(entry, message):
     register("updater", "Own")(entry)
-    with pytest.raises(UserError, match=message):
-        create_updater(UpdaterConf(user_type="Own"))
+    refused(lambda: create_updater(UpdaterConf(user_type="Own")), message)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +208,7 @@ def test_an_exception_of_an_updater_is_raised_before_training_and_names_it(chang
 )
 def test_a_fault_in_a_schedule_is_found_before_training(entry, message):
     register("schedule", "Own")(entry)
-    with pytest.raises(UserError, match=message):
-        schedule(LRGenConf(user_type="Own"))
+    refused(lambda: schedule(LRGenConf(user_type="Own")), message)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +222,7 @@ def test_a_fault_in_a_schedule_is_found_before_training(entry, message):
 )
 def test_a_fault_in_an_initialiser_names_the_param(given, message):
     register("initialiser", "Own")(lambda shape, conf, rng: given)
-    with pytest.raises(UserError, match=message):
-        initialise((2, 3), ParamGenConf(user_type="Own"), np.random.default_rng(0), "w")
+    refused(lambda: initialise((2, 3), ParamGenConf(user_type="Own"), np.random.default_rng(0), "w"), message)
 
 
 def test_an_exception_of_an_initialiser_names_the_param():
@@ -239,15 +235,13 @@ def test_an_exception_of_an_initialiser_names_the_param():
 
 @pytest.mark.parametrize("metrics", [None, {"loss": 0.5}, [("loss", (1.0, 2))]])
 def test_an_algorithm_must_return_metrics(metrics):
-    with pytest.raises(UserError, match=r"must return metrics, as in \{\"loss\": \(sum, count\)\}"):
-        check_algorithm_metrics(metrics)
+    refused(lambda: check_algorithm_metrics(metrics), r"must return metrics, as in \{\"loss\": \(sum, count\)\}")
     assert check_algorithm_metrics({"loss": (1.0, 4)}) == {"loss": (1.0, 4)}
 
 
 def test_an_algorithm_must_be_callable():
     register("algorithm", "Own")("bp")
-    with pytest.raises(UserError, match="algorithm 'Own' must be a function"):
-        algorithm(AlgConf(user_alg="Own"))
+    refused(lambda: algorithm(AlgConf(user_alg="Own")), "algorithm 'Own' must be a function")
 
 
 def test_registering_without_a_name_is_refused():

@@ -12,6 +12,7 @@ from dsinga.job import InitMethod, ParamGenConf, Settings, check, loads, require
 from dsinga.job.limits import Unit
 from dsinga.training import Initialiser, initial_values, initialise
 from dsinga.training.initialisers import param_rng
+from tests.support.refusals import refused
 from tests.support.texts import texts
 from tests.support.training_cases import build, dense, layer
 
@@ -120,8 +121,7 @@ def test_a_users_initialiser_is_found_by_name():
 def test_mistakes_in_a_job_are_reported_with_file_and_line(init, message):
     text = f'neuralnet {{ layer {{ name: "a" param {{ init {{\n{init} }} }} }} }}'
     conf = loads(text, "job.conf").neuralnet.layer[0].param[0].init
-    with pytest.raises(UserError, match=message):
-        initialise((4,), conf, param_rng(0, "b"))
+    refused(lambda: initialise((4,), conf, param_rng(0, "b")), message)
 
 
 def sparse_job(settings):
@@ -160,8 +160,7 @@ def test_a_users_initialiser_has_typed_settings():
     ],
 )
 def test_wrong_settings_of_a_users_initialiser_are_refused_with_their_line(settings, message):
-    with pytest.raises(UserError, match=rf"job.conf:\d: layer 'a': {message}"):
-        check(sparse_job(settings))
+    refused(lambda: check(sparse_job(settings)), rf"job.conf:\d: layer 'a': {message}")
 
 
 def test_a_setting_that_is_missing_is_told_where_the_job_was_not_checked():

@@ -1,7 +1,5 @@
 """Metrics have the same names for any number of workers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

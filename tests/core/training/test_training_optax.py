@@ -1,18 +1,6 @@
-"""Updaters give the params of optax 0.2.8 after three updates.
+"""Updaters give the params of optax 0.2.8, and the numbers of ONNX 1.23.2's cases (``onnx.backend.test``)."""
 
-The figures are those of optax 0.2.8 with jax 0.10.2, in an environment of its own, by these lines:
-
-    value, *gradients = numpy.random.default_rng(7).normal(size=(4, 4)).astype("float32")
-    params, state = jnp.asarray(value), optimizer.init(jnp.asarray(value))
-    for gradient in gradients:
-        updates, state = optimizer.update(jnp.asarray(gradient), state, params)
-        params = optax.apply_updates(params, updates)
-
-Keras 3 and torch decouple the decay of AdamW in the same way, by the learning rate of the step. dsinga's momentum has
-the learning rate inside, optax's outside, which is the same while the rate is constant.
-"""
-
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +11,11 @@ from dsinga.ops import SparseRows
 from dsinga.training import create_updater
 
 VALUE, *GRADIENTS = np.random.default_rng(7).normal(size=(4, 4)).astype(np.float32)
+
+
 DECAY = {"weight_decay": 0.3, "decoupled_weight_decay": True}
+
+
 OPTAX = {
     # chain(trace(0.9), add_decayed_weights(0.3), scale(-0.1)), then the same with trace(0.9, nesterov=True)
     "sgd": (nn.SGD(0.1, 0.9, **DECAY), [0.201924995, 0.741930723, -0.35465458, -1.300746322]),
@@ -41,6 +33,8 @@ OPTAX = {
         [0.17274728, 0.48313594, -0.40773904, -1.0177875],
     ),
 }
+
+
 # contrib.muon(0.1, beta=0.8, weight_decay=0.3, consistent_rms=0.2) of matrices of normal(size=(4, *shape))
 MUON = {
     (3, 5): [
@@ -130,3 +124,32 @@ def test_a_param_may_be_left_out_of_a_decoupled_decay() -> None:
         updater.update(0, value, np.zeros(3, np.float32), updater.create_state(3))
         ends.append(float(value[0]))
     assert ends == [pytest.approx(1 - 0.03), 1.0]
+
+
+X, G, V, H = [1.2, 2.8], [-0.94, -2.5], [1.7, 3.6], [0.1, 0.1]
+
+
+CASES: dict[str, tuple[dict[str, Any], list[float], list[float], dict[str, list[float]], list[float]]] = {
+    "adam": (
+        {"type": "kAdam", "adam_conf": {"beta1": 0.95, "beta2": 0.1}, "delta": 1e-14},
+        X, G, {"mean": V, "squares": H}, [1.025036335, 2.661032677],
+    ),
+    "momentum": (
+        {"type": "kSGD", "momentum": 0.95}, X, G, {"history": [-0.17, -0.36]}, [1.132380009, 2.707720041],
+    ),
+    "nesterov": (
+        {"type": "kNesterov", "momentum": 0.95, "weight_decay": 0.01},
+        X, G, {"history": [0.17, 0.36]}, [1.227535009, 2.957139969],
+    ),
+    "adagrad": ({"type": "kAdaGrad", "delta": 1e-10}, [1.0], [-1.0], {"squares": [2.0]}, [1.057696223]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_are_those_of_onnx(name: str) -> None:
+    fields, x, g, slots, expected = CASES[name]
+    rate = {"type": "kFixed", "base_lr": 0.1}
+    updater = create_updater(UpdaterConf(**{"weight_decay": 0.001, "learning_rate": rate, **fields}))
+    value, state = np.array(x, np.float32), {slot: np.array(array, np.float32) for slot, array in slots.items()}
+    updater.update(0, value, np.array(g, np.float32), state)
+    np.testing.assert_allclose(value, expected, rtol=2e-5)  # epsilon 1e-5 of ONNX's AdaGrad: 6e-6

@@ -1,7 +1,5 @@
 """Features that are computed again give the bits of those that are kept, on one worker and in cut nets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

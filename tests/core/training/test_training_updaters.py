@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Settings, UpdaterConf, UpdaterType, check, loads, setting
 from dsinga.job.limits import Share
@@ -14,6 +13,7 @@ from dsinga.ops import update as module
 from dsinga.testing import UpdaterContract
 from dsinga.testing.updaters import LR_SCALE, WD_SCALE
 from dsinga.training import Updater, create_updater
+from tests.support.refusals import refused
 
 BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
 RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
@@ -214,8 +214,7 @@ def test_a_users_updater_is_found_by_name():
     ],
 )
 def test_wrong_updater_configurations_are_refused(conf, message):
-    with pytest.raises(UserError, match=message):
-        create_updater(UpdaterConf(**conf))
+    refused(lambda: create_updater(UpdaterConf(**conf)), message)
 
 
 def lion_job(settings):
@@ -259,8 +258,7 @@ def test_a_users_updater_has_typed_settings():
     ],
 )
 def test_wrong_settings_of_a_users_updater_are_refused_with_their_line(settings, message):
-    with pytest.raises(UserError, match=f"job.conf:2: {message}"):
-        check(lion_job(settings))
+    refused(lambda: check(lion_job(settings)), f"job.conf:2: {message}")
 
 
 def test_an_update_of_no_rows_changes_nothing():

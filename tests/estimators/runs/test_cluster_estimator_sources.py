@@ -1,7 +1,5 @@
 """Estimators train in threads and processes with the bits of numpy arrays in threads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

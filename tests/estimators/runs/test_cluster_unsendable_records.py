@@ -1,7 +1,5 @@
 """Estimators refuse records that cannot be sent to processes in one sentence that names them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

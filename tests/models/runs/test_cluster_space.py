@@ -1,9 +1,5 @@
 """Runs on a cluster whose nets are cut by space: groups, micro-batches, recomputation, resuming, lost workers."""
 
-from __future__ import annotations
-
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +7,11 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import cluster, models
-from dsinga.api import roots, train
+from dsinga import models
+from dsinga.api import train
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job
-from dsinga.loop.initial_state import RunOptions
-from tests.support.observers import Recorder, of_phase
+from tests.support.killed_run import train_with_a_killed_process
 from tests.support.small_job import assert_same
 
 ROWS = 4
@@ -81,14 +76,6 @@ def test_a_resumed_run_is_the_unbroken_one(threads: Client, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_killed_worker_changes_no_bit(tmp_path: Path) -> None:
+def test_a_killed_worker_changes_no_bit() -> None:
     job = unet(steps=300).replace(cluster=ClusterConf(nworkers_per_group=2))
-    with connect(workers=3) as client:
-        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
-    with connect(workers=3, separate_processes=True) as client:
-        pid = client.run(os.getpid)[next(iter(cluster.available_workers(client)))]
-        broken = Recorder(100, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None), workspace=tmp_path))
-    assert broken.acted
-    assert_same(outcome.params, unbroken.params)
-    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
+    train_with_a_killed_process(job, workers=3, victim=0)

@@ -1,7 +1,5 @@
 """Nets trained on several leads: gradients of PyTorch's unrolled loop, cuts by space, fewer leads at first, memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Arrangements (levels, latitudes, longitudes, axes, variables; columns, features,
 a loaded model, validation, evaluation, prediction), of windows, xarray objects, data frames, models, jobs, estimators.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re
@@ -24,6 +22,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.estimators import Regressor
 from dsinga.estimators import load as load_estimator
+from tests.support.refusals import refused
 
 RANDOM = np.random.default_rng(0)
 DAYS = np.datetime64("2000-01-01", "ns") + np.arange(8) * np.timedelta64(6, "h")
@@ -208,8 +207,7 @@ def test_other_data_are_refused(name: str, phase: str, folders: dict[str, Path])
     data = other()
     if phase == "validation" and data[1] is None:
         data = data[0]
-    with pytest.raises(UserError, match=message):
-        PHASES[phase](folders[kind], kind, data)
+    refused(lambda: PHASES[phase](folders[kind], kind, data), message)
 
 
 WITH_U = FIELDS.assign(u=FIELDS.t)
@@ -243,8 +241,7 @@ def test_windows_of_something_else_are_refused_by_name(name: str, phase: str, fo
     data = windows(WITH_U, **changes)
     predict = lambda folder, kind, data: nn.load_model(folder).predict(data[0])  # noqa: E731
     given: Any = data if phase == "validation" else (data, None)
-    with pytest.raises(UserError, match=re.escape(message)):
-        {**PHASES, "predict": predict}[phase](folders["fields"], "fields", given)
+    refused(lambda: {**PHASES, "predict": predict}[phase](folders["fields"], "fields", given), re.escape(message))
 
 
 @pytest.mark.parametrize(
@@ -254,8 +251,7 @@ def test_predictions_are_those_of_data_in_order(name: str, folders: dict[str, Pa
     kind, arranged = ARRANGED[name]
     model, (x, _) = nn.load_model(folders[kind]), arranged(tmp_path)
     if kind == "fields":  # the Dataset is put in order, the windows would be predicted in another one
-        with pytest.raises(UserError, match="the windows lie otherwise than those of training .*; give the Dataset"):
-            model.predict(x)
+        refused(lambda: model.predict(x), "the windows lie otherwise than those of training .*; give the Dataset")
         expected, predicted = model.predict(FIELDS).t, model.predict(x.dataset).t
         if name == "longitudes":
             predicted = predicted.assign_coords(lon=predicted.lon % 360)
@@ -294,8 +290,7 @@ def test_estimators_put_xarray_objects_in_order(name: str, is_loaded: bool, tmp_
         np.testing.assert_allclose(
             used.partial_fit(x, y).predict(FEATURES), known.partial_fit(FEATURES, TARGETS).predict(FEATURES), rtol=1e-4
         )
-    with pytest.raises(UserError, match="trained on a, b, c, d of 'k', but the data have no d"):
-        used.predict(OTHER["feature"][1]()[0])
+    refused(lambda: used.predict(OTHER["feature"][1]()[0]), "trained on a, b, c, d of 'k', but the data have no d")
     fresh = used.set_params(warm_start=False).fit(FEATURES.isel(k=ORDER), TARGETS)  # which defines the order anew
     np.testing.assert_allclose(fresh.predict(FEATURES), fresh.predict(FEATURES.isel(k=ORDER)), rtol=1e-5)
 

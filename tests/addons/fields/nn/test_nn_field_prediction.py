@@ -1,7 +1,5 @@
 """Models trained from windows of a Dataset predict another Dataset, also after they have been saved."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each case mixes settings of windows that were built apart: forcings, static fiel
 calendars, gaps and weights.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

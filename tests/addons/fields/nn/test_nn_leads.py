@@ -1,7 +1,5 @@
 """Models trained on several leads: errors of each are those of forecasts, jobs keep settings, faults are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_statistics
 from dsinga.job.writer import to_text
 from tests.support.field_nets import make_dataset
+from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 
@@ -121,8 +120,7 @@ def test_the_direct_form_gives_all_leads_at_once(tmp_path: Path, mask: bool) -> 
     np.testing.assert_allclose(known.t, np.where(land, np.nan, predicted[:, :, 0]), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(known.z, predicted[:, :, 1:], rtol=1e-5, atol=1e-5)
     assert (known.valid_time[:, 2] == dataset.time[last + 3].values).all()
-    with pytest.raises(UserError, match="the net gives 3 leads at once, not 4; leave leads out"):
-        model.predict(dataset, leads=4)
+    refused(lambda: model.predict(dataset, leads=4), "the net gives 3 leads at once, not 4; leave leads out")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -148,8 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_faults_of_leads_are_refused(fault: str) -> None:
     settings, message = REFUSED[fault]
     dataset = make_dataset(time=14, latitude=8, longitude=10)
-    with pytest.raises(UserError, match=message):
-        dsinga.windows(dataset.assign(w=abs(dataset.t)), **{**SETTINGS, **settings})
+    refused(lambda: dsinga.windows(dataset.assign(w=abs(dataset.t)), **{**SETTINGS, **settings}), message)
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -160,8 +157,7 @@ def test_a_forcing_that_ends_early_is_refused_before_training(mask: bool) -> Non
         r"'z' is known in advance for each of 3 leads, but has NaN only after 2020-01-03T06:00, .* until 2020-01-04"
     )
     settings = {**SETTINGS, "targets": "t", "mask": mask}
-    with pytest.raises(UserError, match=message):
-        dsinga.windows(dataset, **settings)
+    refused(lambda: dsinga.windows(dataset, **settings), message)
     windows = dsinga.windows(dataset, **settings, within={"time": (None, "2020-01-03T06:00")})
     assert len(windows) == 10 - 1 - 3
 

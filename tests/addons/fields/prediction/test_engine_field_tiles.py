@@ -1,7 +1,5 @@
 """The tiles that follow from a net and a field, and the fields that a net cannot compute."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

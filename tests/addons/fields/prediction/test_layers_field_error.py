@@ -1,7 +1,5 @@
 """Errors of fields and anomaly correlation, of all records however they were cut, against xarray and WeatherBench."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

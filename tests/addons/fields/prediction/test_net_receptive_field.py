@@ -3,8 +3,6 @@
 The oracle is the net itself: what it computes of a changed input, and of the whole field at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """A lazy prediction is not written over its own input, by whatever object or URL that is named."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

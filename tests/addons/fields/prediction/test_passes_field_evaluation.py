@@ -1,7 +1,5 @@
 """Errors by group against pandas: windows and groups of each kind, of data whose numbers say where they lie."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from dsinga.addons.fields.prediction.evaluate import GroupedErrors, make_baselin
 from dsinga.addons.fields.prediction.label_groups import LabelPoints
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
+from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 pandas = pytest.importorskip("pandas")
@@ -221,22 +220,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), FAULTS)
 def test_groups_and_baselines_that_are_not_there_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        GroupedErrors(make_windows("whole fields"), **arguments)
+    refused(lambda: GroupedErrors(make_windows("whole fields"), **arguments), message)
 
 
 def test_windows_and_predictions_that_cannot_be_compared_are_refused() -> None:
     settings: dict[str, Any] = {"inputs": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
-    with pytest.raises(UserError, match="the windows have no targets"):
-        GroupedErrors(dsinga.windows(DATA, **settings))
+    refused(lambda: GroupedErrors(dsinga.windows(DATA, **settings)), "the windows have no targets")
     same = dsinga.windows(DATA, **settings, targets="t")
-    with pytest.raises(UserError, match="persistence is a forecast of targets that lie ahead"):
-        GroupedErrors(same, against="persistence")
+    refused(lambda: GroupedErrors(same, against="persistence"), "persistence is a forecast of targets that lie ahead")
     with pytest.raises(UserError, match="the prediction has 3 x 5 x 8 for a window, but the targets 1 x 5 x 8"):
         GroupedErrors(same).add_all([np.zeros((2, 3, 5, 8))])
     with pytest.raises(UserError, match="needs dates, which the coordinate 'time' does not have"):
         GroupedErrors(dsinga.windows(DATA.assign_coords(time=np.arange(26)), **settings, targets="t"), "season")
     series = dsinga.windows(DATA.t.to_dataset(), inputs="t", targets="t", input_dims={"time": 4, "lat": 1}, channels=[])
     assert GroupedErrors(series, ("time", "lat")).add_all([series.read(np.arange(len(series)))[1]]).sums[0, 0].any()
-    with pytest.raises(UserError, match="by='lead' needs targets whose steps of 'time' are channels"):
-        GroupedErrors(series, "lead")
+    refused(lambda: GroupedErrors(series, "lead"), "by='lead' needs targets whose steps of 'time' are channels")

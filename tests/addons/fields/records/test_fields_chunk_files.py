@@ -1,7 +1,5 @@
 """Variables of a zarr store are read as files of chunks are; what is damaged, or rounded, is told."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

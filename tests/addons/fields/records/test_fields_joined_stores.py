@@ -1,7 +1,5 @@
 """Several stores as one Dataset, against the whole: formats x dimensions. Stores that are appended, and references."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import dsinga
 from dsinga.base.errors import UserError
 from dsinga.data import open_stores
+from tests.support.refusals import refused
 
 xr = pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
@@ -101,10 +100,8 @@ def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for paths in (early, [], 3):
         with pytest.raises(UserError, match="open_stores takes a list of paths or URLs"):
             open_stores(paths)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="dim is the name of a dimension, such as 'time' or 'member', not 3"):
-        open_stores([early], dim=3)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"open several as one Dataset: dsinga.data.open_stores\(paths\)"):
-        dsinga.windows([early, early], **SETTINGS)
+    refused(lambda: open_stores([early], dim=3), "dim is the name of a dimension, such as 'time' or 'member', not 3")  # type: ignore[arg-type]
+    refused(lambda: dsinga.windows([early, early], **SETTINGS), r"as one Dataset: dsinga.data.open_stores\(paths\)")
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
@@ -120,8 +117,7 @@ def test_a_store_that_is_appended_keeps_the_length_that_it_had(zarr_format: Any,
         np.testing.assert_array_equal(each.read(np.arange(30))[0], whole.read(np.arange(30))[0])
     assert len(whole) == 2 * (30 - 3)
     (path / metadata).write_bytes(older)
-    with pytest.raises(UserError, match=r"by the consolidated metadata, but \(30.*; consolidate them again"):
-        dsinga.windows(path, **SETTINGS)
+    refused(lambda: dsinga.windows(path, **SETTINGS), r"the consolidated metadata, but \(30.*; consolidate them again")
 
 
 def references(store: Path) -> dict[str, Any]:
@@ -146,8 +142,6 @@ def test_references_of_kerchunk_are_read_as_the_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_stores([path], dim="member").t[0], data.t)
     for file in (store / "t").glob("[0-9]*"):
         file.unlink()
-    with pytest.raises(UserError, match="variable 't'.*cannot be read"):
-        dsinga.windows(path, **SETTINGS).read([3])
+    refused(lambda: dsinga.windows(path, **SETTINGS).read([3]), "variable 't'.*cannot be read")
     path.write_text('{"version": 1, "refs": {}}')
-    with pytest.raises(UserError, match=r"refs.json cannot be opened as a Dataset"):
-        dsinga.windows(path, **SETTINGS)
+    refused(lambda: dsinga.windows(path, **SETTINGS), r"refs.json cannot be opened as a Dataset")

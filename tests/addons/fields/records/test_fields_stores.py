@@ -1,7 +1,5 @@
 """Windows are the same whatever the data lie in and however they are chunked; reading is bounded in memory."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor

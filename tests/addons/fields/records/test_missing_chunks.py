@@ -1,7 +1,5 @@
 """Chunks that are not stored, and metadata older than arrays, for every way to open a Dataset and all that reads it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

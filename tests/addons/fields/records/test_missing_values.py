@@ -1,7 +1,5 @@
 """Values that mean "missing" by the conventions of a format are never numbers: whatever they come from, and go to."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path

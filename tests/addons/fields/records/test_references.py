@@ -1,7 +1,5 @@
 """References to the chunks of a zarr store, as kerchunk and VirtualiZarr write them: where they may lead."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

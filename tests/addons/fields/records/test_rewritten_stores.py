@@ -1,7 +1,5 @@
 """Data that are written again, or appended to, while they are read; metadata that contradict the arrays."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle
@@ -17,6 +15,7 @@ import zarr
 import dsinga
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
+from tests.support.refusals import refused
 
 Read = Callable[[list[int]], np.ndarray]
 
@@ -69,8 +68,7 @@ def test_data_that_change_while_they_are_read_are_noticed(
     first = read([1, 20])
     written(path, how, **options)
     if how == "rewritten" or kind == "netCDF":
-        with pytest.raises(UserError, match="d.* was written again, or removed, after it was opened: numbers of"):
-            read([1, 20])
+        refused(lambda: read([1, 20]), "d.* was written again, or removed, after it was opened: numbers of")
     else:
         np.testing.assert_array_equal(read([1, 20]), first)
         assert "was appended to after it was opened; what is there since is not read" in caplog.text
@@ -80,8 +78,7 @@ def test_another_process_finds_other_records(tmp_path: Path) -> None:
     written(tmp_path / "d.zarr", "", consolidated=False)
     sent = pickle.dumps(open_records(tmp_path / "d.zarr" / "t"))
     written(tmp_path / "d.zarr", "appended", consolidated=False)
-    with pytest.raises(UserError, match="t has 30 records, but had 24 when it was opened: it was written again"):
-        pickle.loads(sent)
+    refused(lambda: pickle.loads(sent), "t has 30 records, but had 24 when it was opened: it was written again")
 
 
 def test_an_array_without_its_last_chunks_by_its_metadata_is_refused(tmp_path: Path) -> None:

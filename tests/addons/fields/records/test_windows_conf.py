@@ -1,7 +1,5 @@
 """Windows of fields in a job: the settings say what the definition says; faults name the file and the line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

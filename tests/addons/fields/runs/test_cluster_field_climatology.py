@@ -1,7 +1,5 @@
 """Anomalies from a climatology: subtracted where data are read, added to predictions, kept with the net."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -175,15 +173,9 @@ def test_climatologies_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch
     data = dataset()
     climatology = field_climatology(data[["t"]])
     for other, message in (
-        (
-            field_climatology(data[["h"]].rename(h="x")),
-            "the climatology has 'x', and the windows none of these, but 't'",
-        ),
+        (field_climatology(data[["h"]].rename(h="x")), "climatology has 'x', and the windows none of these, but 't'"),
         (field_climatology(data[["t"]].isel(lat=[0, 1])), "the climatology lacks points of 'lat' that the data have"),
-        (
-            field_climatology(data.t.mean("lon").to_dataset()),
-            "its climatology lat, and these must be all but that of dates",
-        ),
+        (field_climatology(data.t.mean("lon").to_dataset()), "lat, and these must be all but that of dates"),
         (climatology.means, "climatology is one of dsinga.data.field_climatology"),
     ):
         with pytest.raises(UserError, match=message):

@@ -1,7 +1,5 @@
 """Longitudes from -180 and from 0 are one grid: the same bits, rolled. Grids with 2-d coordinates; encodings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

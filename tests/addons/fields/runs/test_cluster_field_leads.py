@@ -1,7 +1,5 @@
 """Predictions of several leads against a loop that writes each prediction into the data and predicts again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses and metrics of fields with masked points and weights: on workers of a group and of two groups as on one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two published climate files: longitudes rolled, a climatology by month, errors by region; see the marker ``data``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training from each kind of source of fields while a process is killed: the bits of an unbroken run in threads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

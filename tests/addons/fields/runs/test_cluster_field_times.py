@@ -3,8 +3,6 @@
 Oracles are the days themselves, pandas and cftime, and predictions of the same data without a gap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

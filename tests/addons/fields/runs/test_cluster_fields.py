@@ -1,9 +1,5 @@
 """Training from windows of fields: any chunks, threads or processes give the same bits, and so does a lost worker."""
 
-from __future__ import annotations
-
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +9,9 @@ import xarray as xr
 from distributed import Client
 
 import dsinga
-from dsinga import cluster, nn
-from dsinga.api import roots
-from dsinga.cluster import connect
+from dsinga import nn
 from dsinga.job import ClusterConf, Job, loads
-from dsinga.loop.initial_state import RunOptions
-from tests.support.observers import Recorder, of_phase
+from tests.support.killed_run import train_with_a_killed_process
 from tests.support.small_job import assert_close, assert_same, with_topology
 
 JOB = """
@@ -101,14 +94,7 @@ def test_a_persisted_dataset_is_read_from_where_it_is(processes: Client, expecte
 @pytest.mark.process
 def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
     job = job_of(tmp_path, CHUNKINGS[1]).replace(cluster=ClusterConf(nworkers_per_group=2), train_steps=200)
-    unbroken = dsinga.train(job, progress=False)
-    with connect(workers=3, separate_processes=True) as client:
-        pid = client.run(os.getpid)[next(iter(cluster.available_workers(client)))]
-        broken = Recorder(60, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
-    assert broken.acted
-    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
-    assert_same(outcome.params, unbroken.params)
+    train_with_a_killed_process(job, workers=3, victim=0)
 
 
 def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) -> None:

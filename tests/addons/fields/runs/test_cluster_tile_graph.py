@@ -1,7 +1,5 @@
 """Boxes of dask arrays, as tasks get them from chunks, against numpy's take."""
 
-from __future__ import annotations
-
 import dask
 import dask.array as da
 import numpy as np

@@ -1,7 +1,5 @@
 """A file of text trains in processes with the bits of numpy arrays in threads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers of ensembles beside the package tabm, and beside their formulas, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

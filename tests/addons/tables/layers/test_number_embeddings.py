@@ -1,7 +1,5 @@
 """Embeddings of numbers beside those of the package rtdl_num_embeddings, and beside their formulas, in float64."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The layer kWave, and the message ``wave`` of a layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The metric wave_gap, files of records whose names end with .wave, and the command hello."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
