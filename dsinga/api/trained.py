@@ -73,7 +73,10 @@ class Trained:
         )  # fmt: skip
 
     def start(self, seed: int | None, make_net: Callable[[], NeuralNet]) -> dict[str, np.ndarray]:
-        """Return the params with which a run with a seed begins: not those that another one, or any, has drawn."""
+        """Return the params for a run with this seed, without initial values that another seed has drawn.
+
+        The run draws its own for the others.
+        """
         params = self.params or {}
         if not params or self.drawn is None or self.drawn == seed:
             return params

@@ -69,10 +69,7 @@ def unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
 def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:
     """Return tensors joined along an axis."""
     parts = [tensor_of(place, x, tensors) for x in tensors]
-    axis = parts[0].axis(dim)
-    if axis == max(x.batch_axis or 0 for x in parts):
-        raise NoLayer("along the axis of the batch")
-    return joined(parts, axis)
+    return joined(parts, parts[0].axis(dim))
 
 
 def stack(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:

@@ -28,7 +28,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.checked_job import ENCODED, names_of_training
-from dsinga.reading.given import open_given, taking
+from dsinga.reading.given import definition_for, open_given
 from dsinga.reading.open_layer import augmented_info, moments_of
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
@@ -80,7 +80,7 @@ def _open(
     """Open a source of a layer, in the order of the records of training. Raises JobError for one with weights."""
     definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
     frame = source[0] if isinstance(source, tuple) else source
-    if of_layer.order == ENCODED and is_table(frame) and taking(definition, source) is None:
+    if of_layer.order == ENCODED and is_table(frame) and definition_for(definition, source) is None:
         raise layer.error(
             f"layer {layer.name!r} was trained on a table, but the job has no definition of one, to read a frame; "
             "give the job of the result, as in dsinga.evaluate(result.job, result, data=...)"

@@ -24,7 +24,7 @@ UNDEFINED: Definition = MappingProxyType({})
 UNNAMED = RecordNames()
 
 
-def taking(definition: Definition, given: Any) -> RecordsDefinition | None:
+def definition_for(definition: Definition, given: Any) -> RecordsDefinition | None:
     """Return the message of a definition that opens what is given for an input, None where none does."""
     return next((by for by in definition.values() if by.takes(given)), None)
 
@@ -49,7 +49,7 @@ def open_given(
     Raises:
         UserError: it cannot be read, or is not like the records of training.
     """
-    if (by := taking(definition, given)) is not None:
+    if (by := definition_for(definition, given)) is not None:
         defined: RecordSource = by.open_records(layer, given, has_labels)
         return defined
     records = open_like(given, names, roots, phase)

@@ -69,8 +69,8 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
     """
     train, validation = labelled(model, data), labelled(model, held_out)
     if share or class_weight is not None:
-        opened = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
-        train = train._replace(pairs=opened)
+        pairs = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
+        train = train._replace(pairs=pairs)
     if share:
         if validation.pairs:
             raise UserError("give validation_split or validation_data, not both")

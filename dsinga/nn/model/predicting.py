@@ -21,7 +21,7 @@ from dsinga.nn.model.labels import outputs_last
 from dsinga.nn.model.records import are_numpy, describe_arrays, explained, labelled, opened
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
-from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
+from dsinga.reading.given import Pair, PhaseRecords, definition_for, open_inputs
 
 JobAndData = tuple[Job, dict[str, Any] | None]
 
@@ -105,7 +105,7 @@ def features_of(
 
 def _no_records(model: Any, name: str, x: Any) -> np.ndarray:
     """Return no records, (0, ...), of the shape that those of ``x``, which has no rows, would have."""
-    is_defined = taking(model.trained_definitions().get(name, {}), x) is not None
+    is_defined = definition_for(model.trained_definitions().get(name, {}), x) is not None
     empty: np.ndarray = np.zeros((0, *model.record_shapes[name])) if is_defined else row_of_zeros(x)[:0]
     return empty
 

@@ -19,7 +19,7 @@ from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import as_codes
 from dsinga.nn.model.kept_nets import KeptNets
 from dsinga.nn.model.labels import labels_first, loss_of_labels, without_missing
-from dsinga.reading.given import Pair, PhaseRecords, open_inputs, taking
+from dsinga.reading.given import Pair, PhaseRecords, definition_for, open_inputs
 from dsinga.reading.pairs import Data, WeighedPairs, as_pair, pair_up, read_label_paths
 
 # The settings of an input layer that say how its store is read, besides its path.
@@ -128,10 +128,10 @@ def with_tables_open(
     tables = {
         name: (x, y)
         for name, (x, y) in pairs.items()
-        if taking(definitions.get(name, {}), (x, y)) or (isinstance(x, RecordSource) and not x.has_weights)
+        if definition_for(definitions.get(name, {}), (x, y)) or (isinstance(x, RecordSource) and not x.has_weights)
     }
-    opened = open_inputs(tables, names, definitions)
-    return {**pairs, **{name: (source, None) for name, source in opened.sources.items()}}
+    sources = open_inputs(tables, names, definitions).sources
+    return {**pairs, **{name: (source, None) for name, source in sources.items()}}
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:

@@ -175,9 +175,8 @@ class Trainable(Predictable):
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
         with explained(self, *(pairs for pairs, _ in phases.values())):
             arguments = fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings)
-            self.result = fitting.run_fit(
-                self, fitting.job_of_fit(self, arguments, begin, shuffle), arguments, begin, run
-            )
+            job = fitting.job_of_fit(self, arguments, begin, shuffle)
+            self.result = fitting.run_fit(self, job, arguments, begin, run)  # with the remarks of the whole run
         for backup in begin.backups:
             if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))

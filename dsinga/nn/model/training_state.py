@@ -1,4 +1,4 @@
-"""How a model trains: where its fits begin, steps on single batches, and the fit that is running."""
+"""The fit of a model that is running, its steps on single batches, and what it keeps of earlier fits."""
 
 from __future__ import annotations
 
