@@ -52,7 +52,8 @@ def share_in_task(addresses: list[str], scheduler: str | None = None) -> set[str
     """Task: share an object in its own cluster, or in that of another scheduler; return which workers have it."""
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(scheduler, set_as_default=False) if scheduler else worker_client())
-        return holders(client, share(client, [1], addresses).key)
+        future = share(client, [1], addresses)  # which is held until it was looked at
+        return holders(client, future.key)
 
 
 def test_a_task_shares_with_other_workers_than_its_own(client: Client) -> None:
