@@ -35,7 +35,7 @@ from dsinga.cluster.serial_executor import SerialExecutor
 from dsinga.cluster.transport.message import flatten, restore
 from dsinga.cluster.worker.config import RoundReport, WorkerKey
 from dsinga.cluster.worker.group_worker import GroupWorker
-from dsinga.cutting.segments import LayerPass, Segment, segments
+from dsinga.cutting.layer_segments import LayerPass, Segment, segments
 from dsinga.job import AlgType, Job, Phase
 from dsinga.layers.interface.context import Peers
 from dsinga.layers.interface.layer import Layer

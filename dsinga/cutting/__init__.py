@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
+    from dsinga.cutting.cluster_topology import Topology, topology
     from dsinga.cutting.description import PartRow, bridge_traffic, cut_reasons, describe_parts
+    from dsinga.cutting.layer_segments import segments
     from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
     from dsinga.cutting.partitioning import partition
-    from dsinga.cutting.segments import segments
     from dsinga.cutting.strategy import choose_cuts
-    from dsinga.cutting.topology import Topology, topology
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -18,10 +18,10 @@ from dsinga.api.jobs_with_data import roots
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.commands.options import job_options, write_picture
+from dsinga.cutting.cluster_topology import topology
 from dsinga.cutting.description import bridge_traffic, cut_reasons, describe_parts
 from dsinga.cutting.nets import partition_net
 from dsinga.cutting.partitioned import PartitionedNet
-from dsinga.cutting.topology import topology
 from dsinga.cutting.worker_memory import Memory, training_memory
 from dsinga.job import AlgType, Job, Phase, Precision, load
 from dsinga.layers.interface.declarations import Bfloat16

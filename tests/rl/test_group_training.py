@@ -13,7 +13,7 @@ import pytest
 import dsinga
 from dsinga import UserError, nn, rl
 from dsinga.cluster import connect
-from dsinga.cutting.topology import group_seed
+from dsinga.cutting.cluster_topology import group_seed
 from dsinga.job import ClusterConf
 from dsinga.monitor.run_monitor import read_metrics
 from dsinga.rl.agent_training import trained_agent

@@ -13,8 +13,8 @@ from dsinga.cluster.worker.config import WorkerConfig, WorkerKey, new_run_name
 from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, whole_values
+from dsinga.cutting.cluster_topology import topology as create_topology
 from dsinga.cutting.phases import cut_nets
-from dsinga.cutting.topology import topology as create_topology
 from dsinga.job import Job, Phase
 from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job

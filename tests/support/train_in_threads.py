@@ -12,9 +12,9 @@ from dsinga.cluster.worker.config import RoundReport, ServerKey, WorkerConfig, W
 from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
+from dsinga.cutting.cluster_topology import Topology
+from dsinga.cutting.cluster_topology import topology as create_topology
 from dsinga.cutting.phases import cut_nets
-from dsinga.cutting.topology import Topology
-from dsinga.cutting.topology import topology as create_topology
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job

@@ -40,8 +40,8 @@ from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
 from dsinga.cluster.run.driver import train
 from dsinga.cluster.worker.configure import configure
+from dsinga.cutting.cluster_topology import topology as create_topology
 from dsinga.cutting.phases import cut_nets
-from dsinga.cutting.topology import topology as create_topology
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, LayerConf
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec

@@ -40,8 +40,8 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
+from dsinga.cutting.cluster_topology import topology
 from dsinga.cutting.partitioned import LayerCut
-from dsinga.cutting.topology import topology
 from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet, create_net

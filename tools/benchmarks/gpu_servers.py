@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.addons.planner.benchmark import with_synthetic_records
-from dsinga.cutting.topology import topology
+from dsinga.cutting.cluster_topology import topology
 from dsinga.job import Job
 from dsinga.ops import Ops, Processor
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train

@@ -53,9 +53,9 @@ from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.mailbox import GroupPeers
+from dsinga.cutting.cluster_topology import Topology
+from dsinga.cutting.cluster_topology import topology as create_topology
 from dsinga.cutting.partitioned import LayerCut
-from dsinga.cutting.topology import Topology
-from dsinga.cutting.topology import topology as create_topology
 from dsinga.cutting.worker_memory import FIXED
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, SlicingMethod
 from dsinga.job.enums import PRECISIONS

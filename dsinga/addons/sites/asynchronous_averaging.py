@@ -21,7 +21,7 @@ from dsinga.base.registry import register
 from dsinga.cluster.server.group_sync import LinkedShard, Policy
 from dsinga.cluster.server.served_slice import OUTER_PARAMS, ServedSlice
 from dsinga.cluster.server.sum_sync import SumSync
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.job.updaterconf import EMAConf
 
 CLOCK = -1  # in place of a slice id: the number of outer steps of a group

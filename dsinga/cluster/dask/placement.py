@@ -12,7 +12,7 @@ from dsinga.base.advice import option
 from dsinga.base.arguments import counted
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.ops.types import Devices, Groups
 
 

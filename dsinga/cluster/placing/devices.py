@@ -10,8 +10,8 @@ from distributed import Client
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.worker_calls import run_on_workers
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import PartitionedNet
-from dsinga.cutting.topology import Topology
 from dsinga.cutting.worker_memory import device_memory
 from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS

@@ -12,8 +12,8 @@ from distributed.system import MEMORY_LIMIT
 
 from dsinga.cluster.dask.dask_workers import available_workers, host, process
 from dsinga.cluster.dask.placement import Placement
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut
-from dsinga.cutting.topology import Topology
 from dsinga.cutting.worker_memory import FIXED, training_memory
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet, neuralnet

@@ -12,8 +12,8 @@ from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes
 from dsinga.cluster.queue.usable_workers import WorkerSelection, check_room, usable_workers
-from dsinga.cutting.topology import Topology
-from dsinga.cutting.topology import topology as create_topology
+from dsinga.cutting.cluster_topology import Topology
+from dsinga.cutting.cluster_topology import topology as create_topology
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.cancellation import Cancellation
 

@@ -24,7 +24,7 @@ from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, aliases
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
 

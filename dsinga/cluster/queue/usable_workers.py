@@ -13,7 +13,7 @@ from dsinga.base.errors import TooFewWorkers, UserError
 from dsinga.cluster.dask.dask_workers import Workers, host
 from dsinga.cluster.dask.placement import place
 from dsinga.cluster.dask.worker_calls import run_on_workers
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 
 
 class WorkerSelection(NamedTuple):

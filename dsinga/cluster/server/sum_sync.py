@@ -23,7 +23,7 @@ from dsinga.cluster.server.change_sender import ChangeSender
 from dsinga.cluster.server.collectives import add_up
 from dsinga.cluster.server.group_sync import GroupSync, LinkedShard, Policy
 from dsinga.cluster.server.served_slice import ServedSlice, ShardCopy, join_copies
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.job.updaterconf import EMAConf
 
 

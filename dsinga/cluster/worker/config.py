@@ -14,8 +14,8 @@ from dsinga.cluster.server import Slice
 from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
 from dsinga.cutting.bridges import BridgeSrc
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import ParamPart, PartitionedNet
-from dsinga.cutting.topology import Topology
 from dsinga.job import Phase
 from dsinga.job.updaterconf import EMAConf
 from dsinga.net import Param

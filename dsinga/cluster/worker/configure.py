@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dsinga.cluster.server import cut_into_pieces, slice_for_servers
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
 from dsinga.cutting.phases import cut_like
-from dsinga.cutting.topology import Topology
 from dsinga.job import ClusterConf, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet

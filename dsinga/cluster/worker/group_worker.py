@@ -24,7 +24,7 @@ from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.global_clipping import global_clipping
 from dsinga.cluster.worker.mailbox import GroupPeers
 from dsinga.cluster.worker.server_client import ServerClient, WorkerId, gradient_memory
-from dsinga.cutting.topology import group_seed
+from dsinga.cutting.cluster_topology import group_seed
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import task_client
-from dsinga.cutting.topology import group_seed
+from dsinga.cutting.cluster_topology import group_seed
 from dsinga.data.conversion import as_records
 from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopView
 from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases

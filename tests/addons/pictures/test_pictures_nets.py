@@ -10,7 +10,7 @@ from dsinga.addons.pictures.drawing import net_to_svg as to_svg
 from dsinga.addons.pictures.drawing import with_sites
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
 from dsinga.addons.pictures.drawing.net_svg import COLOURS
-from dsinga.cutting.topology import topology
+from dsinga.cutting.cluster_topology import topology
 from dsinga.job import ClusterConf, Job
 from tests.support.net_cases import IMAGES, build, dense, layer
 

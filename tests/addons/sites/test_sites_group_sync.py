@@ -2,7 +2,7 @@
 
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.base.registry import lookup
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.testing import GroupSyncContract
 from tests.support.mean_groups import rate
 

@@ -5,7 +5,7 @@ import pytest
 from dsinga import UserError
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.cluster.dask.placement import place, place_lost
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 
 HOSTS = {"a": [1, 1, 1], "b": [2, 1], "c": [1]}
 

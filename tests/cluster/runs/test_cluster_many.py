@@ -14,8 +14,8 @@ from distributed import Client
 from dsinga.cluster import available_workers
 from dsinga.cluster.dask import heartbeats
 from dsinga.cluster.dask.supervision import TaskChains
+from dsinga.cutting.cluster_topology import topology
 from dsinga.cutting.phases import cut_nets
-from dsinga.cutting.topology import topology
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads
 from dsinga.passes.opened_job import open_job

@@ -4,7 +4,7 @@ import pytest
 
 from dsinga import UserError
 from dsinga.cluster.dask.placement import place
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:

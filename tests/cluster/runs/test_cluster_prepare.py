@@ -15,7 +15,7 @@ from dsinga import UserError
 from dsinga.api import evaluate, roots, train
 from dsinga.cluster import prepare_run
 from dsinga.cluster.dask.run_tasks import RoundLength
-from dsinga.cutting.topology import topology
+from dsinga.cutting.cluster_topology import topology
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.reading.batch_reader import WorkerBatches

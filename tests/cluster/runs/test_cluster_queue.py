@@ -17,7 +17,7 @@ from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import TrainedParams
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions

@@ -8,7 +8,7 @@ import pytest
 from dsinga.base.errors import RunError
 from dsinga.cluster.graph_grain import Stepper
 from dsinga.cluster.serial_executor import SerialExecutor
-from dsinga.cutting.segments import LayerPass
+from dsinga.cutting.layer_segments import LayerPass
 
 
 class Named(NamedTuple):

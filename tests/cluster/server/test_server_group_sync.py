@@ -1,7 +1,7 @@
 """The built-in synchronisation of server groups passes the contract."""
 
 from dsinga.base.registry import lookup
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.testing import GroupSyncContract
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsinga.api import roots
-from dsinga.cutting.topology import topology
+from dsinga.cutting.cluster_topology import topology
 from dsinga.job import ClusterConf, Job
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train
 

@@ -4,8 +4,8 @@ from dsinga.addons.pictures.drawing.net_svg import net_to_svg, with_sites
 from dsinga.addons.pictures.drawing.partitioned_svg import partitioned_to_svg
 from dsinga.base.arguments import format_bytes
 from dsinga.base.registry import register
+from dsinga.cutting.cluster_topology import topology
 from dsinga.cutting.partitioned import PartitionedNet
-from dsinga.cutting.topology import topology
 from dsinga.job import Job
 from dsinga.net.neuralnet import NeuralNet
 

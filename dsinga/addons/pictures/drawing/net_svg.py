@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
-from dsinga.cutting.topology import Topology
+from dsinga.cutting.cluster_topology import Topology
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.description import LayerRow, describe
 from dsinga.net.neuralnet import NeuralNet

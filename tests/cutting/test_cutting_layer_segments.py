@@ -2,8 +2,8 @@
 
 import pytest
 
+from dsinga.cutting.layer_segments import MAX_SEGMENTS, segments
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.segments import MAX_SEGMENTS, segments
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsinga.cutting.topology import Topology, sync_edges, topology
+from dsinga.cutting.cluster_topology import Topology, sync_edges, topology
 from dsinga.job import ClusterConf, Job, SyncEdgeConf, SyncTopology
 
 
