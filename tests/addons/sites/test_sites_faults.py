@@ -69,13 +69,13 @@ class Sites:
     def check(self, result: Result) -> None:
         """Assert that a run has ended as the undisturbed one: with its bits, or if asynchronous, well trained.
 
-        Their loss is 2.3 at first, 1e-7 to 3e-4 after undisturbed runs, and 0.04 where a busy machine took so long to
-        replace a process that the outer gradients of its site came too late to count.
+        Their accuracy is 0.1 at first, and 1 after undisturbed runs. Where a process is replaced late, the outer
+        gradients of its site come too late to count, and a few records are told wrong: accuracy 0.98, loss 0.4.
         """
         assert result.step == STEPS
         if self.is_exact:
             assert_same(result.params, self.expected.params)
-        assert result.history.phase("test")[-1, "loss"] < 0.23
+        assert result.history.phase("test")[-1, "accuracy"] > 0.9
         steps = [row["step"] for row in result.history if row["phase"] == "train"]
         assert steps == list(range(H, STEPS + 1, H)), "each step once"
 
