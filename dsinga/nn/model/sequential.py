@@ -78,7 +78,7 @@ class Sequential(Model):
 
 @checked
 def clone_model(model: Model) -> Model:
-    """Return an uncompiled model with the same layers and new initial params.
+    """Return an uncompiled model with the same layers, shapes of records and new initial params.
 
     Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
     """
@@ -97,7 +97,7 @@ def clone_model(model: Model) -> Model:
             chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
     else:
         clone = Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
-    clone.job_changes = [*model.job_changes]
+    clone.job_changes, clone.record_shapes = [*model.job_changes], {**model.record_shapes}
     return clone
 
 

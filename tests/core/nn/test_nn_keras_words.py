@@ -144,6 +144,14 @@ def test_models_within_are_found_and_copied():
     np.testing.assert_array_equal(again.predict(X), graph.predict(X))
 
 
+def test_a_copy_knows_the_shapes_of_records_of_its_model():
+    made = nn.Sequential([nn.LSTM(3), nn.Dense(2)])
+    expected = made.predict(X[:, None])
+    copied = nn.clone_model(made)
+    copied.set_weights(made.get_weights())
+    np.testing.assert_array_equal(copied.predict(X[:, None]), expected)
+
+
 def test_functions_of_several_features_are_numpys():
     i = nn.Input((6,))
     a, b = i * 1.0, i * 2.0 - 1.0
