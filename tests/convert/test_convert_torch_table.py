@@ -101,6 +101,12 @@ def test_the_tables_are_tested_whole() -> None:
     assert [*table().TABLE] == TABLE
 
 
+def test_params_are_joined_along_their_first_axis() -> None:
+    module = table().Run(lambda m, a, x: a(x) + torch.cat([m.first, m.second], 0), torch.nn.Linear(6, 5))
+    module.first, module.second = (torch.nn.Parameter(torch.randn(size)) for size in (2, 3))
+    check_module(module, ((6,),), 0)
+
+
 def test_dropout_of_a_phase_is_there_in_training_only() -> None:
     tables = table()
     layers = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5, batch_first=True)

@@ -237,7 +237,6 @@ TABLE: dict[str, tuple[tuple[tuple[int, ...], ...], int, Make]] = {
         [torch.maximum(a(x), torch.zeros_like(x[:, :4])), x.new_full((len(x), 2), 0.5)], 1
     ) + torch.ones_like(x), linear),
     "stacked": run(VECTORS, lambda m, a, x: torch.stack([a(x), x[:, :4]], 1).softmax(1).flatten(1), linear),
-    "joined params": run(VECTORS, lambda m, a, x: a(x) + torch.cat([a.bias[2:], a.bias[:2]], 0), linear),
     "unbound": run((3, 6), lambda m, a, x: sum(part * number for number, part in enumerate(a(x).unbind(1))), linear),
     "chosen": run(VECTORS, lambda m, a, x: torch.where(x[:, :4] > 0, a(x), -1.0) * (x[:, 1:5] <= x[:, :4]), linear),
     "lengths": run(VECTORS, lambda m, a, x: F.normalize(a(x), dim=-1) * a(x).var(-1, False, keepdim=True), linear),
