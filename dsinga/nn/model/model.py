@@ -125,7 +125,8 @@ class Model(Trainable):
         if not self._shared.owners:  # it is not known yet which layer has which
             with contextlib.suppress(UserError):
                 self._written()
-        self.trained = replace(self.trained, params=params)
+        if params is not self.trained.params:
+            self.trained = replace(self.trained, params=params)
         self._shared = self._shared.handed_out(params or {})
 
     def _builders(self) -> list[LayerBuilder]:

@@ -78,7 +78,8 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        self.trained = replace(self.trained, params=params)
+        if params is not self.trained.params:
+            self.trained = replace(self.trained, params=params)
 
     def refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""

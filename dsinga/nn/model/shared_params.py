@@ -37,7 +37,8 @@ class SharedParams:
         for builder, names in self.owners:
             values = [params.get(name) for name in names]
             builder.values = values if any(value is not None for value in values) else None
-        return replace(self, are_handed_out=bool(self.owners))
+        known = bool(self.owners)
+        return self if self.are_handed_out is known else replace(self, are_handed_out=known)
 
     def known(self, owners: Sequence[Any], params: Mapping[str, np.ndarray]) -> SharedParams:
         """Return the value with owners that are known now, which get params that were set before."""

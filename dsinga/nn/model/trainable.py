@@ -236,7 +236,8 @@ def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:
         raise UserError("train_on_batch takes arrays; give fit the data frame, or the records, with train_steps=1")
     inputs, label_inputs = model.input_names(), label_inputs_for(model, x)
     x, y, names = batch_in_order(x, y, inputs, label_inputs, model.trained.names)
-    model.trained = replace(model.trained, names=names)
+    if names != model.trained.names:
+        model.trained = replace(model.trained, names=names)
     return x, y
 
 
