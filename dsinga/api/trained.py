@@ -59,6 +59,10 @@ class Trained:
         """Return the value with a new optimizer, and perhaps a new loss, which may have params."""
         return replace(self, is_complete=False, steps=0, slots={}, before=self.before + self.steps)
 
+    def with_values(self, params: dict[str, np.ndarray] | None) -> Trained:
+        """Return the value with other params, and itself for those that it has."""
+        return self if params is self.params else replace(self, params=params)
+
     def with_params(self, params: dict[str, np.ndarray]) -> Trained:
         """Return the value with params that a user has set, and a new optimizer."""
         return replace(self, params=params, is_complete=False, drawn=None, steps=0, slots={}, before=MANY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,8 +124,7 @@ class Model(Trainable):
         if not self._shared.owners:  # it is not known yet which layer has which
             with contextlib.suppress(UserError):
                 self._written()
-        if params is not self.trained.params:
-            self.trained = replace(self.trained, params=params)
+        self.trained = self.trained.with_values(params)
         self._shared = self._shared.handed_out(params or {})
 
     def _builders(self) -> list[LayerBuilder]:

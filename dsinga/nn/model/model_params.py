@@ -78,8 +78,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
-        if params is not self.trained.params:
-            self.trained = replace(self.trained, params=params)
+        self.trained = self.trained.with_values(params)
 
     def refuse_while_training(self, action: str) -> None:
         """Raise UserError for an action in a callback of ``fit`` that would not affect the fit."""
