@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,17 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
     for row in range(0, rows, height):
         for point in range(0, points, width):
             yield slice(row, row + height), slice(point, point + width)
+
+
+def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
+    """Return ``xp.einsum`` of two arrays: sums over no rows are 0.
+
+    numpy's einsum reads memory that it does not own if an array is empty and its strides are 0 (seen in 2.4 and 2.5),
+    and a sum over no rows may be NaN. Arrays from ``zeros`` have the strides of their shape.
+    """
+    if not x.size or not y.size:
+        x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
+    return xp.einsum(subscripts, x, y, dtype=dtype) if dtype else xp.einsum(subscripts, x, y)
 
 
 def join_rows(x: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import contiguous
+from dsinga.ops.layout import contiguous, einsum
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.recorded_array import host_array
 from dsinga.ops.types import Array
@@ -82,7 +82,7 @@ class NumpyAttention(NumpyElementwise):
             self.batched_product(dscores.transpose(0, 1, 3, 2), q, by_head(dk, heads), factor)
             return dq, dk, None
         hidden = workspace
-        dscore = np.einsum("bhij,bhijd->hd", dscores, hidden).reshape(score.shape)
+        dscore = einsum("bhij,bhijd->hd", dscores, hidden).reshape(score.shape)
         dhidden = self.tanh_grad(hidden, dscores[..., None] * score.reshape(heads, 1, 1, -1))
         by_head(dq, heads)[...] = dhidden.sum(axis=3)
         by_head(dk, heads)[...] = dhidden.sum(axis=2)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
+from dsinga.ops.layout import by_channel, einsum, join_rows, to_image, to_rows
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array
 
@@ -83,7 +83,7 @@ class NumpyNormalisation(NumpyElementwise):
         if y is None:
             sums = first.sum(axis=0, dtype=np.float64)
         else:
-            sums = np.einsum("nc,nc->c", first, join_rows(by_channel(y)), dtype=np.float64)
+            sums = einsum("nc,nc->c", first, join_rows(by_channel(y)), dtype=np.float64)
         return sums.reshape(-1, channels).sum(axis=0)
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
@@ -95,7 +95,7 @@ class NumpyNormalisation(NumpyElementwise):
         count = max(len(rows), 1)
         mean = rows.sum(axis=0, dtype=np.float64) / count
         centred = rows - mean
-        return mean, np.einsum("nc,nc->c", centred, centred) / count
+        return mean, einsum("nc,nc->c", centred, centred) / count
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
         """Return (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64.
@@ -103,7 +103,7 @@ class NumpyNormalisation(NumpyElementwise):
         ``mean`` and ``variance`` are float64 (C,).
         """
         dy_rows = by_channel(dy)
-        along = np.einsum("nc,nc->c", dy_rows, by_channel(x) - mean) / np.sqrt(variance + epsilon)
+        along = einsum("nc,nc->c", dy_rows, by_channel(x) - mean) / np.sqrt(variance + epsilon)
         return dy_rows.sum(axis=0, dtype=np.float64), along
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
@@ -167,7 +167,7 @@ class NumpyNormalisation(NumpyElementwise):
         dx -= dx.mean(axis=1, keepdims=True)
         dx -= normal * along
         dx *= inverse
-        return dx, np.einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
+        return dx, einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
 
     def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         """(R, n), scale (n,) -> ((R, n), workspace): scale·x/√(mean of x² + epsilon), row by row.
@@ -242,7 +242,7 @@ class NumpyNormalisation(NumpyElementwise):
 def _sums_of_products(x: Array, y: Array) -> Array:
     """Return the sums of x·y over the rows of (n, C), of at most BLOCK_ROWS rows in float32, of these in float64."""
     shape = -1, gcd(len(x), BLOCK_ROWS), x.shape[1]
-    return np.einsum("gij,gij->gj", x.reshape(shape), y.reshape(shape)).sum(axis=0, dtype=np.float64).astype(x.dtype)
+    return einsum("gij,gij->gj", x.reshape(shape), y.reshape(shape)).sum(axis=0, dtype=np.float64).astype(x.dtype)
 
 
 def _along_channels(constants: Array, x: Array) -> Array:

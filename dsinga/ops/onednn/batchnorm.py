@@ -19,7 +19,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.compiled.compiler import compiled
-from dsinga.ops.layout import LAST, by_channel, contiguous
+from dsinga.ops.layout import LAST, by_channel, contiguous, einsum
 from dsinga.ops.numpy.normalisation import NumpyNormalisation
 from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.library import (
@@ -144,7 +144,7 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     if loops := compiled("channel_sums", x.size):
         return _by_channel(loops.sums(_numbers(x), _numbers(y)), channels)
     first, second = (_folded(to_float32(array)) for array in (x, y))
-    sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
+    sums = np.add.reduce(second, axis=1), einsum("knw,knw->kw", first, second)
     return _by_channel([np.add.reduce(partial, axis=0, dtype=np.float64) for partial in sums], channels)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsinga.ops import Ops
+from dsinga.ops.layout import einsum
 from dsinga.ops.types import BFLOAT16
 from tests.core.ops.test_ops_bf16 import place
 from tests.core.ops.test_ops_products import ops as ops
@@ -66,3 +67,21 @@ def test_a_class_of_nan_leaves_no_probabilities(ops: Ops, shape: tuple[int, int]
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     x[:, 3] = np.nan
     assert np.isnan(ops.softmax(x)).all()
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "first", "second"),
+    [
+        ("bhij,bhijd->hd", (0, 1, 1, 1), (0, 1, 1, 1, 2)),
+        ("nc,nc->c", (0, 2), (0, 2)),
+        ("gij,gij->gj", (1, 0, 2), (1, 0, 2)),
+    ],
+)
+def test_a_sum_over_no_rows_is_zero(subscripts, first, second):
+    """Also for empty arrays with strides of 0, whose memory, here full of NaN, numpy's einsum reads."""
+    nan = np.full(64, np.nan, np.float32)
+    x, y = (
+        np.lib.stride_tricks.as_strided(nan, shape, (stride,) * len(shape))
+        for shape, stride in ((first, 0), (second, 4))
+    )
+    assert not einsum(subscripts, x, y).any()

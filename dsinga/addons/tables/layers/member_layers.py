@@ -20,6 +20,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.ops import Ops
+from dsinga.ops.layout import einsum
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
 OF_MEMBERS = "what each member computes of each row, (batch, members, numbers)"
@@ -82,8 +83,8 @@ class BatchEnsemble(Layer):
         assert for_scaled is not None
         for_scaled = for_scaled.reshape(-1, *r.shape)
         is_own = sources[0].ndim == 3
-        for_r = xp.einsum("bmn,bmn->mn" if is_own else "bmn,bln->mn", for_scaled, x)
-        for_s = xp.einsum("bmn,bmn->mn", grad, products)
+        for_r = einsum("bmn,bmn->mn" if is_own else "bmn,bln->mn", for_scaled, x, xp)
+        for_s = einsum("bmn,bmn->mn", grad, products, xp)
         for_source = None
         if needs[0]:
             own = _scaled(for_scaled, r, ctx.ops).reshape(for_scaled.shape) if is_own else None
