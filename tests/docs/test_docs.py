@@ -18,15 +18,13 @@ from tests.support.command_server import command_server
 from tests.support.executed_pages import ROOT, blocks, command_environment, execute
 from tests.support.registries import restored_registry
 
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")])
-README = ROOT / "README.md"
-# Pages that take more than a second of a processor. Like the Book's, they are executed in CI's part "marked" alone.
-LONG = set(
-    "README arrays augmentation background checkpoints clusters data energy estimators extensions fields graph-grain "
-    "layer-rules learning-rate losses memory microscopes models nn partitioning planning probabilities recurrent "
-    "reinforcement retrieval running search security settings shared-clusters singa sites slurm sparse speed tables "
-    "text topologies tracking training workers zarr".split()
+PAGES = sorted(
+    page for page in (ROOT / "docs").rglob("*.md") if not {"dev", "reference"} & set(page.relative_to(ROOT).parts)
 )
+README = ROOT / "README.md"
+# On the last line of a page that takes more than a second of a processor. Like the Book's, such pages are executed in
+# CI's part "marked" alone.
+LONG = "<!-- executed in CI -->"
 
 
 @pytest.fixture(scope="session")
@@ -61,18 +59,24 @@ def folder(tmp_path, cache, forked, monkeypatch) -> Path:
     return folder
 
 
+def page_id(page: Path) -> str:
+    """Return the path of a page below docs/, without its ending."""
+    return page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+
+
 def marks(page: Path) -> list[pytest.MarkDecorator]:
     """Return the mark of a page that the default run leaves out."""
-    return [pytest.mark.ci] if page.stem in LONG or page.parent.name == "book" else []
+    is_long = page.parent.name == "book" or page.read_text(encoding="utf-8").rstrip().endswith(LONG)
+    return [pytest.mark.ci] if is_long else []
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem, marks=marks(page)) for page in PAGES])
+@pytest.mark.parametrize("page", [pytest.param(page, id=page_id(page), marks=marks(page)) for page in PAGES])
 def test_page(page, folder, forked_commands):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")
     with restored_registry(without_users=True):
         execute(page, folder, forked_commands)
-    for picture in re.findall(r"\]\((?:\.\./)?images/([^)]+)\)", page.read_text(encoding="utf-8")):
+    for picture in re.findall(r"\]\((?:\.\./)*images/([^)]+)\)", page.read_text(encoding="utf-8")):
         drawn, kept = folder / picture, ROOT / "docs" / "images" / picture
         assert not drawn.exists() or is_same_picture(drawn, kept), f"out of date: cp {drawn} {kept}"
 
@@ -101,8 +105,8 @@ def test_only_the_installing_blocks_of_the_readme_are_not_executed():
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, *(ROOT / "docs" / "dev").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"],
-    ids=lambda page: page.stem,
+    sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_links_between_pages_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
@@ -119,7 +123,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_no_page_begins_with_the_job_of_another_page():
     """Such a page begins with the other page's blocks, by ``<!-- begins with PAGE -->``."""
-    lines = {page.name: first_lines_of_code(page) for page in PAGES}
+    lines = {page_id(page): first_lines_of_code(page) for page in PAGES}
     assert sum(map(bool, lines.values())) > 20
     repeated = {(page, other): lines[page] & lines[other] for page, other in combinations(lines, 2)}
     assert not {pages: shared for pages, shared in repeated.items() if len(shared) > 1}
