@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 
 from dsinga.base.components import TABLE, addon_of
-from tools.benchmarks.counts import circular, closing_lookups, import_graph, lookup_graph, module_name
+from tests.support.imports import circular, closing_lookups, import_graph, lookup_graph, module_name
 
 ROOT = Path(__file__).parents[1]
 

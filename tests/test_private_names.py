@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsinga.base.components import addon_of
-from tools.benchmarks.counts import module_name
-from tools.benchmarks.private_names import defined, is_private, names_reached
+from tests.support.imports import defined, is_private, module_name, names_reached
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"convert", "estimators", "models", "rl", "testing"}  # besides addons/

@@ -19,7 +19,7 @@ MLP = {
     "dsinga bf16": {"ms": 30.0, "mb": 310.0},
     "PyTorch": {"ms": 45.0, "mb": 400.0, "first_s": 0.2},
     "PyTorch bf16": {"ms": 36.0, "mb": 460.0, "first_s": 0.2},
-    "TensorFlow XLA": {"ms": 40.0, "mb": 770.0, "first_s": 3.0},
+    "JAX": {"ms": 40.0, "mb": 770.0, "first_s": 3.0},
 }
 RESNET = {"dsinga": {"ms": 80.0, "mb": 200.0}, "PyTorch": {"ms": 100.0, "mb": 400.0, "first_s": 0.2}}
 
@@ -32,7 +32,7 @@ def test_tables_of_files(tmp_path: Path) -> None:
         file.write_text(json.dumps({"cases": [{"case": name, "figures": figures}]}))
     printed = CliRunner().invoke(table.main, list(map(str, files))).output.splitlines()
     assert printed[2:] == [
-        "| mnist-mlp | 50.0 | 40.0 TensorFlow XLA | 1.25 | 0.65 | 30.0 | 36.0 PyTorch bf16 | 0.83 "
+        "| mnist-mlp | 50.0 | 40.0 JAX | 1.25 | 0.65 | 30.0 | 36.0 PyTorch bf16 | 0.83 "
         "| 300, 310 | 400 PyTorch | 0.75, 0.78 |",
         "| resnet | 80.0 | 100.0 PyTorch | 0.80 | 0.90 | - | 100.0 PyTorch | - | 200 | 400 PyTorch | 0.50 |",
         "| mnist-mlp-two | 80.0 | 100.0 PyTorch | 0.80 | 0.70 | - | 100.0 PyTorch | - | 200 | 400 PyTorch | 0.50 |",
@@ -41,13 +41,13 @@ def test_tables_of_files(tmp_path: Path) -> None:
         "",
         "Geometric mean of 1 ratios of a process to the best peer in any precision: 0.83",
         "",
-        "| ms, MB | dsinga | dsinga bf16 | PyTorch | PyTorch bf16 | TensorFlow XLA |",
+        "| ms, MB | dsinga | dsinga bf16 | PyTorch | PyTorch bf16 | JAX |",
         "| --- | --- | --- | --- | --- | --- |",
         "| mnist-mlp | 50.0, 300 | 30.0, 310 | 45.0, 400 | 36.0, 460 | 40.0, 770 |",
         "| resnet | 80.0, 200 | - | 100.0, 400 | - | - |",
         "| mnist-mlp-two | 80.0, 200 | - | 100.0, 400 | - | - |",
         "",
-        "First iteration of mnist-mlp, which compiles: TensorFlow XLA 3 s.",
+        "First iteration of mnist-mlp, which compiles: JAX 3 s.",
     ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.Monkey
 
     closed: list[str] = []
     monkeypatch.setattr(benchmarks, "FormProcess", Process)
-    pythons = dict.fromkeys(("dsinga", "pytorch", "tensorflow", "jax"), "python") | {"pytorch": "other"}
+    pythons = dict.fromkeys(("dsinga", "pytorch", "jax"), "python") | {"pytorch": "other"}
     row = benchmarks.compare("mnist-mlp", ["dsinga", "PyTorch", "JAX"], pythons, 2, 5, 1, "alloc.so")
     assert row["left out"] == {"JAX": "No module named 'jax'"}
     assert preloaded == [("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"), ("JAX", "python", "alloc.so")]

@@ -4,7 +4,7 @@ They run in turn, each in a process of its own with a thread a worker, on as man
 repeated until the interquartile range of the ratio is below 5%, and the machine's state is printed with the tables.
 Figures are medians of iterations, then of turns; ratios are to the fastest form of any other library, in float32 and in
 any precision. A form that fails is left out, with the reason, for instance PyTorch's compiled ones without a C++
-compiler; ``--python tensorflow=/path/to/python`` runs a library that lives in another environment.
+compiler; ``--python jax=/path/to/python`` runs a library that lives in another environment.
 """
 
 from __future__ import annotations

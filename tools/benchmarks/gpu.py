@@ -6,17 +6,10 @@ where they are named, so that a second call goes on where the first one ended:
 
 - ``smoke``: whether pieces of an iteration can be captured as CUDA graphs, and whether replays give the eager bits;
 - ``tests``: the contracts of all kernels, those of bfloat16 among them;
-- ``nets_bf16``, ``nets``: the time of an iteration, eager and as one graph, beside that of PyTorch on the same card;
+- ``nets_bf16``, ``nets``: the time of an iteration, eager and as one graph, and PyTorch's on the same card;
   whether losses and params of graphs are those of eager iterations, bit for bit, and params survive a NaN;
-- ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
-- ``servers``: iterations with servers in host memory and on the card, called and as graphs between exchanges;
 - ``contracts``: the contracts of layers, in several processes where pytest-xdist is installed;
-- ``precision``: errors of each precision against float64;
-- ``limits``: the rates of products and copies on the card;
-- ``copies``: iterations with no copies, synchronous and overlapped ones (figure 20a of the paper);
-- ``compiled``: PyTorch's iterations compiled by TorchInductor;
-- ``pieces``: the host's microseconds for each call of an iteration;
-- ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts.
+- ``compiled``: PyTorch's iterations compiled by TorchInductor.
 
 Each turn is a process of its own. A failure is printed in place of its figures, and the rest goes on. ``--json`` names
 a file for the figures: it is written after each of them and keeps those of other tables, so that several calls may make
@@ -39,14 +32,10 @@ import click
 from tools.benchmarks.gpu_tables import TABLES
 from tools.benchmarks.gpu_turns import Deadline, Figures
 
-SECONDS = {
-    "smoke": 30, "tests": 90, "nets_bf16": 105, "workers": 70, "servers": 60, "contracts": 75, "precision": 20,
-    "nets": 120, "limits": 30, "copies": 40, "compiled": 70, "pieces": 40, "chooser": 90,
-}  # fmt: skip
+SECONDS = {"smoke": 30, "tests": 90, "nets_bf16": 105, "contracts": 75, "nets": 120, "compiled": 70}
 """The bounds of the tables. Those up to "nets", in this order, are for ten minutes of a card.
 
-First comes what none has run: bfloat16 between layers, two workers, servers on the card, the contracts of later kernels
-and layers.
+First comes what no card has run: bfloat16 between layers, and the contracts of later kernels and layers.
 """
 
 

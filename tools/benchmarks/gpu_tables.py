@@ -14,7 +14,6 @@ from tools.benchmarks import gpu_turns
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.gpu_turns import Deadline, Figures, cell, head, row
 
-PRECISIONS = ("float32", "tf32", "bf16")
 OURS = {
     "eager": "eager ms",
     "graph": "graph ms, metrics a step late",
@@ -24,8 +23,6 @@ OURS = {
 PROCESSES = 6  # which share the card
 PEERS = ("eager", "graph", "graph, loss read")
 BITS = ("losses equal", "params equal", "a bad step changes nothing")
-COPIED = ("cifar10", "alexnet")
-CHOSEN = ("resnet", "cifar10", "alexnet")
 
 
 def smoke(previous: Figures, steps: int) -> Iterator[Figures]:
@@ -33,14 +30,6 @@ def smoke(previous: Figures, steps: int) -> Iterator[Figures]:
     yield (figures := gpu_turns.turn("gpu_smoke"))
     for name, result in figures.items():
         click.echo(f"{name}: {json.dumps(result) if isinstance(result, dict) else result}")
-
-
-def pieces(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print the host's microseconds for each call."""
-    yield (figures := gpu_turns.turn("gpu_pieces"))
-    head("call", "us")
-    for name, result in figures.items():
-        row(name, f"{result:.1f}" if isinstance(result, float) else f"failed: {result}")
 
 
 def tests(previous: Figures, steps: int) -> Iterator[Figures]:
@@ -74,12 +63,6 @@ def pytest_runs(*runs: list[str]) -> Iterator[Figures]:
         passed = ended is not None and not ended.returncode
         results[" ".join(arguments)] = {"last": last} if passed else {"failed": last}
         yield results
-
-
-def limits(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print rates of products, in operations a second, and of copies, in bytes a second."""
-    yield (rates := gpu_turns.turn("gpu_limits"))
-    click.echo(f"\nrates: {json.dumps({key: rates[key] for key in ('matrix', 'copy', 'failed') if key in rates})}")
 
 
 def nets(previous: Figures, steps: int) -> Iterator[Figures]:
@@ -133,78 +116,6 @@ def compiled(previous: Figures, steps: int) -> Iterator[Figures]:
         yield rows
 
 
-def chooser(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print by convolution the plan of the heuristics and the fastest one, in both layouts."""
-    rows: Figures = {}
-    head("convolution", "channels-last: first plan ms", "fastest", "channels-first: first plan ms", "fastest", "apart")
-    for name in CHOSEN:
-        figures = gpu_turns.turn("gpu_chooser", name, "float32", f"{max(Deadline.left() / 2, 1):.0f}")
-        rows[name] = figures if isinstance(figures, dict) else {"convolutions": figures}
-        yield rows
-        for line in rows[name].get("convolutions", ()):
-            times = [
-                f"{line[key][plan][0]:.3f}" if plan in line[key] else "-"
-                for key in ("last", "first")
-                for plan in ("first", "fastest")
-            ]
-            row(f"{name} {line['problem']}", *times, f"{line.get('apart', -1):.1e}")
-
-
-def copies(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print the cost of copies to and from servers in host memory."""
-    ways = "no copy", "synchronous", "overlapped"
-    head("net", *(f"{way} ms" for way in ways))
-    rows: Figures = {}
-    for name in COPIED:
-        rows[name] = figures = gpu_turns.turn("gpu_copies", name, str(steps))
-        row(name, *(cell(figures, way) for way in ways))
-        yield rows
-
-
-def servers(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print iterations with servers in host memory and on the card, eager and as graphs between exchanges."""
-    ways = "host, eager", "host, graphs", "GPU, eager", "GPU, graphs"
-    head("net", *(f"{way} ms" for way in ways), "same losses")
-    rows: Figures = {}
-    for name in COPIED:
-        rows[name] = figures = gpu_turns.turn("gpu_servers", name, str(steps))
-        row(name, *(cell(figures, way) for way in ways), str(figures.get("losses equal", "-")))
-        yield rows
-
-
-def precision(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print the errors of each precision against float64."""
-    yield (figures := gpu_turns.turn("gpu_precision"))
-    click.echo("\nerrors against float64, relative to the result's root mean square: root mean square (largest)")
-    if "failed" in figures:
-        click.echo(f"failed: {figures['failed']}")
-        return
-    head("kernel", *PRECISIONS)
-    for kernel in figures[PRECISIONS[0]]:
-        errors = [figures[precision][kernel] for precision in PRECISIONS]
-        row(kernel, *(f"{error['rms']:.1e} ({error['max']:.1e})" for error in errors))
-
-
-def workers(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print the errors of layers by the sharing of a batch, and the differences of params of two workers from one."""
-    shares = gpu_turns.turn("gpu_shares", "cifar10")
-    yield {"shares": shares}
-    if "failed" in shares:
-        click.echo(f"shares failed: {shares['failed']}")
-    else:
-        head("array", "one worker", "two workers", "apart")
-        for name, errors in shares.items():
-            row(name, *(f"{errors[key]:.1e}" for key in ("one", "two", "apart")))
-    figures = gpu_turns.turn("gpu_workers", "cifar10")
-    yield {"shares": shares, "params": figures}
-    text = json.dumps({key: value for key, value in figures.items() if key != "errors"})
-    click.echo(f"\nlargest difference of a param to one worker on the GPU (after 5 steps at most 1e-4): {text}")
-
-
 TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
-    table.__name__: table
-    for table in (
-        *(smoke, tests, nets_bf16, workers, servers, contracts, precision),
-        *(nets, limits, copies, compiled, pieces, chooser),
-    )
+    table.__name__: table for table in (*(smoke, tests, nets_bf16, contracts, nets, compiled),)
 }

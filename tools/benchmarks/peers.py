@@ -30,7 +30,6 @@ FLAGS = ("BENCHMARK_BF16", "BENCHMARK_COMPILED")
 LIBRARIES = {
     "dsinga": Library("ours", "numpy"),
     "pytorch": Library("torch_peer", "torch"),
-    "tensorflow": Library("tensorflow_peer", "tensorflow-cpu"),
     "jax": Library("jax_peer", "jax"),
 }
 PEERS = {
@@ -40,10 +39,6 @@ PEERS = {
     "PyTorch compiled": Peer("pytorch", compiled=True),
     "PyTorch bf16": Peer("pytorch", bf16=True),
     "PyTorch compiled bf16": Peer("pytorch", bf16=True, compiled=True),
-    "TensorFlow": Peer("tensorflow"),
-    "TensorFlow XLA": Peer("tensorflow", compiled=True),
-    "TensorFlow bf16": Peer("tensorflow", bf16=True),
-    "TensorFlow XLA bf16": Peer("tensorflow", bf16=True, compiled=True),
     "JAX": Peer("jax", compiled=True),
     "JAX bf16": Peer("jax", bf16=True, compiled=True),
 }

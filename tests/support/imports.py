@@ -1,0 +1,116 @@
+"""Reads the package's files without importing them: which import or look up each other, and which names are private."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+# Names that begin with "_", and yet are anybody's: of tuples, of IPython, of os.
+PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_repr_html_", "_exit"}
+PATCHES = {"setattr", "delattr", "getattr", "object", "patch"}  # take the name of an attribute
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name of a file."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def import_graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Return the files of the package that each file imports, anywhere in it."""
+    homes = {module_name(name): name for name in modules}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Import):
+                graph[name] |= {homes[alias.name] for alias in node.names if alias.name in homes}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:  # a name of a package may be one of its files
+                    home = homes.get(f"{node.module}.{alias.name}") or homes.get(node.module)
+                    graph[name] |= {home} if home else set()
+    return graph
+
+
+def lookup_graph(modules: dict[str, ast.Module], table: Path) -> dict[str, set[str]]:
+    """Return the files of the components that each file looks up by a literal kind and name."""
+    rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
+    homes = {(row[0], row[1]): row[3] for row in rows}
+    files = {module_name(name): name for name in modules}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and name_of(node.func) in ("lookup", "find"):
+                home = homes.get(tuple(each.value for each in node.args if isinstance(each, ast.Constant)))
+                graph[name] |= {files[home]} if home else set()
+    return graph
+
+
+def closing_lookups(imports: dict[str, set[str]], lookups: dict[str, set[str]]) -> list[str]:
+    """Return the lookups, as "FILE -> FILE", of components that import the file which asks, if not directly."""
+    both = {name: imports[name] | lookups[name] for name in imports}
+    group_of = {name: number for number, group in enumerate(circular(both)) for name in group}
+    edges = ((name, target) for name in sorted(lookups) for target in sorted(lookups[name]))
+    return [f"{name} -> {target}" for name, target in edges if group_of.get(name, -1) == group_of.get(target, -2)]
+
+
+def circular(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of files each of which imports all others of its group, if not directly (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def connect(name: str) -> None:
+        index[name] = lowest[name] = len(index)
+        stack.append(name)
+        for target in sorted(graph[name]):
+            if target not in index:
+                connect(target)
+                lowest[name] = min(lowest[name], lowest[target])
+            elif target in stack:
+                lowest[name] = min(lowest[name], index[target])
+        if lowest[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1 or name in graph[name]:
+                groups.append(sorted(group))
+
+    for name in graph:
+        if name not in index:
+            connect(name)
+    return groups
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is for its own file or class."""
+    return name.startswith("_") and not name.startswith("__") and name != "_" and name not in PUBLIC
+
+
+def defined(node: ast.AST) -> str:
+    """Return the name that a statement or assignment defines, "" if none."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.name
+    if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+        return name_of(node)
+    return ""
+
+
+def names_reached(node: ast.AST) -> Iterator[str]:
+    """Yield the names of attributes that a node reads, imports, or gives to a function that patches."""
+    if isinstance(node, ast.Attribute) and not is_own(node.value):
+        yield node.attr
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dsinga"):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.Call) and name_of(node.func) in PATCHES and not any(map(is_own, node.args[:1])):
+        texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        yield from (text.rpartition(".")[2] for text in texts if isinstance(text, str))
+
+
+def is_own(node: ast.expr) -> bool:
+    """Whether an expression is the object whose method it is in, or its class."""
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last name of an expression such as ``a.b.c``, "" where it has none."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
