@@ -75,7 +75,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.slow
 def test_launches_of_an_iteration():
-    """The convnet of CIFAR-10 is bound by what launches take on the host: docs/dev/gpu.md says how many there are."""
+    """The convnet of CIFAR-10 is bound by what launches take on the host."""
     ops = emulated_cupy.load(FakeCudnn()).for_worker(0)
     loop = gpu_loop.Loop(job("cifar10", 2), ops)
     loop.iterate()

@@ -3,7 +3,7 @@
 Trains a benchmark net with the row and without it, iteration by iteration in turn, in one process with one kernel
 thread, and prints the median of the paired ratios of CPU time (with / without) and its 95% confidence interval. Pin it
 to a core (``taskset -c 1``). ``ONEDNN_MAX_CPU_ISA=AVX2`` in the environment shows what a machine without AVX-512 would
-compute, at this machine's speed. Results belong in docs/dev/measurements.md.
+compute, at this machine's speed.
 """
 
 from __future__ import annotations
