@@ -1,9 +1,9 @@
-"""docs/glossary.md is short enough to be read, and defines each word once."""
+"""docs/reference/glossary.md is short enough to be read, and defines each word once."""
 
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 ENTRY = re.compile(r"^- \*\*(.+?)\*\*.*$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables of rooms and add-ons in CONTRIBUTING.md and docs/how-it-works.md.
+"""Writes the tables of rooms and add-ons in CONTRIBUTING.md and docs/reference/rooms.md.
 
 The order of rooms is that of ``.importlinter``, what they are about comes from their docstrings.
 
@@ -40,20 +40,20 @@ def picture() -> str:
 
 
 def table() -> str:
-    """Return the rooms with what they are about, from the ground up, for docs/how-it-works.md."""
+    """Return the rooms with what they are about, from the ground up, for docs/reference/rooms.md."""
     rows = [f"| {name(room)} | {idea(room)} |" for rooms in reversed(floors()) for room in rooms]
     return "\n".join(["| room | what it is about |", "| --- | --- |", *rows])
 
 
 def add_ons() -> str:
-    """Return the add-ons with what they are about, for docs/how-it-works.md."""
+    """Return the add-ons with what they are about, for docs/reference/rooms.md."""
     folders = sorted(path.parent.name for path in (ROOT / "dsinga" / "addons").glob("*/__init__.py"))
     rows = [f"| {name(room)} | {idea(room)} |" for room in (*(f"addons/{folder}" for folder in folders), *FACES)]
     return "\n".join(["| add-on | what it is about |", "| --- | --- |", *rows])
 
 
 # By page, what stands between its marks of each kind.
-PAGES = {"CONTRIBUTING.md": {"rooms": picture}, "docs/how-it-works.md": {"add-ons": add_ons, "rooms": table}}
+PAGES = {"CONTRIBUTING.md": {"rooms": picture}, "docs/reference/rooms.md": {"add-ons": add_ons, "rooms": table}}
 
 
 def page_with_rooms(page: str) -> str:

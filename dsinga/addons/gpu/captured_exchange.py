@@ -2,6 +2,8 @@
 
 The iteration is cut before the first layer that needs the params of a group, and after the layer that completes their
 gradients. Between two graphs the host only starts copies, so that the exchange goes on beside the graphs that follow.
+No gradient leaves the worker before the metrics are known to be finite: a step that is not, or whose capture fails, has
+changed nothing on servers, and is computed again by calls.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from dsinga.training import Metrics, bp
 if TYPE_CHECKING:
     from dsinga.addons.gpu.cupy.device_pass import CupyPass
 
+# One graph that waits for servers is not made: CuPy has no nodes that wait for a number in memory, and if a run is
+# aborted, a stream would wait for ever.
 GROUP_BYTES = 1 << 20  # a card copies them in about the time that the host needs to start a copy
 
 Group = Sequence[Block]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Turns of 15 to 50 ns: longer than the Python between two kernels takes; docs/dev/measurements.md has the figures.
+# Turns of 15 to 50 ns: longer than the Python between two kernels takes.
 SPIN_COUNT = 60_000
 CHECK_SECONDS = 0.1
 WAIT_SECONDS = 10.0  # for spare threads to start or to end

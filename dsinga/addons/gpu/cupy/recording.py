@@ -1,4 +1,8 @@
-"""Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads."""
+"""Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads.
+
+A pass is recorded twice, so that kernels compile and libraries choose and allocate, and captured the third time. Each
+later pass is three things: copies of the batch, one copy of the numbers of the step, and one launch.
+"""
 
 from __future__ import annotations
 
