@@ -92,8 +92,8 @@ class UpdaterConf(Component):
     """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
 
     Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it,
-    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger. Both norms are those of
-    the whole batch's gradient, added up over workers.
+    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger. Both norms are
+    computed from the whole batch's gradient, added up over workers.
     With ``clip_norm`` servers keep params whole, so one large param may keep one server busy. A layer that is cut by
     features has a norm, and is clipped, part by part.
     With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others,
@@ -117,7 +117,7 @@ class UpdaterConf(Component):
         "variables": "model.save keeps its state; model.weights are the params",
         **dict.fromkeys(
             ("apply_gradients", "apply", "minimize", "step", "zero_grad"),
-            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/own-loop.md)",
+            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/howto/callbacks.md)",
         ),
     }
 

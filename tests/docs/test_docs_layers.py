@@ -116,9 +116,3 @@ def test_the_page_on_precision_names_the_layers_that_take_bfloat16():
 def test_the_index_names_every_page():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\((\S+?\.md)\)", index)) >= {page.name for page in DOCS.glob("*.md")} - {"README.md"}
-
-
-def test_the_page_on_metrics_names_every_metric():
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    for name in builtin("metric"):
-        assert f"`{name}`" in text
