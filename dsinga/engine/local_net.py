@@ -98,8 +98,8 @@ class LocalNet:
     :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers. Passes of a net that
     is not cut are computed by a GPU where the job's ``gpu`` or the setting ``dsinga.device`` asks for one.
 
-    A batch of fewer records than workers is computed by one worker. A loop that resumes sets ``updater.steps``, on which
-    the learning rate depends, and passes ``step=`` to :meth:`backward`, on which random numbers depend.
+    A batch of fewer records than workers is computed by one worker. A loop that resumes sets ``updater.steps``, on
+    which the learning rate depends, and passes ``step=`` to :meth:`backward`, on which random numbers depend.
 
     Args:
         job: the job; its data are not read.
