@@ -263,8 +263,8 @@ def train(
     elsewhere from the state of its environments, and computes the same rollout; worker groups go on from their last
     snapshot or checkpoint, with new episodes.
 
-    The workers of a group add up their gradients: two workers of A2C with four environments each learn as one with eight.
-    Workers of PPO draw minibatches from their own environments, which gives other numbers. Groups learn
+    The workers of a group add up their gradients: two workers of A2C with four environments each learn as one with
+    eight. Workers of PPO draw minibatches from their own environments, which gives other numbers. Groups learn
     independently, and ``cluster`` says how they share params; A2C in several groups is A3C. Worker groups with
     ``actors`` learn by IMPALA. Records, ``epochs`` and validations have no meaning for an agent and are refused. The
     learning rate's schedule counts updates. A rollout cannot be divided: what is due within one happens at its end.
