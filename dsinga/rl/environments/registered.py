@@ -45,7 +45,8 @@ def make_environments(
         settings: further arguments of the environment.
 
     A class has ``observation_space`` and ``action_space`` (Gymnasium's ``Box`` and ``Discrete``, or
-    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)`` and ``step(action)``, and may have ``render()``.
+    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)`` and
+    ``step(action)``, and may have ``render()``.
 
     - ``terminated`` says that no reward would have come after the step. With ``truncated``, the value of the last
       observation stands for what would have come.
