@@ -54,7 +54,16 @@ class RunError(RuntimeError):
 
 
 class Diverged(RunError):
-    """Training produced NaN or infinity. The message names the step and the layer or param that they were found in."""
+    """Training produced NaN or infinity. The message names the step and the layer or param that they were found in.
+
+    No worker sends the gradients of such a step. ``train_on_batch`` and ``LocalNet`` leave the params as they were.
+    A gradient may be NaN although the loss is finite, for example the gradient of a root at 0. The message then names
+    the function or layer that computed it, or the param that it reached if the net is cut over workers. On a GPU,
+    ``fit`` does not check gradients: the loss or the params show the fault.
+
+    Params that are not finite are neither written to a checkpoint nor returned. Loading or setting params with NaN is
+    refused. Tests and validations that are not finite only log a warning.
+    """
 
 
 class Cancelled(RunError):

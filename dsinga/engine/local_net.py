@@ -98,6 +98,9 @@ class LocalNet:
     :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers. Passes of a net that
     is not cut are computed by a GPU where the job's ``gpu`` or the setting ``dsinga.device`` asks for one.
 
+    A batch of fewer records than workers is computed by one worker. A loop that resumes sets ``updater.steps``, on
+    which the learning rate depends, and passes ``step=`` to :meth:`backward`, on which random numbers depend.
+
     Args:
         job: the job; its data are not read.
         x: records (n, ...), or several such arrays by the names of their input layers. Only shape and dtype matter.
@@ -106,7 +109,8 @@ class LocalNet:
         workers: for how many workers the net is cut; by default as many as the job names in a worker group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where relative paths in the job are looked up after the working directory.
-        is_small: whether small products are computed in the way that takes the least time. The bits of a row then
+        is_small: whether small products are computed in the way that takes the least time, about half for nets of a few
+            thousand params. The bits of a row then
             depend on the size of its batch, and are not those of :func:`dsinga.train`.
 
     Raises UserError for what is wrong with the job.

@@ -100,7 +100,7 @@ class LoopView(ABC):
 
         Params that are not among them stay as they are. After the last step they are those of the result. Raises
         UserError for params that the net lacks or of another shape, and while several worker groups train, or averages
-        of params are kept.
+        of params are kept. Workers and servers start again.
         """
 
     @abstractmethod

@@ -193,14 +193,15 @@ class ExtensionConf(Component):
 class Job(Message):
     """A training job.
 
-    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss or
-    gradient is not finite, where training otherwise ends with an error; ``precision`` is the precision of products;
-    ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
-    ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
-    metrics, validation and tests without a frequency come at the end of each epoch. ``resume`` continues from the
-    newest undamaged checkpoint in the workspace, as ``dsinga train --resume`` does. ``micro_batches`` is the number of
-    equal parts in which a batch is computed, one after another, to need less memory; their gradients add up to that of
-    the whole batch.
+    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss,
+    gradient or record is not finite, where training otherwise ends with an error: no param changes, not even by
+    momentum or weight decay, each worker group decides for itself, and graph grain cannot skip; ``precision`` is the
+    precision of products; ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many
+    checkpoints are kept, the newest ones (0: all). ``epochs``, in place of ``train_steps``, says how many times
+    training goes through the records; metrics, validation and tests without a frequency come at the end of each
+    epoch. ``resume`` continues from the newest undamaged checkpoint in the workspace, as ``dsinga train --resume``
+    does. ``micro_batches`` is the number of equal parts in which a batch is computed, one after another, to need less
+    memory; their gradients add up to that of the whole batch.
 
     ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
     on; further workers compute on CPU cores.

@@ -92,7 +92,14 @@ class UpdaterConf(Component):
     """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
 
     Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it,
-    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger.
+    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger. Both norms are
+    computed from the whole batch's gradient, added up over workers.
+    With ``clip_norm`` servers keep params whole, so one large param may keep one server busy. A layer that is cut by
+    features has a norm, and is clipped, part by part.
+    With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others,
+    so updates do not overlap with the backward pass. Several worker groups use the norm of the group's own gradients.
+    Sums of squares are exact in float64, so two runs give the same bits. A norm that is not finite scales nothing. It
+    cannot be combined with the other bounds or with graph grain.
     ``decoupled_weight_decay`` subtracts lr·weight_decay·w from the param, and adds no decay to the gradient.
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
     the place of ``momentum``. With ``ema_conf`` params are averaged: tests and results use the averages. Of
@@ -110,7 +117,7 @@ class UpdaterConf(Component):
         "variables": "model.save keeps its state; model.weights are the params",
         **dict.fromkeys(
             ("apply_gradients", "apply", "minimize", "step", "zero_grad"),
-            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/own-loop.md)",
+            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/howto/callbacks.md)",
         ),
     }
 

@@ -257,6 +257,18 @@ def train(
               ``cluster`` says, a :class:`dsinga.job.ClusterConf`; ``environments`` and ``actors`` are those of each
               worker, and rows are of updates.
 
+    With PPO, A2C and REINFORCE the seed and the number of actors determine the bits, wherever the actors are. The other
+    algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. An update of
+    IMPALA takes as many rollouts as keep all actors busy. An actor that is lost with its Dask worker is made again
+    elsewhere from the state of its environments, and computes the same rollout; worker groups go on from their last
+    snapshot or checkpoint, with new episodes.
+
+    The workers of a group add up their gradients: two workers of A2C with four environments each learn as one with
+    eight. Workers of PPO draw minibatches from their own environments, which gives other numbers. Groups learn
+    independently, and ``cluster`` says how they share params; A2C in several groups is A3C. Worker groups with
+    ``actors`` learn by IMPALA. Records, ``epochs`` and validations have no meaning for an agent and are refused. The
+    learning rate's schedule counts updates. A rollout cannot be divided: what is due within one happens at its end.
+
     Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
     fails.
     """

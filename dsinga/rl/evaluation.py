@@ -198,6 +198,9 @@ def record_episode(
         seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
         settings: further arguments of the environment.
 
+    CartPole needs ``pip install 'gymnasium[classic-control]'`` to render; an environment of your own needs a method
+    ``render`` that returns arrays (height, width, 3) of uint8.
+
     An episode is recorded for at most :data:`LONGEST_RECORDING` steps. Raises UserError where the environment renders
     no pictures, Pillow is not installed, or the file has another ending; RunError where it cannot be written.
     """

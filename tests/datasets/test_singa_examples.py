@@ -1,7 +1,7 @@
 """SINGA 0.3's own example jobs train for two steps on random records.
 
-The job files are not part of this repository: $DSINGA_SINGA_EXAMPLES is their folder. The table in docs/singa.md
-says what works for each of them.
+The job files are not part of this repository: $DSINGA_SINGA_EXAMPLES is their folder. The table in
+docs/howto/job-files.md says what works for each of them.
 """
 
 import os
@@ -132,6 +132,7 @@ def test_rnnlm_with_its_layers_in_python(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_page_names_every_job():
-    page = (ROOT / "docs" / "singa.md").read_text(encoding="utf-8")
-    names = re.findall(r"^\| `([\w/-]+\.conf)` \|", page, flags=re.MULTILINE)
+    page = (ROOT / "docs" / "howto" / "job-files.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)/` \| (.*) \|$", page, flags=re.MULTILINE)
+    names = [f"{folder}/{job}.conf" for folder, jobs in rows for job in re.findall(r"`(\w+)`", jobs)]
     assert sorted(names) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("**/*.conf"))

@@ -149,8 +149,9 @@ def find_learning_rate(
 
     The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
     kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
-    here, and only one of several worker groups trains; everything else is as in training. :class:`RateSearch` says how
-    the rate is chosen; in a notebook it is a picture.
+    here, and only one of several worker groups trains; everything else is as in training. A Boltzmann machine is judged
+    by its reconstruction error. The search ends when the smoothed loss is four times its lowest value.
+    :class:`RateSearch` says how the rate is chosen; in a notebook it is a picture.
 
     Args:
         job: a Job, or the path of a job file.

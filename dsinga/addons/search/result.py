@@ -175,7 +175,12 @@ class SearchResult(Sequence[Row]):
         return draw_search(self._labelled(), self._names, self.monitor, self.ranges, curves)
 
     def importance(self) -> dict[str, float]:
-        """Return how much of the variance of the settings' ranks each name explains by itself, the highest first."""
+        """Return how much of the variance of the settings' ranks each name explains by itself, the highest first.
+
+        Numbers of many values are compared in up to five groups of equal size. What two names do only together is in no
+        share. Few settings say little: a name without effect has a share above 0.39 in one of 20 searches of 12
+        settings, and above 0.15 in one of 20 searches of 40.
+        """
         return importance(self._labelled(), self._names)
 
     def _labelled(self) -> list[Row]:

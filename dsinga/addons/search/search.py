@@ -115,6 +115,23 @@ def search(
     Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` in order end a search in order, too: the runs
     that train write a checkpoint, and ``search.csv`` has the settings that have ended.
 
+    Each run needs the threads of as many Dask workers as the job or ``workers`` says, by default one, and waits while
+    others use them. A run whose Dask worker is lost starts again; if that does not help, its row is "cut". A lost
+    scheduler ends the search. A search has at most 100,000 settings, and locks its folder: a second program is
+    refused.
+
+    When resumed, values of lists are recognised by place, type and contents, functions by place and name. More
+    ``samples`` of ranges may be given. A finished search returns the same result at once, without a cluster. To train
+    a failed setting again, name it (``only=[3], resume=True``) or remove its folder.
+
+    With ``halving``, a rung ends at the first value of the metric from its step on. Runs of different lengths are
+    compared at the same share of their steps. A setting that fails or whose score is not a number ranks last; a
+    setting that EarlyStopping has ended is compared by its score; the lower number wins a tie. Without a
+    ``workspace``, checkpoints are in a temporary folder. ``only`` has no meaning with ``halving`` or a ``sampler``.
+
+    A ``sampler`` needs one dict of lists and ranges; lists are choices without order, by their place. It is told
+    failed settings as failed.
+
     Raises:
         UserError: before training, for a fault of the space, for a value of a wrong type, for a metric that the job
             does not have, and for a fault that the jobs of all settings have.

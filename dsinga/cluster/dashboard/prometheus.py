@@ -1,4 +1,16 @@
-"""Metrics of runs on the endpoint /metrics of Dask's scheduler, for Prometheus."""
+"""Metrics of runs on the endpoint /metrics of Dask's scheduler, for Prometheus.
+
+A run has the labels ``run`` and ``job``, until ten minutes after its end. It needs prometheus-client.
+
+- ``dsinga_steps_total``: steps of all worker groups.
+- ``dsinga_step``, ``dsinga_train_steps``: the step of the first group, and the last step of the job.
+- ``dsinga_samples_per_second``, while the run trains.
+- ``dsinga_metric`` {phase, metric}: the last value of the loss and the other metrics.
+- ``dsinga_worker_seconds_total`` {kind: compute, exchange, data}: seconds of all workers.
+- ``dsinga_moved_bytes_total`` {kind: crossing, within}: bytes between processes, and within one.
+- ``dsinga_staleness`` {group}: the mean staleness of gradients.
+- ``dsinga_runs`` {state: waiting, running}, without ``run`` and ``job``: the number of runs.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ class GatheredMetrics(Layer):
     The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The labels and
     predictions of all records of a test, or since the last row of training, are gathered, 4·k bytes and a label for
     each, at most 1 GiB; a metric is then computed once. ``metric`` names functions that are registered as metrics:
-    roc_auc, average_precision, or a user's. The feature is the predictions.
+    roc_auc, average_precision, or a user's, ``@dsinga.register("metric", "worst")``. A function gets the labels, (n,)
+    or (n, K), and the predictions, (n, K), or (n,) of a net with one output, in no certain order. The feature is the
+    predictions.
     """
 
     class Conf(Settings):

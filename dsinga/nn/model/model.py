@@ -88,7 +88,7 @@ class Model(Trainable):
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
                 the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
                 net that ends in a restricted Boltzmann machine needs none.
-            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/metrics.md lists them),
+            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/reference/metrics.md has all),
                 functions of (labels, predictions) of all records, and nn.FieldError(...); for several outputs a dict by
                 the name of an output's layer, or a list of lists. Losses report theirs anyway.
             loss_weights: a factor for each loss, by default 1.

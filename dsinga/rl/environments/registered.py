@@ -44,6 +44,22 @@ def make_environments(
             numbers of its own.
         settings: further arguments of the environment.
 
+    A class has ``observation_space`` and ``action_space`` (Gymnasium's ``Box`` and ``Discrete``, or
+    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)`` and
+    ``step(action)``, and may have ``render()``.
+
+    - ``terminated`` says that no reward would have come after the step. With ``truncated``, the value of the last
+      observation stands for what would have come.
+    - Observations of uint8 and bool are kept as uint8, others become float32. Actions of a box are clipped to its
+      bounds; scale others to about -1 to 1 by ``gymnasium.wrappers.RescaleAction``.
+    - Random numbers come from the ``seed`` of ``reset``, another one in each episode. An environment is saved as the
+      number of its episode and the actions since, which are taken again to restore it. One that carries something from
+      one episode to the next (sticky actions of MinAtar, the physics of BipedalWalker) begins a new episode, with a
+      warning; a ``VectorEnv`` always does.
+    - An exception, a reward that is not finite and an observation of another shape end the run; the message names the
+      environment and its step.
+    - Environments are stepped one after the other; a ``VectorEnv`` steps all by array operations.
+
     Raises UserError for an environment that is unknown, not installed, or has spaces without a counterpart here.
     """
     check_whole("the number of environments", count, 1)
