@@ -2,7 +2,7 @@
 
     python -m tools.benchmarks.accuracy_tables --results FILE [--set NAME]... [--model NAME]... [--splits N]
     python -m tools.benchmarks.accuracy_tables --results FILE --print
-    python -m tools.benchmarks.accuracy_tables --results FILE --page docs/tables.md
+    python -m tools.benchmarks.accuracy_tables --results FILE --page PAGE
     python -m tools.benchmarks.accuracy_tables --results FILE --small --model Ridge --model HistGradientBoosting ...
 
 The first measures each model on each split of each set, in turn, and adds the figures to the file; what is there is not
