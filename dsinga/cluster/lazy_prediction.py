@@ -128,6 +128,19 @@ def predict_lazily(
     ``leads`` predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time
     that are not predicted are read at the later times, static fields are the same, and coordinates go on.
 
+    Another Dataset is read in the order of training: levels by coordinate, latitudes in the same direction, longitudes
+    from the same one on, dimensions in the same order. The result has the order of ``x``. Steps of time that are one
+    and a half times as long or as short are refused, unless windows count points; other units are logged. Dates may
+    have another calendar. Time goes on beyond the data by its step, by months or by years; windows for which it follows
+    no rule are left out, which the log says. Grid mappings, bounds and encodings of coordinates are kept, how targets
+    were packed is not.
+
+    A task computes tiles of at most 64 MiB, where the context of a tile is small. Tiles begin at multiples of the net's
+    strides and poolings, and go on at the opposite edge of a periodic axis. Points have the bits of the whole field, to
+    float32 rounding for some transposed convolutions. A net that needs whole fields (Dense, GroupNormalization,
+    LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features. Chunks of the result
+    hold whole tiles and have about the size of those of ``x``. More than a million tasks with leads are refused.
+
     With ``members`` the net is drawn so many times from those that its dropout trains, and the result has the first
     dimension, or axis, "member"; each member is one net at all points, records and leads.
 

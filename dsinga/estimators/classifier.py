@@ -64,6 +64,17 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 class Classifier(ClassifierMixin, Supervised):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
+    With dask arrays or frames, or xarray arrays of dask chunks, ``fit`` trains on the cluster of the current client, or
+    of ``client=``, and predictions are lazy: a dask array, an xarray array, or a series or frame with the index of the
+    frame. A zarr array of more than 128 MiB is trained on as ``da.from_zarr`` of it, and predicted chunk by chunk.
+    Other arrays are trained on in this process; a cluster of one worker gives the same bits.
+
+    A sparse matrix of at most 128 MiB as float32 becomes dense; a larger one becomes dense batch by batch, with the
+    same params. A batch of all records has one order, and equal records count as one with the sum of their weights, so
+    that weights and repeated records give the same bits. For data frames the default net learns piecewise-linear
+    functions of each number with 47 kinks; categories of at most 8 codes (400 with the preset) are one-hot, others
+    embedded.
+
     Args:
         net: a Job, the path of a job file, or a model of dsinga.nn; it has one input layer and one loss. By default it
             is a small fully connected net, whose records are scaled to mean 0 and deviation 1, or which takes the

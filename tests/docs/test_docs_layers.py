@@ -63,13 +63,13 @@ def test_the_page_names_what_is_built_in(kind):
 
 
 def test_the_page_on_augmentation_names_every_augmentation():
-    page = (DOCS / "augmentation.md").read_text(encoding="utf-8")
+    page = (DOCS / "howto" / "augmentation.md").read_text(encoding="utf-8")
     cells = "".join(re.findall(r"^\| (`[A-Z].*?) \|", page, flags=re.MULTILINE))
     assert {f"k{name}" for name in re.findall(r"`(\w+)`", cells)} == builtin("augmentation")
 
 
 def test_the_page_on_data_names_every_importer():
-    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    page = (DOCS / "howto" / "read-stored-data.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`[a-z0-9]+`(?:, (?:or )?`[a-z0-9]+`)*) \|", page, flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", "".join(cells))) == builtin("importer")
 

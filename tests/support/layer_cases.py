@@ -87,6 +87,13 @@ case("kLabel", "classes", {}, ROWS, classes=10)
 case("kLabel", "steps", {}, ROWS, classes=10, steps=4)
 LEAD = {"source": [0, 1, 1, 0], "channel": [2, 0, 1, 3], "mask": [-1, 4, 4, -1], "fill": [0, 0.5, 0.5, 0]}
 case("kLeadRecord", "masked", {"leadrecord_conf": LEAD}, (BATCH, 5, 7, 6), (BATCH, 2, 7, 6))
+case(
+    "kLeadRecord",
+    "normalised",
+    {"leadrecord_conf": LEAD | {"mean": 0.5, "std": 2.0}},
+    (BATCH, 5, 7, 6),
+    (BATCH, 2, 7, 6),
+)
 TWICE = {"source": [1, 1, 0], "channel": [0, 0, 0], "mask": [-1] * 3, "fill": [0] * 3}
 case("kLeadRecord", "vectors", {"leadrecord_conf": TWICE}, (BATCH, 3), (BATCH, 1))
 case("kLabel", "lead", {"label_conf": {"first": 1, "count": 2, "weighted": True}}, (BATCH, 4, 7, 6))

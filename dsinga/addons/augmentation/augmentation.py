@@ -136,8 +136,9 @@ class Augmentation(Configured):
 class Mixing(Augmentation):
     """Base of augmentations that mix each record with a partner: that of the place before it in the group's batch.
 
-    The partner of the first place is the last one. Labels are mixed, too, as numbers: those of classes are vectors (K,)
-    with a 1 for the class.
+    The partner of the first place is the last one. A worker with a part of the batch reads one record more. Labels are
+    mixed, too, as numbers: those of classes are vectors (K,) with a 1 for the class. kSoftmaxLoss computes
+    -Σ t·log p of them, and accuracy for the largest share.
     """
 
     mixes_records = True

@@ -20,7 +20,7 @@ from dsinga.base.registry import register
 from dsinga.data.array_kinds import label_text
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Natural
+from dsinga.job.limits import Natural, Positive
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut
@@ -275,7 +275,8 @@ class LeadRecord(Layer):
 
     The first source is the record that is read (B, R, *space), the others are predictions of earlier leads. Where the
     channel of a mask is 0, a prediction is replaced by ``fill``, and gets no gradient. A net that is trained on several
-    leads (``leads`` of windows) has such a layer for each lead.
+    leads (``leads`` of windows) has such a layer for each lead. If the input layer normalises records, predictions are
+    normalised likewise, (x - mean) / std; masks of the record that is read are normalised, too.
     """
 
     class Conf(Settings):
@@ -285,6 +286,8 @@ class LeadRecord(Layer):
         channel: list[Natural] = setting([], "the number of each channel in its source")
         mask: list[int] = setting([], "the channel of the first source with the mask of each channel, -1 for none")
         fill: list[float] = setting([], "the number at masked points of each channel")
+        mean: float = setting(0.0, "what the input layer subtracts from records, and this layer from predictions")
+        std: Positive = setting(1.0, "what the input layer divides records by, and this layer predictions")
 
     settings: Conf
     cut = Cut(gathered_because="takes channels of several sources", by_space=True)
@@ -329,10 +332,23 @@ class LeadRecord(Layer):
         record, ops = sources[0], ctx.ops
         y = ops.empty((len(record), *self.shape[1:]), record.dtype)
         for run in self._runs:
-            y[:, run.target] = sources[run.source][:, run.channels]
+            part = sources[run.source][:, run.channels]
+            y[:, run.target] = self._normalised(part) if run.source else part
             if run.mask is not None:
-                y[:, run.target] = ops.xp.where(record[:, run.mask] == 0, y.dtype.type(run.fill), y[:, run.target])
+                fill = y.dtype.type((run.fill - self.settings.mean) / self.settings.std)
+                y[:, run.target] = ops.xp.where(self._is_valid(record[:, run.mask]), y[:, run.target], fill)
         return Output(y)
+
+    def _normalised(self, prediction: Array) -> Array:
+        """Return a prediction with the mean and std of records."""
+        mean, std = self.settings.mean, self.settings.std
+        if (mean, std) == (0, 1):
+            return prediction
+        return (prediction - prediction.dtype.type(mean)) / prediction.dtype.type(std)
+
+    def _is_valid(self, mask: Array) -> Array:
+        """Return where a mask, which was 0 or 1 before it was normalised, is 1."""
+        return mask > (0.5 - self.settings.mean) / self.settings.std
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -349,5 +365,6 @@ class LeadRecord(Layer):
         for run in self._runs:
             if run.source == number:
                 part = grad[:, run.target]
-                dx[:, run.channels] += part if run.mask is None else part * (record[:, run.mask] != 0)
+                part = part / grad.dtype.type(self.settings.std) if number and self.settings.std != 1 else part
+                dx[:, run.channels] += part if run.mask is None else part * self._is_valid(record[:, run.mask])
         return dx

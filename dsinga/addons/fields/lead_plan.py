@@ -234,7 +234,7 @@ def _record_layers(
         "channel": list(record.channel),
         "mask": list(record.mask),
         "fill": list(record.fill),
-    }
+    } | _normalisation(data)
     name = lead_name(number + 1, data.name, of_record=True)
     kind = LayerType.kLeadRecord
     layers.append(
@@ -252,6 +252,20 @@ def _record_layers(
             )
         )
     return layers
+
+
+def _normalisation(data: LayerConf) -> dict[str, float]:
+    """Return by what an input layer normalises records. Raises JobError if it reads that from files."""
+    store = data.store_conf
+    if store is None:
+        return {}
+    if store.mean_file or store.std_file:
+        raise data.error(
+            f"layer {data.name!r} normalises records by mean_file or std_file, which do not fit predictions that are "
+            "fed back; give the numbers to kNormalization (nn.Normalization) instead"
+        )
+    found = {"mean": store.mean_value, "std": store.std_value}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _labels_name(lead: int, data: str) -> str:

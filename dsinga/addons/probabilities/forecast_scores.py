@@ -39,11 +39,12 @@ class ForecastScores(Layer):
     are NaN are left out. Sums are float64, over all numbers of all records of a test, each with its weight.
 
     "crps" is the mean CRPS: of an ensemble with ``fairness`` as its loss has it, of quantiles twice the mean pinball
-    loss. "spread" is the root of the mean variance of predictions, "spread_skill" its ratio to the RMSE of their means,
-    times √((K + 1) / K) of an ensemble of K members, which is 1 where spread and error agree (Fortin et al., Why Should
-    Ensemble Spread Match the RMSE of the Ensemble Mean?, 2014). Tests also give "rank_histogram", the share of labels
-    in each bin between members, between quantiles, or between tenths of the distribution function (PIT); "coverage" is
-    the share in all bins but the first and the last. The feature is the predictions.
+    loss, as predicted, even if they cross. "coverage" of a distribution is for its middle 80 %. "spread" is the root of
+    the mean variance of predictions, "spread_skill" its ratio to the RMSE of their means, times √((K + 1) / K) of an
+    ensemble of K members, which is 1 where spread and error agree (Fortin et al., Why Should Ensemble Spread Match the
+    RMSE of the Ensemble Mean?, 2014). Tests also give "rank_histogram", the share of labels in each bin between
+    members, between quantiles, or between tenths of the distribution function (PIT); "coverage" is the share in all
+    bins but the first and the last. The feature is the predictions.
     """
 
     class Conf(Settings):

@@ -133,7 +133,20 @@ def table(
     Numbers are scaled, and a flag says which are missing. Texts and categories become codes, in the order of how often
     they occur; 0 is a missing or an unknown one, such as one that occurs once. Of dates the parts that differ become
     numbers. Columns of which nothing can be learnt, such as those of one value, are left out, which the log says. A net
-    that is trained on the records reads other frames by the names of their columns.
+    that is trained on the records reads other frames by the names of their columns. ``.parts`` has the names of
+    numbers, flags and categories, and the sizes of these; ``.bins()`` the kinks for a piecewise-linear embedding of
+    each number.
+
+    A category is known if it occurs in one row of 400, or in 100 rows; rarer, missing and unseen ones have the code 0.
+    Integers, floats, texts and categories of equal values are equal. Dates are read by one clock: instants in the time
+    zone of training, dates without a zone as they are. Both in one column, and files of several zones, are refused. An
+    index that was written into a file is left out, see ``frame.reset_index()``. Infinity, lists and mixed values are
+    refused. A column without gaps in training has no flag; later gaps become the median.
+
+    A folder of parquet is learnt in one pass on the workers, quantiles from a sample of 100,000 rows, and read by row
+    group, each once an epoch. Row groups of 30 MB in memory suit; larger ones are read in cuts, much larger ones are
+    refused. A file that changes during a run is refused: copies on several machines need one time of change (cp -p). A
+    run resumes with the columns that it has learnt, and refuses others.
 
     Args:
         data: a data frame of pandas, Dask, Polars or Arrow, or the path of a folder or file of parquet.

@@ -76,7 +76,14 @@ def open_records(
     """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
     Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
-    gives the same bits as from a store with the same records; docs/arrays.md says which chunks are too large for that.
+    gives the same bits as from a store with the same records, unless the array has more than 128 MiB and chunks above
+    one MiB: then whole chunks are shuffled. Chunks above 256 MiB and chunks of various sizes are refused.
+
+    Usual names of records are data, x, image, feature, record and input, of labels label, y, class and target, in any
+    case and also in the plural; an array that is the only one besides labels is taken, too. Coordinates that xarray
+    writes do not count. Numbers equal to ``_FillValue`` or ``missing_value`` of a zarr array are NaN, ``valid_range``
+    is ignored. Packed arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open
+    them with ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
 
     Args:
         source: one of

@@ -1,5 +1,11 @@
 """Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily as regions are read.
 
+Instances lie along z, y and x, or along the last two dimensions if fewer than two of these are there. A point is at the
+border if one of its 8 (26) neighbours is something else. Distances end at 16 points, in points of x where z has another
+spacing. Flows lead to the centre of an instance, which is connected: two parts of one number have two centres. A target
+is computed for the region that is read with the points around it that it needs: 1 for borders, 16 for distances, whole
+instances for flows. So it has the same bits however patches are cut.
+
 This file imports xarray; whoever has a Dataset has imported it.
 """
 

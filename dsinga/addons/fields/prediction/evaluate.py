@@ -327,6 +327,9 @@ def evaluate_fields(
 
     It has "rmse", "mae" and "bias" (prediction - target), and "count", the numbers that were compared. Points that are
     masked are left out, and windows with weights weigh points. Sums of all groups are made in one pass in float64.
+    All forecasts are compared on the points that all of them have. Windows of several leads are evaluated at each lead,
+    also for a net that was trained on one. A lead is a number of steps where these are not equally long, as months are.
+    Longitudes of regions go on round the circle, and points with NaN in a DataArray are in no area.
 
     Args:
         job: as for :func:`dsinga.predict`, as are ``params``, ``phase`` and ``client``.
@@ -339,8 +342,8 @@ def evaluate_fields(
             "level", or ("lat", "lon") for maps; regions, {"tropics": {"lat": (-20, 20)}}, which may overlap; a
             DataArray with the name or number of an area at each point.
         against: forecasts that are compared on the same points, along the dimension "forecast": "persistence", the
-            target at the last point of the inputs; a climatology of :func:`dsinga.data.field_climatology`, with which
-            there is "anomaly_correlation", too; or a list of both.
+            target at the last point of the inputs (of anomalies, their persistence); a climatology of
+            :func:`dsinga.data.field_climatology`, with which there is "anomaly_correlation", too; or a list of both.
         data: windows, or a Dataset of which the job's windows are cut; by default those that the job names.
         data_root: the folder where relative paths are looked up last.
         resources: amounts by name that Dask workers must have.

@@ -111,7 +111,7 @@ class WindowDefinition(RecordsDefinition):
     targets: list[str] = setting(
         [],
         'names of the variables of a label; without it windows have no labels. "border(cells)" and others are made '
-        'from a label image "cells" where it is read; docs/microscopes.md has them',
+        'from a label image "cells" where it is read; docs/howto/microscopes.md has them',
     )
     dim: list[WindowDimConf] = setting([], "the dimensions that are cut, or that have a lead or an end")
     leads: Count = setting(
@@ -131,8 +131,9 @@ class WindowDefinition(RecordsDefinition):
     )
     channels: list[str] = setting(
         [],
-        'dimensions whose points are channels, such as "time" and "level", in a job "" for none; docs/fields.md has '
-        "the default",
+        'dimensions whose points are channels, such as "time" and "level", in a job "" for none. By default these are '
+        "time, dimensions with windows of one point, and dimensions that input_dims does not name; if input_dims names "
+        "time only, all others are space",
     )
     static: list[str] = setting([], "names of variables without time, such as a height of the ground")
     coordinates: list[str] = setting(
@@ -161,7 +162,8 @@ class WindowDefinition(RecordsDefinition):
     over_gaps: bool = setting(
         False,
         "whether windows may reach over gaps of time, and count points whatever lies between. Without it they are left "
-        "out. A gap is a step of more than one and a half times the usual one",
+        "out. A gap is a step of more than one and a half times the usual one; months, and business days without "
+        "holidays, have none. Dates may be datetime64, cftime, datetime.date, ISO 8601 texts, timedelta64 or numbers",
     )
     memory: Count = setting(
         DEFAULT_MEMORY,

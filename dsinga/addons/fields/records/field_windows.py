@@ -294,9 +294,27 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     of windows follows from these settings alone, not from the chunks of the data or the number of workers.
     ``windows.left_out`` tells of points that fill no window.
 
+    Space has at most three axes. With one axis, ``channels=[]``, records are (channels, points); such a net predicts a
+    whole series as one tile. For longer series add an axis of one point with ``ds.expand_dims("y")``.
+
+    Every window is read once an epoch. Neighbouring windows form a block, and the windows of eight blocks are shuffled
+    together. Large fields in files (64 KiB of a window at one time, or more) are kept time by time, others by block.
+    If ``memory`` is full, fields whose windows have all been cut in this epoch are dropped first. Workers get data in
+    files as paths, data of Dask as graphs, and data in memory as arrays.
+
+    Overlapping windows count points inside the data more often in losses and scores than points near the ends.
+
+    With several ``leads``, windows with context along space must be whole fields, all losses compare the same layer and
+    have a factor ``scale``, and the weight channel is the same for all leads. A masked target stays masked as in the
+    last step of the inputs. More leads than the data have points for are refused. Each ``fit`` counts its steps from 0
+    for ``lead_start``. Losses of quantiles, distributions and ensembles need ``direct``; losses of classes take one
+    lead. A net of the direct form predicts no more leads than it was trained on, and reads no inputs of later times.
+    ``evaluate`` returns "loss", and for each lead "loss/loss", "lead2#loss/loss", ... and its metrics.
+
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image or a netCDF file,
-            which is read lazily.
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image, a netCDF file,
+            or a file of references (kerchunk, VirtualiZarr). It is read lazily. References lead to web servers, object
+            storage and files in their own folder; the environment variable DSINGA_REFERENCES names further folders.
         input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
         input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
         context: points around a window that are input only, by dimension: a number, or a pair (before, after).
@@ -304,7 +322,8 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
         lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
         edges: what context beyond the data has, for all dimensions or by dimension: "inside" (no window has any),
             "zero", "edge" (the last point), "reflect", or "periodic", along which windows go on at the other end.
-        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them.
+        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them; of falling
+            latitudes in either order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
 
     Raises UserError for a setting that does not fit the Dataset; the message says what would.
     """

@@ -265,7 +265,7 @@ class WindowDims(NamedTuple):
 
 
 def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
-    """Return the dimensions of windows; points along dimensions other than space are channels (docs/fields.md)."""
+    """Return the dimensions of windows; points along dimensions other than space are channels, as `channels` says."""
     names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
     by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
     dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))

@@ -34,12 +34,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "masked": {"mask": "t", "fill": 0.5, "edges": {"latitude": "zero", "longitude": "periodic"}},
     "long": {"context": {"latitude": 1, "longitude": 1}, "lead": {"time": 2}},
     "two steps": {"input_dims": {"time": 2, **FIELDS}, "lead": {"time": 2}},
+    "normalised": {"mask": "t", "fill": 0.5, "edges": {"latitude": "zero", "longitude": "periodic"}},
 }
 
 
-def make_model(windows: FieldWindows, masked: bool = False) -> nn.Model:
+def make_model(windows: FieldWindows, masked: bool = False, normalised: bool = False) -> nn.Model:
     x = nn.Input(windows.shape)
-    model = nn.Model(x, nn.Conv2D(windows.label_shape[0], 3, kernel_initializer="random_normal")(x))
+    inputs = nn.Normalization(0.5, 4.0)(x) if normalised else x  # numbers, which the input layer applies
+    model = nn.Model(x, nn.Conv2D(windows.label_shape[0], 3, kernel_initializer="random_normal")(inputs))
     model.compile(nn.SGD(1e-4), nn.MeanSquaredError(masked=masked), metrics=[nn.FieldError()])
     return model
 
@@ -47,13 +49,13 @@ def make_model(windows: FieldWindows, masked: bool = False) -> nn.Model:
 @pytest.mark.parametrize("change", CHANGES)
 def test_errors_of_each_lead_are_those_of_forecasts(change: str) -> None:
     dataset = make_dataset(time=14, latitude=8, longitude=10)
-    if masked := change == "masked":
+    if masked := change in ("masked", "normalised"):
         dataset["t"] = dataset.t.where(dataset.h < 1)
     windows = dsinga.windows(dataset, **{**SETTINGS, **CHANGES[change]})
     statistics = field_statistics(dataset)
     for of, shape in ((statistics.of_inputs, windows.shape), (statistics.of_targets, windows.label_shape)):
         assert of(windows)["mean"].shape == shape[:1]  # of one lead, as the net has them
-    model = make_model(windows, masked)
+    model = make_model(windows, masked, change == "normalised")
     model.fit(windows, batch_size=4, progress=False)
     metrics = model.evaluate(windows)
     assert metrics["loss"] == pytest.approx(sum(metrics[f"{lead}loss/loss"] for lead in ("", "lead2#", "lead3#")))
@@ -168,4 +170,14 @@ def test_a_prediction_of_other_points_than_the_targets_is_refused() -> None:
     model = nn.Model(x, nn.Flatten()(nn.Conv2D(1, 3)(x)))
     model.compile("sgd", "mse")
     with pytest.raises(UserError, match="layer 'conv2d_flat' gives 80 for a lead, but its targets are 1 x 8 x 10; "):
+        model.fit(windows, batch_size=4, progress=False)
+
+
+def test_a_mean_from_a_file_does_not_fit_predictions_that_are_fed_back(tmp_path: Path) -> None:
+    windows = dsinga.windows(make_dataset(time=14, latitude=8, longitude=10), **SETTINGS)
+    np.save(tmp_path / "mean.npy", np.zeros(windows.shape, "float32"))
+    layers = [nn.Normalization(mean_file=str(tmp_path / "mean.npy")), nn.Conv2D(windows.label_shape[0], 3)]
+    model = nn.Sequential([nn.Input(windows.shape), *layers])
+    model.compile("sgd", "mse")
+    with pytest.raises(UserError, match=r"mean_file.*kNormalization"):
         model.fit(windows, batch_size=4, progress=False)

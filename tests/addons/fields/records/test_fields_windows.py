@@ -62,7 +62,7 @@ def dims(draw: Any) -> dict[str, Any]:
 
 
 def expected_starts(dim: dict[str, Any]) -> list[int]:
-    """Return the first points of the windows along a dimension, by the words of docs/fields.md."""
+    """Return the first points of the windows along a dimension, by the rules of :func:`dsinga.windows`."""
     length, size, (before, after), lead = dim["length"], dim["size"], dim["context"], dim["lead"]
     stride = size - dim["overlap"]
     if dim["edge"] == "periodic":
