@@ -56,6 +56,8 @@ class Layer(ConfiguredLayer, ABC):
 
     docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
 
+    - *Errors.* Refuse sources and settings by ``raise self.fail(message)``, which adds file, line and layer. Another
+      exception keeps its traceback, and gets a note with the layer's name.
     - *State.* Keep nothing in ``self`` while computing: several threads may share a layer. Put arrays for the backward
       pass into ``Output(feature, saved=...)``. Lasting state, such as a running mean, is a param with
       ``trainable=False``; return its new value in ``Output(state={role: value})``.
