@@ -13,6 +13,12 @@ order; only its module is imported, when it is asked for:
 What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own. A protocol
 of the core says how it is called, and :func:`implements` lets type checkers hold it to that. So are the
 methods of models (``method``) that an add-on brings, functions whose first argument is the model.
+
+Further kinds for distributions: ``message.LayerConf.wave``, a :class:`dsinga.job.Settings` as a field of a message of
+jobs; ``backend.NAME``, a subclass of :class:`dsinga.ops.Ops`; ``kernel.NAME``, a function of arrays with a body in
+numpy, which a layer gets as ``ctx.ops.kernel("NAME")`` unless the backend has its own; ``engine.NAME``; and
+``sync_method.NAME``, how server groups synchronise. An add-on that fails on import is named with its error; what does
+not ask for it works.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dsinga.nn.writing.symbol import Symbol, ancestors
 
 BATCH = 1009  # a number of records that no axis of features is likely to have
 SMALL = 3, 5, 7, 11, 31  # few records, for which a forward may do something else
-REMEDY = "replace what is listed, or leave it out of the forward; docs/from-torch.md says what there is"
+REMEDY = "replace what is listed, or leave it out of the forward; help(dsinga.convert) lists what is converted"
 
 
 def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tuple[Trace, list[Any]]:

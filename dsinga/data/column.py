@@ -32,6 +32,27 @@ class Column(ABC):
             :func:`dsinga.data.stores.store_format.block_rows`.
         key: identifies the contents in the cache of this process; columns with an equal key have equal blocks.
             None makes a new one.
+
+    Write one if no array library reads your format. :class:`dsinga.data.RecordSource` gathers rows from its blocks,
+    keeps recently read ones in memory, and refuses NaN. ``RecordSource(location, data, labels)`` takes two of them.
+    With the blocks of :func:`block_rows`, training gives the same bits as from a store; its third argument is for
+    sources with chunks.
+
+    >>> import numpy as np
+    >>> from dsinga.data import Column
+    >>> from dsinga.data.stores.store_format import block_rows
+    >>> class RawFile(Column):
+    ...     def __init__(self, path, shape):
+    ...         self.rows = np.memmap(path, np.float32, "r").reshape(-1, *shape)
+    ...         length = len(self.rows)
+    ...         super().__init__("data", length, shape, np.float32, block_rows(length, self.rows[0].nbytes))
+    ...         self.arguments = path, shape
+    ...
+    ...     def load(self, start, stop):
+    ...         return np.array(self.rows[start:stop])
+    ...
+    ...     def __reduce__(self):  # what a worker needs to read by itself
+    ...         return RawFile, self.arguments
     """
 
     # Whether rows are read from files or URLs, which every process that reads must be able to reach.

@@ -303,7 +303,7 @@ class NetEstimator(EstimatorRecords):
         save(self, path)
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> float | None:
-        """Write the fitted estimator to an ONNX file for servers, as ``export`` of a model does (docs/onnx.md).
+        """Write the fitted estimator to an ONNX file for servers, as ``export`` of a model does (docs/howto/onnx.md).
 
         Inputs are the columns of the data frame, or "X" for an array. Outputs are "label" and "probabilities" of a
         classifier, "variable" of others. ``check`` may be a data frame. Raises UserError for what ONNX does not have.

@@ -181,7 +181,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
     if any(cls.__module__.startswith("torch.nn.") for cls in type(net).__mro__):
         raise UserError(
             "net is a module of PyTorch; write model = dsinga.convert.from_torch(module, shape), then "
-            "model.compile(optimizer, loss), and give net=model (docs/from-torch.md)"
+            "model.compile(optimizer, loss), and give net=model (docs/howto/pytorch.md)"
         )
     if not isinstance(net, Job):
         raise UserError(f"net must be a Job, the path of a job file or a model of dsinga.nn, not {type(net).__name__}")

@@ -58,6 +58,11 @@ class Settings(Message):
     Each field says its type, with a range of :mod:`dsinga.job.limits`, its default, and what it means, by
     :func:`setting` or :func:`required`. Raises UserError, when the class is defined, for a field without these.
 
+    A setting is an int, float, bool, str, an ``Enum``, or a list of these. :mod:`dsinga.job.limits` has bounded types:
+    ``Count`` (at least 1), ``Natural`` (at least 0), ``NonNegative``, ``Positive``, ``Share`` (0 to below 1),
+    ``Fraction`` (above 0, to 1) and ``Unit`` (0 to 1). Write other bounds as ``Annotated[int, Range(1, 8)]``. Override
+    :meth:`faults` for settings that contradict each other.
+
     The message is called by the component's class, as PReLUConf for PReLU, unless ``name`` is given, and stands in the
     field ``prelu_conf``, unless ``field`` is given.
 

@@ -69,9 +69,9 @@ class ParamType(Enum):
 class UnrollConnType(Enum):
     """How the copies of an unrolled layer take the copies of a source."""
 
-    kUnrollOneToOne = 1
-    kUnrollOneToAll = 2
-    kUnrollFirstToLast = 3
+    kUnrollOneToOne = 1  # copy i takes copy i - ``shift``, and nothing if that is before the first
+    kUnrollOneToAll = 2  # copy i takes every copy, or the only one of a source that is not unrolled
+    kUnrollFirstToLast = 3  # copy 0 takes the last copy, other copies nothing
     kUnrollCustomized = 4
 
 

@@ -84,7 +84,11 @@ def mdnn(
 
     The loss is a weighted sum of three: those of predicting the label from either code, and the squared distance
     between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal
-    2016; SINGA's Figure 7). Records are feature vectors. For images of pixels replace the layers from "image" to
+    2016; SINGA's Figure 7). All input layers of a phase read the same row numbers, also when rows are shuffled and
+    divided over workers, so row i of both stores is a pair; stores of different lengths are refused. With ``location``
+    in the layers of a path, two workers compute one path each, and only codes and their gradients are sent.
+
+    Records are feature vectors. For images of pixels replace the layers from "image" to
     "image_code" by those of a convolutional net.
 
     Args:

@@ -1,6 +1,12 @@
 """Unrolls a net over time steps: each layer becomes a chain of copies, joined by SINGA's rules (RNN page of 0.3).
 
-Where it can, a chain of copies is merged into one layer that computes whole sequences.
+Where it can, a chain of copies is merged into one layer that computes whole sequences: the same numbers in fewer and
+larger operations. ``dsinga show`` says how many steps each layer has. Copies stay where a ``shift`` joins different
+steps, where a layer that is not unrolled takes copies of one that is, and where steps cannot be computed together:
+batch normalisation, whose running means go from step to step, and layers that hand out parts.
+
+The loss of an unrolled net is the mean over rows and steps. Its gradient is SINGA's, of the sum over steps of means
+over the batch, so learning rates and clipping of a SINGA job keep their meaning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""Gradients that are zero except for some rows, as those of an embedding table."""
+"""Gradients that are zero except for some rows, such as the gradient of an embedding table.
+
+A layer returns :class:`SparseRows` for a param with ``ParamSpec(sparse=True)``, and an algorithm may push them. For
+other params rows become a whole array before they are sent.
+
+- *Updates.* If all workers have sent rows, a server updates the union of these rows, and their part of the updater's
+  state. Gradients are added row by row, in the order of the workers, so plain SGD gives the bits of whole gradients. A
+  row that no batch looks up does not change: no momentum, weight decay or average moves it in that step. Adam's bias
+  correction counts steps.
+- *Slices.* A table is cut between rows, with ``slicing: kBlock`` into blocks of rows. With ``clip_norm``, kLamb and
+  kMuon it is not cut.
+- *Back to workers.* A server remembers the changed rows of the last eight steps. A worker whose copy is from one of
+  these steps gets the changed rows, another worker the whole slice.
+- *Shared tables.* Gradients of layers that share a table are rows if all of them are rows, else the whole table.
+- *Other features.* ``update: kWorker`` sends sums of rows, with the same bits. ``compression`` does not compress rows.
+  Several worker groups or server groups send rows to servers, and whole tables back and between groups.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:
 :class:`SourceContract`, :class:`EngineContract`, :class:`GroupSyncContract`, :class:`CaptureContract` and
 :class:`KernelContract`, and code of your own should. The last one also needs hypothesis. :class:`AddonContract` is for
 a distribution that brings components by entry points.
+
+Write a class in a test file, ``class TestMine(LayerContract)``, list its ``cases``, and run pytest on the file. The
+docstring of each contract has an example, and says what it checks. :class:`SimulatedLoop` runs extensions without a
+cluster.
 """
 
 import pkgutil

@@ -38,6 +38,9 @@ class KernelContract(
     >>> class TestNumpy(KernelContract):  # in a file test_numpy.py, run by pytest
     ...     make_ops = NumpyOps
 
+    ``dsinga.ops.BACKENDS["mine"] = MyOps`` gives a backend the name by which ``DSINGA_OPS`` selects it. A backend that
+    records passes and replays them (``Ops.capture``) also passes :class:`dsinga.testing.CaptureContract`.
+
     ``make_ops`` is a class, or another function without arguments that is no method. It is called once for each of the
     ``dtypes``; tests are skipped where it raises UserError, as for a missing library. ``channels_last`` also checks
     that images which the backend makes are channels-last in memory.

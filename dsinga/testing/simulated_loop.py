@@ -31,6 +31,12 @@ class SimulatedLoop:
     It shows training metrics every 5 steps, validates every 10, and runs extensions by the loop of all runs. A step
     takes a second of its clock and trains on one record.
 
+    >>> from dsinga.extensions import EarlyStopping
+    >>> from dsinga.testing import SimulatedLoop
+    >>> stop = EarlyStopping("val/loss", patience=2)
+    >>> SimulatedLoop([stop], lambda phase, step: {"loss": abs(step - 50)}).run().step
+    70
+
     Args:
         extensions: the extensions to run.
         metrics_of: the metrics.

@@ -180,6 +180,20 @@ def bp(
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
     pushed, where a loss is not finite and such batches are not to be skipped; and where a user's function or layer has
     such a gradient.
+
+    An algorithm of your own is called like this function, for each micro-batch of each worker, and gradients of all are
+    added. It returns metrics, ``{"loss": (sum, count)}``. This one scales each gradient to length 1 at most:
+
+    >>> import numpy as np
+    >>> import dsinga
+    >>> @dsinga.register("algorithm", "UnitGradients")  # model.compile(..., algorithm={"user_alg": "UnitGradients"})
+    ... def unit_gradients(net, values, records, ctx, push):
+    ...     def push_scaled(name, gradient):
+    ...         push(name, gradient / max(np.linalg.norm(gradient), np.float32(1)))
+    ...
+    ...     return dsinga.training.bp(net, values, records, ctx, push_scaled)
+
+    A job names it ``train_one_batch { user_alg: "UnitGradients" }``.
     """
     return back_propagate(net.at(ctx.step).fused_for(ctx.ops), values, records, ctx, push)
 

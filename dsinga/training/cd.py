@@ -50,7 +50,11 @@ class ContrastiveDivergence(Configured):
     model's distribution. They start from hidden units that are all 0.
 
     Layers below a machine are computed, not trained: params outside of machines have no learning rate
-    (``dsinga.net.build``). In a net with several machines, each is trained on the output of those below it.
+    (``dsinga.net.build``). In a net with several machines, each is trained on the output of those below it: a deep
+    belief net. There are no deep Boltzmann machines, whose layers are sampled from both neighbours.
+
+    Both sides of a machine are cut by rows, also with ``partition_dim: 1``. Random numbers depend on the row, so
+    several workers compute what one does, up to rounding. The chains of ``persistent`` are in checkpoints.
     """
 
     class Conf(Settings, name="CDConf"):

@@ -21,7 +21,16 @@ from dsinga.net import NeuralNet, Param
 class Initialiser(Configured, ABC):
     """Base class of initialisers with settings, which a subclass declares as the class ``Conf``.
 
-    They are fields of the message ``init { }`` itself, beside ``user_type``.
+    They are fields of the message ``init { }`` itself, next to ``user_type``. SINGA's brackets are settings, too:
+    ``init { user_type: "FooParam" [fooparam_conf] { x: 10 } }`` sets the ``x`` of ``Conf``. An initialiser without
+    settings is a function. Take random numbers from ``rng``: it depends on the job's seed and the param's name.
+
+    >>> import numpy as np
+    >>> import dsinga
+    >>> @dsinga.register("initialiser", "Orthonormal")  # nn.Dense(8, kernel_initializer="Orthonormal")
+    ... def orthonormal(shape, conf, rng):
+    ...     q, _ = np.linalg.qr(rng.normal(size=(max(shape), min(shape))))
+    ...     return q if shape[0] >= shape[1] else q.T
     """
 
     conf: ParamGenConf

@@ -80,6 +80,20 @@ class Schedule(Configured, ABC):
     """Base class of schedules: the learning rate as a function of the step, from 0, with configuration ``conf``.
 
     A subclass may declare settings as ``Conf``; those of the job are then in ``settings``.
+
+    >>> import dsinga
+    >>> from dsinga.job import Settings, required
+    >>> from dsinga.job.limits import Count
+    >>> from dsinga.training import Schedule
+    >>> @dsinga.register("schedule", "Triangle")  # nn.SGD(nn.Triangle(0.1, half_steps=20))
+    ... class Triangle(Schedule):
+    ...     class Conf(Settings):
+    ...         half_steps: Count = required("the number of steps from zero to base_lr, and back")
+    ...
+    ...     def __call__(self, step):
+    ...         return self.base * abs((step / self.settings.half_steps + 1) % 2 - 1)
+
+    A job names it ``learning_rate { user_type: "Triangle" base_lr: 0.1 triangle_conf { half_steps: 20 } }``.
     """
 
     conf: LRGenConf

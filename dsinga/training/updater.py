@@ -148,6 +148,25 @@ class Updater(Configured, ABC):
 
     A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
     declare settings as ``Conf``; those of the job are then in ``settings``.
+
+    >>> import numpy as np
+    >>> import dsinga
+    >>> from dsinga.job import Settings, setting
+    >>> from dsinga.training import Updater
+    >>> @dsinga.register("updater", "SignOfMean")  # nn.SignOfMean(0.01, memory=0.8)
+    ... class SignOfMean(Updater):
+    ...     class Conf(Settings):
+    ...         memory: float = setting(0.9, "the share of the mean that an update keeps")
+    ...
+    ...     slots = ("mean",)
+    ...
+    ...     def change(self, lr, w, g, slots, t, s):
+    ...         (mean,) = slots
+    ...         mean *= self.settings.memory
+    ...         mean += (1 - self.settings.memory) * g
+    ...         w -= lr * np.sign(mean)
+
+    A job names it ``updater { user_type: "SignOfMean" signofmean_conf { memory: 0.8 } }``.
     """
 
     conf: UpdaterConf

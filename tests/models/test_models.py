@@ -158,7 +158,7 @@ def test_pieces_make_a_net():
 
 
 def test_the_page_names_every_model():
-    page = (DATASETS.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (DATASETS.parent / "docs" / "howto" / "models.md").read_text(encoding="utf-8")
     cells = "".join(re.findall(r"^\| (`[a-z].*?) \|", page, flags=re.MULTILINE))
     assert set(re.findall(r"`(\w+)", cells)) == set(models.__all__)
     assert dsinga.models is models

@@ -169,7 +169,7 @@ def no_gradient(function: Any) -> str:
     """Return the reason why a function has no gradient for training."""
     return (
         f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
-        "autograd.numpy or torch, or as a layer with a gradient of its own (docs/extending.md)"
+        "autograd.numpy or torch, or as a layer with a gradient of its own (docs/howto/own-code.md)"
     )
 
 

@@ -169,7 +169,7 @@ def _check_gradient(
         raise UserError(
             f"{what} is 0 everywhere, so that it would train nothing: it returns what is cut off from its arguments, "
             "as by detach(), no_grad() or stop_gradient(); leave that out, or write it as a layer with a gradient of "
-            "its own (docs/extending.md)"
+            "its own (docs/howto/own-code.md)"
         )
     if not np.isfinite(error):
         _log.warning("%s could not be checked: it is not finite for numbers between 0.1 and 0.9", what)

@@ -47,6 +47,23 @@ def import_records(
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.
 
+    An importer of your own is a function of the source, and of options, that returns a dict: the path of a store below
+    the destination, "" for the destination itself, and its contents. ``stack`` makes batches of single records, and
+    says which differ in shape or dtype. ``dsinga data import lines SOURCE DESTINATION --import FILE`` runs it, too:
+
+    >>> import numpy as np
+    >>> import dsinga
+    >>> from dsinga.data import Record, StoreContents, stack
+    >>> @dsinga.register("importer", "lines")
+    ... def lines(source):
+    ...     def read():  # a line for each record: its class, then its numbers
+    ...         with open(source) as text:
+    ...             for number, line in enumerate(text, 1):
+    ...                 label, *numbers = line.split()
+    ...                 yield Record(np.array(numbers, np.float32), int(label), where=f"{source}:{number}")
+    ...
+    ...     return {"": StoreContents(stack(read()), classes=("low", "middle", "high"))}
+
     Returns:
         The number of records of each store, by location.
 

@@ -66,8 +66,13 @@ def add_lora(
 ) -> None:
     """Train low-rank changes of weights, W + alpha/rank·B·A, in place of the model's params, which are frozen.
 
-    B begins with zeros, so that outputs are what they were. :meth:`save_lora` writes them, and
-    :meth:`merge_lora` adds their product to the weights. The optimizer begins anew.
+    Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021). :meth:`save_lora` writes A and B, and
+    :meth:`merge_lora` adds their product to the weights. The optimizer starts from an empty state.
+
+    B starts with zeros, so outputs stay what they were. A is uniform in ±1/√inputs; for embeddings A starts with zeros
+    and B is N(0, 1). In a convolution A has the windows, and B is of single points, as in PEFT. Layers that share a
+    weight share its change. A layer "edges" becomes four layers of the job, "edges.base" with the frozen params,
+    "edges.lora_a", "edges.lora_scaled" and "edges.lora_b", and a sum called "edges".
 
     Args:
         model: the model.

@@ -22,7 +22,11 @@ class Unfreeze(Extension):
 
     Howard and Ruder, Universal Language Model Fine-tuning for Text Classification (2018). The first group is trained
     from the start, each further one, with those before, some epochs or steps later. Until then no gradient of its
-    params is computed, and they and their state of the updater stay as they are. Layers in no group are trained.
+    params is computed, and they and their state of the updater stay as they are: the bits are those of fits with frozen
+    layers.
+
+    Layers in no group are trained, and statistics of batch normalisation change from the first step on. The extension
+    sets ``first_step`` of params, which a job may also say itself; so a resumed run trains the right layers.
     """
 
     class Conf(Settings):

@@ -66,7 +66,15 @@ def export_model(
     It takes records as :meth:`predict` does, any number at a time, and gives what it gives; needs the extra
     ``dsinga[onnx]``. ``opset`` is the version of ONNX's operators. With records to ``check``, as :meth:`predict` takes
     them, ONNX Runtime computes their outputs from the file, and the greatest difference from those of :meth:`predict`
-    is returned. Raises UserError, naming all of them, for layers that ONNX does not have, where the file cannot be
+    is returned.
+
+    Inputs are those of :meth:`predict`; images keep the axis of their channels. Axes are called "N" (records) and "T"
+    (steps; "T_INPUT" if there are several inputs). Nodes have the names of layers, initializers those of params. The
+    metadata has the version of dsinga, and the names of classes and columns. Params of 1 GB and more are in
+    ``NAME.onnx.data``, which has to stay with the file. A layer that calls a PyTorch function needs onnxscript, and is
+    compared with that function for two numbers of records. A conditional random field exports its scores.
+
+    Raises UserError, naming all of them, for layers that ONNX does not have, where the file cannot be
     written, and where ONNX Runtime is not installed but has to check.
     """
     return write_checked("onnx", model_to_onnx(model, opset), path, model, check)

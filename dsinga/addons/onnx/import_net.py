@@ -35,7 +35,7 @@ UNFIT = ArithmeticError, AssertionError, AttributeError, LookupError, MemoryErro
 MOST_OPERANDS, CHAINED = 1000, {"Max", "Min"}  # of a node that becomes a layer for each; such nodes
 WITH_WEIGHTS = {"Conv", "ConvTranspose", "Dense", "Gemm", "MatMul"}
 SHOWN, MOST_LETTERS = 20, 100  # nodes that a message names; letters of the name of one
-PAGE = "docs/onnx.md lists the operators that have layers"
+PAGE = "docs/reference/onnx-operators.md lists the operators that have layers"
 
 
 def import_graph(

@@ -32,6 +32,27 @@ def load_onnx(path: str | os.PathLike[str], *shapes: Any, name: str = "") -> nn.
         shapes: the shape of a record of each input, without the batch, where the file leaves sizes open.
         name: of the model; by default that of the file.
 
+    *Names.* A node with weights becomes a layer with the path of its params: "layer1.0.conv1.weight" gives the layer
+    "layer1.0.conv1" with the params "layer1.0.conv1_weight" and "layer1.0.conv1_bias". MatMul and Add become one layer,
+    and so do the nodes of GELU, SiLU, layer normalisation and attention. An array of two layers is one param.
+
+    *Params.* Weights train, whether they are initializers or constants. Arrays that nodes combine, such as a table of
+    positions or ``exp(scale)``, train if the file names them as a net does. Arrays under names that exporters make up
+    ("onnx::Add_12"), buffers that PyTorch's newer exporter marks, masks, and bounds of Clip keep their values; the log
+    names those that a net may train. Files of older exporters do not mark buffers. A convolution's weight that is
+    computed from other arrays is refused by its name. Batch normalisation that the exporter has folded into a
+    convolution stays folded, as the log says. Dropout is as the file says.
+
+    *Numbers.* Minus infinity in a mask becomes -1e9. Where is a sum of products with 0 and 1, so NaN and infinity in a
+    hidden branch give NaN. Codes below 0, which ONNX counts from the end of a table, raise when they come.
+
+    *Checks.* Nothing of a file is executed. It needs IR version 3 and opset 7 at least, and versions that the installed
+    onnx knows; float32, integers and truth values (float64 in constants); nodes in order, with unique names; and shapes
+    that fit the bytes. Control flow (If, Loop, Scan), sparse tensors and operators of other domains are refused;
+    functions of the file are expanded first. Data beside the file must be regular files below its folder, no links, and
+    are read into memory, so later changes of the file have no effect. Constants are computed by arithmetic, casts,
+    shapes and indices only; they may have 128 MB, and a net 4,000 layers.
+
     Raises UserError, naming all nodes that no layer computes, and for a file that is damaged.
     """
     path = local_folder(path)

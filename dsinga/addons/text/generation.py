@@ -127,6 +127,12 @@ def generate(
     name, or the path of a checkpoint, and by default those that :func:`evaluate` takes. Each character is drawn from
     the predicted distribution: a lower ``temperature`` prefers the more probable ones, and 0 always takes the most
     probable one. Without a ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text.
+
+    The net is the training net below its softmax, with one row and one step. Recurrent layers continue from their
+    states; causal attention keeps the keys and values of earlier steps, so a further code costs one step. A GPT sees
+    the newest ``steps`` codes. A job made for generating, such as SINGA's sample.conf, works too: its kRNNDummy stands
+    for the text that is read, and its kCharRNNOutput names the vocabulary.
+
     Raises UserError for bad input, such as characters that the vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)

@@ -34,7 +34,9 @@ class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
 class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
-    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. With
+    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. The
+    stretch starts at code b·⌊length / batchsize⌋; at its end the row starts again, and recurrent layers keep their
+    state. ``path`` is an imported store or the text itself, which is imported once into a store beside it. With
     ``labels`` the feature is (B, T), for nets that compute whole sequences, and the labels (B, T) are the next codes.
     """
 

@@ -75,6 +75,18 @@ class Kind(NamedTuple):
 
     A function that returns the kind of an object, or None for others, is registered under the names of their types:
     ``@register("records", "pandas.DataFrame")``, the package and the class, whatever module of the package defines it.
+    For files it is a function of the path, registered under the suffix, ``@register("records", ".tif")``. It returns a
+    :class:`dsinga.data.RecordSource` and accepts the settings of ``store_conf`` by ``**settings``. A distribution names
+    either in the entry points ``dsinga.addons``: ``"records.polars.DataFrame" = "my_package.tables"``.
+
+    >>> import dsinga
+    >>> from dsinga.data.sources.arrays import Kind, array_records
+    >>> class Table:
+    ...     def __init__(self, rows):
+    ...         self.rows = rows
+    >>> @dsinga.register("records", f"{__name__}.Table")
+    ... def table_kind(table):
+    ...     return Kind("a table", lambda x, y, options: array_records(x.rows, y, options))
 
     Attributes:
         words: what messages call such an object.

@@ -26,8 +26,9 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 class DataSource(ABC):
     """Base class of a user's data source, which a job names by ``backend`` in a ``store_conf``.
 
-    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
-    workers get the records that it opens.
+    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it,
+    several times; workers get the records that it opens. A job names it ``store_conf { backend: "Name" path: "x.raw"
+    batchsize: 60 name_conf { ... } }``, a model ``nn.Name("x.raw", ...)``.
 
     Attributes:
         Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.

@@ -54,6 +54,34 @@ class Layer(ConfiguredLayer, ABC):
     source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
     so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it gets.
 
+    docs/howto/own-code.md has an example, and :class:`dsinga.testing.LayerContract` tests these rules:
+
+    - *Errors.* Refuse sources and settings by ``raise self.fail(message)``, which adds file, line and layer. Another
+      exception keeps its traceback, and gets a note with the layer's name.
+    - *State.* Keep nothing in ``self`` while computing: several threads may share a layer. Put arrays for the backward
+      pass into ``Output(feature, saved=...)``. Lasting state, such as a running mean, is a param with
+      ``trainable=False``; return its new value in ``Output(state={role: value})``.
+    - *Arrays* are float32, and those that a layer gets are read-only. A gradient has the shape and dtype of its array.
+    - *GPUs.* Call functions of ``ctx.ops.xp`` in place of numpy's on features, params and gradients. Labels and codes
+      are in host memory; ``ctx.ops.asarray`` copies them to the device.
+    - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
+      number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
+    - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``; a function given to
+      :func:`dsinga.layers.metrics.composed_metrics.composed_metric` makes the value of the parts.
+    - *Input layers* set ``is_input = True`` and ``source_count = 0``. Their source is a :class:`Records`, ``info`` has
+      the shape of a record and the batch size, and they return ``Output(feature, labels=labels)``.
+    - *Random numbers* come from :meth:`random`, ``ctx.random(self.name, n, self.columns)`` or ``ctx.uniform(...)``, in
+      host memory. They depend on the seed, the step, the layer and the row of the whole batch, so every way to divide a
+      batch gives the same numbers. Without ``self.columns`` every part of a cut layer would get the same numbers.
+    - *The step.* A number that changes from step to step is ``ctx.step_number(lambda step: ...)``. A layer that reads
+      ``ctx.step``, or random numbers in host memory, works, but a GPU then calls its net kernel by kernel.
+    - *Cut by features* (``partition_dim: 1``): without ``cut``, each worker computes whole rows. With
+      ``Cut(Connection.kOneToOne)`` a part needs the same features of each source, with ``kOneToAll`` all of them.
+      :meth:`cut_conf` returns the configuration of a part, and ``ParamSpec.cut_axis`` is the axis of a param to cut.
+    - *Cut by space* (``partition_dim: 2``): with ``by_space=True``, :meth:`reach` names the points of sources that a
+      part needs. Sums over points need ``ctx.all_reduce``; metrics count ``self.counted_rows(rows)``;
+      ``self.region.take(labels)`` gives the labels of a part's points.
+
     Attributes:
         Conf: the class of the settings of its type; ``settings`` are those of this layer.
         source_count: how many source layers it takes, None for any number; up to ``optional_sources`` may follow them.

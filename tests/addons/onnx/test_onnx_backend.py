@@ -11,7 +11,7 @@ from tests.support.onnx_cases import LONG
 from tests.support.onnx_table import cells, row_of, rows_in
 
 BUSY = {"Attention", "ConvTranspose", "LayerNormalization", "RMSNormalization", "Resize"}  # a second or more
-PAGE = Path(__file__).parents[3] / "docs" / "onnx.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx-operators.md"
 
 
 def marks(operator: str) -> list[pytest.MarkDecorator]:
