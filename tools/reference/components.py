@@ -30,6 +30,9 @@ RECORD_FILES = "input label output".split()
 METRIC_TYPES = ("kAccuracy", "kArgSort", "kEntityF1", "kPerplexity")
 
 
+SECOND = ("kNesterov", "kStep", "kInverse")
+
+
 class Entry(NamedTuple):
     """A component: its kind, its names in job files with their numbers, and its class or function."""
 
@@ -51,6 +54,8 @@ class Entry(NamedTuple):
     def title(self) -> str:
         """The heading of the entry: the name in Python, or in job files where there is none."""
         words = [word.rpartition(".")[2] for word in self.words]
+        if self.type in SECOND:  # a word of Python has two types
+            return f"{words[0]} ({self.type})"
         return ", ".join(words[:2]) + (", ..." if len(words) > 2 else "") if words else self.type
 
     @property
@@ -155,12 +160,11 @@ def entry_parts(entry: Entry, titles: dict[type[Message], str]) -> Iterator[str]
     conf = entry.settings
     first = next(iter(words.values()), None)
     said = arguments(getattr(first, "__doc__", None)) if entry.kind in ("layer", "updater", "schedule") else {}
-    if said and conf is not None and set(said) - set(field_types(conf)) and any(said.values()):
-        shown = arguments_table(first, {name: text for name, text in said.items() if name not in COMMON})
-        if shown.count("\n") > 2:
-            yield shown
-        if conf not in titles:
-            yield f"The same in `{conf.field}` of a job file:\n" if hasattr(conf, "field") else "In a job file:\n"
+    said = {name: text for name, text in said.items() if name not in COMMON}
+    if set(said) - set(field_types(conf) if conf is not None else ()):
+        yield arguments_table(first, said)
+        if conf is not None and conf not in titles:
+            yield f"In `{conf.field}` of a job file:\n"  # type: ignore[attr-defined]
     if conf is not None and conf in titles:
         yield f"The settings are the settings of [{titles[conf]}](#{anchor(titles[conf])}).\n"
     elif conf is not None:

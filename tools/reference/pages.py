@@ -9,10 +9,11 @@ from dsinga.base import settings
 from dsinga.commands.cli import main_group
 from dsinga.job import Job
 from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf, StoreConf
-from dsinga.job.message import Message, field_types
+from dsinga.job.message import Message, added_fields, added_message, field_types
 from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import EMAConf, LRGenConf, MomentumConf, ParamSettingsConf, UpdaterConf
 from dsinga.nn.words.metrics import ALIASES, GATHERED, TYPES
+from dsinga.rl.reinforcement_conf import ReinforcementConf, ReplayConf
 from tools.reference.components import Section, built_in, index, on_page, section_parts
 from tools.reference.texts import markdown, paragraphs, settings_table, table
 
@@ -42,6 +43,7 @@ SECTIONS = {
         Section("layer", "Layers and losses", on_page("reinforcement")),
     ],
 }
+ELSEWHERE = ("reinforcement",)  # messages with a page of their own
 MESSAGES: dict[str, type[Message]] = {
     "The job": Job,
     "neuralnet": NetConf,
@@ -65,16 +67,20 @@ MESSAGES: dict[str, type[Message]] = {
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by the name of its file."""
-    found = {
-        f"{name}.md": page(name, *[part for section in sections for part in section_parts(section)])
-        for name, sections in SECTIONS.items()
-    }
+    found = {f"{name}.md": page(name, *sections(name)) for name in SECTIONS}
     found["layers.md"] = page("layers", index(LAYERS))
-    found["metrics.md"] = page("metrics", metric_names(), *section_parts(SECTIONS["metrics"][0]))
+    found["metrics.md"] = page("metrics", metric_names(), *sections("metrics"))
     found["job-fields.md"] = page("job-fields", *job_fields())
+    agents = message_parts("Settings of an agent", ReinforcementConf) + message_parts("replay_conf", ReplayConf)
+    found["reinforcement.md"] = page("reinforcement", *agents, *sections("reinforcement"))
     found["settings.md"] = page("settings", settings_rows(), variables())
     found["commands.md"] = page("commands", *commands(main_group, "dsinga"))
     return found
+
+
+def sections(name: str) -> list[str]:
+    """Return the parts of the components of a page."""
+    return [part for section in SECTIONS[name] for part in section_parts(section)]
 
 
 def page(name: str, *parts: str) -> str:
@@ -103,10 +109,21 @@ def metric_names() -> str:
 def job_fields() -> list[str]:
     """Return the sections of the fields of a job."""
     parts = []
+    added: dict[str, type[Message]] = {}
     for title, message in MESSAGES.items():
-        names = [name for name in message._types if name in field_types(message)]
-        parts += [f"## {title}\n", *(f"{text}\n" for text in paragraphs(message)), settings_table(message, names)]
+        found = {name: added_message(message, name) for name in added_fields(message)}
+        added |= {name: kind for name, kind in found.items() if name not in ELSEWHERE}
+        parts += message_parts(title, message, *found)
+    for title, message in sorted(added.items()):
+        parts += message_parts(title, message)
     return parts
+
+
+def message_parts(title: str, message: type[Message], *added: str) -> list[str]:
+    """Return the section of a message: what it is for, and its fields, those of components apart."""
+    known = field_types(message)
+    names = [*(name for name in message._types if name in known), *added]
+    return [f"## {title}\n", *(f"{text}\n" for text in paragraphs(message)), settings_table(message, names)]
 
 
 def settings_rows() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from dsinga.job.component import docs
 from dsinga.job.field_types import item_type
 from dsinga.job.limits import Range, range_in
-from dsinga.job.message import Message, defaults, describe, field_types, is_message
+from dsinga.job.message import Message, added_fields, added_message, defaults, describe, field_types, is_message
 
 ROLE = re.compile(r":\w+:`~?\.?([^`]+)`")
 TYPE = re.compile(r"\bk[A-Z]\w+")
@@ -23,7 +23,7 @@ def markdown(text: str) -> str:
     text = ROLE.sub(r"`\1`", text).replace("``", "`")
     parts = re.split(r"(`[^`]*`)", text)
     for number in range(0, len(parts), 2):
-        parts[number] = re.sub(r"([*<])", r"\\\1", parts[number]).replace("\\<", "&lt;")
+        parts[number] = re.sub(r"(?<!\w)\*(?=\w+\b(?!\*))|(?<= )\*(?= )", r"\\*", parts[number]).replace("<", "&lt;")
         parts[number] = TYPE.sub(r"`\g<0>`", parts[number])
     return "".join(parts)
 
@@ -74,9 +74,10 @@ def meanings(conf: type[Message]) -> dict[str, str]:
 
 def settings_table(conf: type[Message], names: Iterable[str] | None = None) -> str:
     """Return the table of the fields of a message, or of some of them."""
-    said, default, hints = meanings(conf), defaults(conf), field_types(conf)
+    said, default = meanings(conf), defaults(conf)
+    hints = {**field_types(conf), **{name: added_message(conf, name) for name in added_fields(conf)}}
     rows = []
-    for name in hints if names is None else names:
+    for name in field_types(conf) if names is None else names:
         value = "required" if name in conf._required else default_text(default.get(name))
         meaning = SINGA.sub("", said.get(name, ""))
         rows.append((f"`{name}`", type_text(hints[name]), value, markdown(meaning)))
