@@ -46,43 +46,41 @@ class StoreConf(Settings, Component):
     _records: ClassVar[Any] = None
 
     backend: str | None = setting(
-        None, "the format of the store, or a source of your own; told by its path and contents without it"
+        None, "the format of the store, or a source of your own; by default the path and the contents tell it"
     )
     path: str | None = setting(None, "the path of the store")
     site_path: list[str] = setting(
         [],
-        "the path of the store on which each site (worker group) trains, in order; no other site opens it. Without "
-        "path, that of the first site is also read where the job is started; beyond SINGA",
+        "the path of the store of each site (worker group), in order; other sites do not open it. If there is no "
+        "path, the driver reads the first one, too",
     )
     separator: str = setting(",", "what separates the numbers of a text file")
     mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
     std_file: str | None = setting(None, "the path of the standard deviations that a record is divided by")
     mean_value: float | None = setting(None, "a number that is subtracted from all numbers of a record")
     std_value: Positive | None = setting(None, "a number that all numbers of a record are divided by")
-    batchsize: list[Count] = setting([], "the rows of a batch; of several numbers each worker has its own")
-    shape: list[Count] = setting([], "the shape of a record; that of the store without it")
+    batchsize: list[Count] = setting(
+        [], "the rows of a batch of the whole worker group; several numbers are for the workers in order"
+    )
+    shape: list[Count] = setting([], "the shape of a record; by default the shape in the store")
     channels_last: bool = setting(
         False,
-        "whether a record is an image (height, width, channels), or a volume with a depth before it; the feature is "
-        "channels first; beyond SINGA",
+        "whether a record is an image (height, width, channels), or a volume with a depth before it; the feature has "
+        "its channels first",
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")
-    shuffle: bool = setting(
-        True, "whether training reads the records in a random order, another one each epoch; beyond SINGA"
-    )
+    shuffle: bool = setting(True, "whether training reads the records in a random order, another one each epoch")
     group_by_length: Natural = setting(
         0,
-        "how many batches of sequences are sorted by length at a time in training, so that those of a batch have "
-        "similar lengths; 0 for none, 50 is usual; beyond SINGA",
+        "how many batches of sequences training sorts by length together, so that a batch has similar lengths; "
+        "0 for none, 50 is usual",
     )
     has_label: bool = setting(True, "whether the records have labels")
     prefetching: bool = setting(False, "has no effect: batches are always read ahead")
-    data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")
-    label: str | None = setting(
-        None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
-    )
-    augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
+    data: str | None = setting(None, "the array of records in a zarr group; by default it is guessed")
+    label: str | None = setting(None, 'the array of labels in a zarr group, "" for no labels; by default it is guessed')
+    augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order")
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -164,7 +162,7 @@ class ParamConf(Message):
         wd_scale: the factor of the weight decay.
         share_from: the name of another param, which is used in place of this one. Gradients add up.
         static: whether the param keeps its value. No gradient is computed or sent.
-        first_step: the step from which on the param is trained. Before it, the param is like a static one.
+        first_step: the step at which training of the param starts. Before it, the param is like a static one.
         id: accepted for old job files, without effect.
         owner: accepted for old job files, without effect.
         partition_dim: accepted for old job files, without effect.

@@ -27,7 +27,7 @@ class Polynomial(Schedule):
         """Settings of kPolynomial."""
 
         change_freq: Count = required("the number of steps from base_lr to final_lr")
-        final_lr: NonNegative = setting(0.0, "the rate after change_freq steps, and from there on")
+        final_lr: NonNegative = setting(0.0, "the rate from step change_freq on")
         power: Positive = setting(1.0, "the exponent: 1 for a line")
 
     settings: Conf
@@ -52,7 +52,7 @@ class CosineRestarts(Schedule):
         """Settings of kCosineRestarts."""
 
         change_freq: Count = required("the number of steps of the first period")
-        t_mul: AtLeastOne = setting(1.0, "how many times as long each period is as the one before")
+        t_mul: AtLeastOne = setting(1.0, "the factor by which each period is longer than the period before")
         m_mul: Positive = setting(1.0, "what the height of the cosine is multiplied by in each period")
         alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
 

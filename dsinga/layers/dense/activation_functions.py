@@ -208,7 +208,13 @@ NUMBERS: Mapping[ActivationType, dict[str, float]] = {
 
 @register("layer", kActivation=217, kCudnnActivation=254)
 class Activation(ElementwiseFunction):
-    """The activation function that ``activation_conf.type`` names, RELU by default."""
+    """The activation function that ``activation_conf.type`` names, RELU by default.
+
+    STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1
+    + |x|), MISH is x·tanh(log(1 + e^x)). HARDSIGMOID is ``alpha``·x + ``beta`` between 0 and 1. HARDSWISH is x·(x/6 +
+    1/2), with the second factor between 0 and 1. EXP is e^x, LOG the natural logarithm, ERF the error function. Φ is
+    the normal distribution function and σ the sigmoid.
+    """
 
     class Conf(Settings):
         """Settings of kActivation."""

@@ -35,10 +35,10 @@ from dsinga.layers.records.label import required_labels
 class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
-    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The labels and
-    predictions of all records of a test, or since the last row of training, are gathered, 4·k bytes and a label for
-    each, at most 1 GiB; a metric is then computed once. ``metric`` names functions that are registered as metrics:
-    roc_auc, average_precision, or a user's. The feature is the predictions.
+    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
+    the labels and predictions of all records of a test, or of the records since the last row of training: 4·k bytes for
+    each prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
+    metrics: roc_auc, average_precision, or your own. The feature is the predictions.
     """
 
     class Conf(Settings):

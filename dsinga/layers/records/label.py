@@ -29,16 +29,16 @@ class Label(Layer):
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
 
     The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
-    column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
-    Of labels that are fields (B, C, *space) it may take some channels, such as those of one of several leads.
+    column for each of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and
+    ``count`` select channels of fields (B, C, *space), such as the channels of one of several leads.
     """
 
     class Conf(Settings):
         """Settings of kLabel."""
 
-        first: Natural = setting(0, "the first channel that is taken")
-        count: Natural = setting(0, "how many channels are taken, 0 for all")
-        weighted: bool = setting(False, "whether the last channel of the labels has weights, which are taken, too")
+        first: Natural = setting(0, "the first channel")
+        count: Natural = setting(0, "the number of channels; 0 for all")
+        weighted: bool = setting(False, "whether the last channel of the labels has weights and is included")
 
     settings: Conf
     source_count = 1

@@ -58,7 +58,7 @@ class DDPG(Algorithm):
             "Ornstein-Uhlenbeck process, whose correlation is exp(-theta·dt), and pushes one way for about "
             "1/(1 - correlation) steps, across episodes, too",
         )
-        random_steps: Natural = setting(1000, "steps of environments at first, whose actions are random")
+        random_steps: Natural = setting(1000, "the number of first steps of environments with random actions")
         target_share: Unit = setting(
             0.005, "how far the target params move towards the params in an update, from 0 to 1"
         )

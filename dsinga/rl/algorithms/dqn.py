@@ -52,7 +52,7 @@ class DQN(Algorithm):
         target_every: Count = setting(250, "after how many updates the target params follow the params")
         target_share: Unit = setting(1.0, "how far the target params then move towards the params; 1 copies them")
         first_epsilon: Unit = setting(1.0, "the share of random actions at first")
-        last_epsilon: Unit = setting(0.05, "the share of random actions from epsilon_steps on; it falls linearly")
+        last_epsilon: Unit = setting(0.05, "the share of random actions after epsilon_steps; it falls linearly")
         epsilon_steps: Natural = setting(10_000, "steps of environments until the share is last_epsilon")
         actor_spread: NonNegative = setting(
             7.0, "how far the exploration of remote actors differs; with 0 all explore alike"
