@@ -32,9 +32,9 @@ class AugmentConf(Component):
 
 @register("source", "zarr", "kvfile", "textfile", "lmdb", "imagefolder", "hdfsfile")  # which have no other settings
 class StoreConf(Settings, Component):
-    """The store from which an input layer reads records, or to which an output layer writes results.
+    """The store that an input layer reads or an output layer writes.
 
-    ``backend`` may name a source of the user's own (:class:`dsinga.data.DataSource`), whose settings are a field.
+    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field.
     In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
     of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
     """
@@ -51,8 +51,8 @@ class StoreConf(Settings, Component):
     path: str | None = setting(None, "the path of the store")
     site_path: list[str] = setting(
         [],
-        "the path of the store of each site (worker group), in order; other sites do not open it. If there is no "
-        "path, the driver reads the first one, too",
+        "the path of the store of each site (worker group), in order. Other sites do not open it. Without a "
+        "path, the driver reads the first one",
     )
     separator: str = setting(",", "what separates the numbers of a text file")
     mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
@@ -191,7 +191,7 @@ class LayerConf(Component):
         name: the name of the layer. Layers of different phases may have the same name.
         type: the type of the layer.
         user_type: the name of a registered layer of your own.
-        srclayers: the names of the layers whose features this layer reads, in order.
+        srclayers: the names of the layers that this layer reads, in order.
         include: the phases that have the layer; by default all.
         exclude: the phases that do not have it.
         share_src_blobs: accepted for old job files, without effect.

@@ -94,8 +94,8 @@ class NetConf(Message):
         partition: with auto, the cost model chooses how layers are cut, except layers with a ``partition_dim``.
         layer_group: accepted for old job files, without effect.
         unroll_len: the number of time steps of an unrolled net.
-        recompute: the number of stretches of layers that keep only their last feature. Their other features are
-            computed again in the backward pass, to need less memory. The last stretch keeps all features.
+        recompute: the number of stretches of layers that keep only their last feature. The backward pass computes the
+            others again. The last stretch keeps all features.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -144,8 +144,8 @@ class ClusterConf(Message):
         start_port: accepted for old job files, without effect.
         share_memory: accepted for old job files, without effect.
         poll_time: accepted for old job files, without effect.
-        slicing: how params are cut for servers. kSinga keeps params whole where that is as even; kBlock cuts blocks of
-            one size and assigns them by hash.
+        slicing: how params are cut for servers. kSinga keeps them whole where that is as even. kBlock cuts equal blocks
+            and assigns them by hash.
         block_size: the number of elements of a block of kBlock; by default PaddlePaddle's formula.
         block_rows: the number of rows of a block of an embedding; by default as many as fit into a block.
         sync_topology: which server groups send each other the changes of their params.
@@ -252,16 +252,15 @@ class Job(Message):
         checkpoint_freq: the number of steps between two checkpoints. A checkpoint is also written at the end.
         checkpoint_after: the step of the first checkpoint; by default ``checkpoint_freq``.
         checkpoint_keep: how many checkpoints are kept, the newest ones; 0 keeps all.
-        checkpoint_path: checkpoints whose params training starts with.
+        checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a batch whose loss or gradient is not finite is skipped. Otherwise it ends training.
-        micro_batches: in how many equal parts a batch is computed, one after another, to need less memory. The
-            gradients of the parts add up to the gradient of the batch.
+        skip_bad_batches: whether a batch is skipped if its loss or gradient is not finite. Otherwise it ends training.
+        micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
+            Gradients add up.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
         reset_param_version: accepted for old job files, without effect.
         num_openblas_threads: accepted for old job files, without effect.
-        gpu: the numbers of the GPUs of each host. The first worker of a host uses the first GPU, and so on. Workers
-            without a GPU use CPU cores.
+        gpu: the numbers of the GPUs of each host, for its workers in order. Further workers use CPU cores.
         debug: accepted for old job files, without effect.
         resume: whether training continues from the newest undamaged checkpoint in the workspace.
         step: accepted for old job files, without effect.

@@ -23,8 +23,8 @@ class LRGenConf(Component):
         base_lr: the rate from which the formula of the schedule starts.
         minimum_lr: the least rate, from ``start_step`` on.
         start_step: before this step the rate is ``base_lr``.
-        warmup_steps: in how many first steps the rate rises in a line to the first rate of the schedule. The schedule
-            counts its steps from the end of this warm-up.
+        warmup_steps: the number of first steps in which the rate rises in a line to the first rate of the schedule.
+            The schedule counts its steps from there.
         warmup_lr: the rate at which the warm-up starts.
     """
 
@@ -68,7 +68,14 @@ class MomentumConf(Message):
 class EMAConf(Message):
     """An exponential moving average (EMA) of the params: a = decay·a + (1 - decay)·w after each ``every`` updates.
 
-    Validation, tests and results use the averages. The first average is a copy of the params, as in Keras.
+    Validation, tests, ``KeepBest`` and results use the averages. Training and resumed runs use the params. Checkpoints
+    have both. The first average is a copy of the params, as in Keras and PyTorch's AveragedModel; timm starts with the
+    initial params. A further ``fit`` of a model starts from the averages.
+
+    The average belongs to the updater's state and is updated where the param is. Rows of an embedding without a
+    gradient stay as they are. Several worker groups update one average. Of several server groups, the averages of the
+    first count; with ``sync_method: kMean`` outer params are averaged. A test costs a copy of the averages for each
+    worker. Frozen params and running statistics have no averages.
 
     Args:
         decay: the decay. The average covers about the last 1 / (1 - decay) updates.
@@ -83,7 +90,7 @@ class EMAConf(Message):
 
 
 class ParamSettingsConf(Message):
-    """Settings of the updater for params whose name matches a pattern.
+    """Settings of the updater for params with a name that matches a pattern.
 
     If several patterns match, the first one counts. A field that is not given has the value of the updater. The
     ``lr_scale`` and ``wd_scale`` of a param still apply.

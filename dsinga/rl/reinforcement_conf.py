@@ -52,8 +52,8 @@ class ReinforcementConf(Component):
         num_environments: the number of environments that are stepped together. Each actor has this number, too.
         num_actors: the number of actors on a Dask cluster; 0 for none.
         central_inference: whether actors send observations and the learner chooses all actions.
-        max_staleness: how many updates old a rollout of an actor may be when kIMPALA or a replay memory gets it. All
-            updates between two rollouts count as one.
+        max_staleness: how many updates old a rollout of an actor may be for kIMPALA or a replay memory. Updates between
+            two rollouts count as one.
         algorithm: the algorithm.
         user_algorithm: the name of a registered algorithm of your own.
         rollout_steps: the steps of each environment in a rollout, or between two rows of metrics.

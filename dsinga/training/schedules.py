@@ -140,7 +140,7 @@ class InverseT(Schedule):
 
 @register("schedule", kInverse=2)
 class Inverse(Schedule):
-    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
+    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow); cxxnet's polydecay."""
 
     class Conf(Settings, needed=True):
         """Settings of kInverse."""
@@ -159,7 +159,7 @@ class Inverse(Schedule):
 
 @register("schedule", kExponential=3)
 class Exponential(Schedule):
-    """base·gamma^(step / change_freq), where the division is not rounded."""
+    """base·gamma^(step / change_freq), without rounding; cxxnet's expdecay."""
 
     class Conf(Settings):
         """Settings of kExponential."""
@@ -192,7 +192,7 @@ class Linear(Schedule):
 
 @register("schedule", kStep=5)
 class Step(Schedule):
-    """base·gamma^⌊step / change_freq⌋."""
+    """base·gamma^⌊step / change_freq⌋; cxxnet's factor."""
 
     class Conf(Settings):
         """Settings of kStep."""

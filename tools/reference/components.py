@@ -155,7 +155,8 @@ def entry_parts(entry: Entry, titles: dict[type[Message], str]) -> Iterator[str]
         (name, word) = next(iter(words.items()))
         yield f"{call(word, name)}\n"
     yield f"{in_a_job(entry)}\n"
-    for paragraph in paragraphs(entry.component):
+    texts = paragraphs(entry.component)
+    for paragraph in texts[:2] if entry.type == "kBP" else texts:  # the others are for developers
         yield f"{paragraph}\n"
     conf = entry.settings
     first = next(iter(words.values()), None)

@@ -180,7 +180,7 @@ class Dropout(Layer):
             "what is set to zero together: single numbers, channels, rows, or features at all steps; beyond SINGA",
         )
         member: Natural = setting(
-            0, "the member of an ensemble, from 1, whose units are dropped outside of training; 0 drops none there"
+            0, "the member of an ensemble, from 1: its units are dropped outside training; 0 for none"
         )
 
     settings: Conf

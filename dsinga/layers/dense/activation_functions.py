@@ -221,10 +221,7 @@ class Activation(ElementwiseFunction):
 
         type: ActivationType = setting(
             ActivationType.RELU,
-            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
-            "SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1 + |x|), MISH is x·tanh(log(1 + e^x)), HARDSIGMOID is "
-            "alpha·x + beta between 0 and 1, HARDSWISH is x·(x/6 + 1/2) with a factor between 0 and 1, EXP is e^x, "
-            "LOG is that of e, ERF is the error function",
+            "the activation function",
         )
         alpha: NonNegative | None = setting(
             None, "the number of ELU and of CELU, 1 by default, or the slope of HARDSIGMOID, 1/6 by default"

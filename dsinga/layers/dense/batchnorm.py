@@ -31,16 +31,16 @@ class BatchStatistics(NamedTuple):
 class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are taken over the whole batch
+    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch
     of all workers, in float64. So cutting the batch changes results by rounding only. With ``synchronized`` false they
-    are taken over the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here,
+    cover the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here,
     but another number of workers trains another net. A layer that is cut by space always uses the whole batch.
 
     Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
     moves them by the share ``momentum`` towards the batch. In the first steps, the share is 1/(steps so far) if that is
     larger: so they are the mean of all batches, and their initial values have no weight, unless ``keep_initial``.
     Workers average their running statistics, weighted by their rows. (SINGA 0.3 keeps the statistics of the last batch
-    only.)
+    only.) A warning says where a batch has a single number for a channel.
 
     With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
     statistics sets ``earlier_steps``.
@@ -235,7 +235,7 @@ class RectifiedBatchNorm(BatchNorm):
 class GroupNorm(Layer):
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Wu and He, Group Normalization (2018). Mean and biased variance are taken over all points of the C/groups channels
+    Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels
     of a group in a row. Sums are float64. One group is layer normalisation over all channels and points. C groups are
     instance normalisation. All phases compute the same, and rows do not depend on each other. Params: scale and bias,
     (C,).

@@ -106,8 +106,8 @@ class RowNorm(Layer):
 class LayerNorm(RowNorm):
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise.
 
-    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are taken over all numbers of a row. With
-    ``first_axis`` above 1 they are taken over this axis and the later ones: 2 normalises each step of a sequence (B, T,
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance cover all numbers of a row. With
+    ``first_axis`` above 1 they cover this axis and the later ones: 2 normalises each step of a sequence (B, T,
     n). All phases compute the same, and rows do not depend on each other. Params: scale and bias, with the shape of the
     normalised axes.
     """
@@ -146,8 +146,8 @@ class LayerNorm(RowNorm):
 class RMSNorm(RowNorm):
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
-    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean is taken over all numbers of a row. With
-    ``first_axis`` above 1 it is taken over this axis and the later ones: 2 normalises each step of a sequence (B, T,
+    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers all numbers of a row. With
+    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T,
     n). ε is inside the root, as in PyTorch, with a default of 1.2e-7 there.
     """
 

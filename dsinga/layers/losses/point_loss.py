@@ -79,8 +79,8 @@ class DiceLoss(PointClasses):
     their sigmoid, and there is one term. Labels and w are the same as for kFieldSoftmaxLoss. Masked points do not
     count. The feature is p, (B, K, *space).
 
-    Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth 1e-5. Keras's Dice sums
-    over a batch and all classes.
+    Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth
+    1e-5. Keras's Dice sums over a batch and all classes.
     """
 
     class Conf(Settings):

@@ -53,8 +53,8 @@ class Convolution1D(WindowLayer):
         pad: Annotated[int, Range(0, 100_000)] = setting(0, "the number of zero steps before and after each sequence")
         same: bool = setting(
             False,
-            "whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if "
-            "kernel is even",
+            "whether to pad so that a stride of 1 keeps the number of steps; an even kernel has one more step after "
+            "than before",
         )
         causal: bool = setting(
             False, "whether to pad before each sequence alone, so that no step depends on later ones; beyond SINGA"
@@ -226,8 +226,7 @@ class Pooling1D(WindowLayer):
 
         pool: StepPoolMethod = setting(
             StepPoolMethod.MAX,
-            "what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent "
-            "layer, the last step of the one and the first of the other",
+            "what a window gives: its maximum, mean, sum, first step, last step, or the ends of both directions",
         )
         kernel: Steps | None = setting(None, "how many steps are pooled together; all without it")
         stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")

@@ -29,8 +29,8 @@ class RecurrentConf(Settings):
     )
     carry: bool | None = setting(
         None,
-        "whether a batch begins with the last state of the batch before; by default, where batches continue the "
-        "same texts (kCharRNN) in a job with one worker group; beyond SINGA",
+        "whether a batch starts with the last state of the batch before; by default for kCharRNN in a job with one "
+        "worker group",
     )
     initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
     last_state: bool = setting(

@@ -27,9 +27,9 @@ class DQN(Algorithm):
     """Learns the value Q of each discrete action, by the temporal differences of transitions from a replay memory.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015. The target of an action's value is
-    reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action is that
-    of Q', or of Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model, which
-    ends in a layer kDueling.
+    reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action comes
+    from Q', or from Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model,
+    which ends in a layer kDueling.
 
     Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
     probability epsilon below, actor i of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an
@@ -174,7 +174,7 @@ class DQN(Algorithm):
 
 @register("learning_algorithm", kExpectedSARSA=8)
 class ExpectedSARSA(DQN):
-    """DQN whose targets use the mean of the next values over the exploring policy's actions, not the largest.
+    """DQN with targets that use the mean of the next values over the exploring policy's actions, not the largest.
 
     van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. What follows has the value
     (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon: where exploring is

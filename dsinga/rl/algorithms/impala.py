@@ -171,7 +171,7 @@ INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 class IMPALA(ActorCritic):
     """The learner of IMPALA (Espeholt et al. 2018): one update by each rollout, by the loss kVTraceLoss.
 
-    The rollout's actions may be those of older params: "log_probability" is that of the policy that has acted. All
+    The actions of a rollout may come from older params: "log_probability" belongs to the policy that has acted. All
     layers of the model compute the steps of a rollout together (``per_step``).
 
     Args:

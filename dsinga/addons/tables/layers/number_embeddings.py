@@ -213,9 +213,9 @@ class Periodic(NumberEmbedding):
 
 @register("layer", kColumnScale=909)
 class ColumnScale(Layer):
-    """The source times a learnt factor for each column of a row, which begins with 1: (B, n) to (B, n).
+    """The source times a learnt factor for each column, (B, n) to (B, n); factors start with 1.
 
-    As the first layer it learns which columns matter (Holzmüller et al., Better by Default, 2024).
+    As the first layer it learns which columns matter (Holzmüller et al., Better by Default, 2024). Param: scale (n,).
     """
 
     source_count = 1
