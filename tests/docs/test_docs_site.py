@@ -165,7 +165,7 @@ def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links
 
 def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
     text = (site / "howto" / "job-files.html").read_text("utf-8")
-    assert '<span class="filename">job.conf</span>' in text
+    assert '<span class="filename">points.conf</span>' in text
     assert "```" not in text
 
 
