@@ -57,7 +57,8 @@ INHERITED = {
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 # How much pages count in the search, others 1: the reference repeats words often; some pages answer many words.
 SEARCH_BOOSTS = {
-    "api/": 0.05, "reference/": 0.1, "dev/": 0.01, "project/": 0.01, "design/": 0.2, "book/": 0.5, "start/first-net.md": 4,
+    "api/": 0.05, "reference/": 0.1, "dev/": 0.01, "project/": 0.01, "design/": 0.2, "book/": 0.5,
+    "start/first-net.md": 4,
     **{f"howto/{name}.md": 2 for name in ("callbacks", "datasets", "gpus", "own-code")},
 }  # fmt: skip
 OUTPUT_LINES = 40  # of a cell of a notebook, that the site shows

@@ -203,11 +203,6 @@ def index(pages: dict[str, str]) -> str:
         rows = []
         for entry in filter(on_page(page), built_in("layer")):
             words = ", ".join(f"`{word.rpartition('.')[2]}`" for word in entry.words) or "-"
-            rows.append((words, f"[`{entry.type}`]({page}.md#{anchor(entry.title)})"))
-        parts.append(f"## [{title}]({page}.md)\n\n{table(('in nn', 'in a job file'), rows)}")
+            rows.append((words, f"[`{entry.type}`]({page}.md#{anchor(entry.title)})", first_sentence(entry.component)))
+        parts.append(f"## {title}\n\n{table(('in nn', 'in a job file', 'what it computes'), rows)}")
     return "\n".join(parts)
-
-
-def summary(entry: Entry) -> str:
-    """Return what a component is for, in a sentence."""
-    return first_sentence(entry.component)

@@ -12,9 +12,10 @@ from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.message import Message, added_fields, added_message, field_types
 from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import EMAConf, LRGenConf, MomentumConf, ParamSettingsConf, UpdaterConf
+from dsinga.nn.words.losses import losses_by_name
 from dsinga.nn.words.metrics import ALIASES, GATHERED, TYPES
 from dsinga.rl.reinforcement_conf import ReinforcementConf, ReplayConf
-from tools.reference.components import Section, built_in, index, on_page, section_parts
+from tools.reference.components import Section, anchor, built_in, index, on_page, section_parts
 from tools.reference.texts import markdown, paragraphs, settings_table, table
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
@@ -69,6 +70,7 @@ def pages() -> dict[str, str]:
     """Return the text of each page, by the name of its file."""
     found = {f"{name}.md": page(name, *sections(name)) for name in SECTIONS}
     found["layers.md"] = page("layers", index(LAYERS))
+    found["losses.md"] = page("losses", loss_names(), *sections("losses"))
     found["metrics.md"] = page("metrics", metric_names(), *sections("metrics"))
     found["job-fields.md"] = page("job-fields", *job_fields())
     agents = message_parts("Settings of an agent", ReinforcementConf) + message_parts("replay_conf", ReplayConf)
@@ -102,8 +104,18 @@ def metric_names() -> str:
     rows = []
     for name, type in sorted(layers.items()):
         also = ", ".join(f"`{other}`" for other in others.get(name, ())) or "-"
-        rows.append((f"`{name}`", also, f"[`{type}`](#{titles[type].lower()})"))
+        rows.append((f"`{name}`", also, f"[`{type}`](#{anchor(titles[type])})"))
     return f"## Names\n\n{table(('metric', 'other names', 'layer that reports it'), rows)}"
+
+
+def loss_names() -> str:
+    """Return the table of the names of losses that ``compile`` accepts."""
+    titles = {word.rpartition(".")[2]: entry.title for entry in built_in("layer") for word in entry.words}
+    rows = []
+    for function in sorted({*losses_by_name().values()}, key=str.lower):
+        names = ", ".join(f'`"{name}"`' for name, made in sorted(losses_by_name().items()) if made == function)
+        rows.append((names, f"[`nn.{function}`](#{anchor(titles[function])})"))
+    return f"## Names in compile\n\n{table(('loss=', 'function'), rows)}"
 
 
 def job_fields() -> list[str]:
