@@ -21,7 +21,7 @@ from dsinga.net import NeuralNet, Param
 class Initialiser(Configured, ABC):
     """Base class of initialisers with settings, which a subclass declares as the class ``Conf``.
 
-    They are fields of the message ``init { }`` itself, beside ``user_type``.
+    They are fields of the message ``init { }`` itself, next to ``user_type``.
     """
 
     conf: ParamGenConf

@@ -25,7 +25,7 @@ def schedule(conf: LRGenConf) -> Rate:
 
     A user's schedule is registered as ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function
     that takes the LRGenConf and returns a function of the step. Raises JobError where the configuration of the type is
-    missing or wrong, and for a user's schedule whose rate, at step 0 or at a later one, is not finite or is below 0.
+    missing or wrong, and for a user's schedule with a rate, at step 0 or later, that is not finite or is below 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)
@@ -79,7 +79,7 @@ def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
 class Schedule(Configured, ABC):
     """Base class of schedules: the learning rate as a function of the step, from 0, with configuration ``conf``.
 
-    A subclass may declare settings as ``Conf``; those of the job are then in ``settings``.
+    A subclass may declare settings as ``Conf``; ``settings`` then has the job's.
     """
 
     conf: LRGenConf

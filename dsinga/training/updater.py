@@ -147,7 +147,7 @@ class Updater(Configured, ABC):
     param's shape.
 
     A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
-    declare settings as ``Conf``; those of the job are then in ``settings``.
+    declare settings as ``Conf``; ``settings`` then has the job's.
     """
 
     conf: UpdaterConf

@@ -20,7 +20,7 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function whose derivative is computed from x, since two numbers x may have the same y."""
+    """A function with a derivative that is computed from x, because two numbers x may have the same y."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")

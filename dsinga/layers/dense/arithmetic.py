@@ -162,7 +162,7 @@ class Arithmetic(Layer):
 
 
 def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
-    """Return a gradient in the shape of a source whose axes of length 1 were repeated."""
+    """Return a gradient in the shape of a source with axes of length 1 that were repeated."""
     axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
     summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
     return summed.astype(source.dtype, copy=False)

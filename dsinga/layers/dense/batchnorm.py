@@ -131,7 +131,7 @@ class BatchNorm(Layer):
         return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
 
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return the count of numbers of a channel in the statistics, of which this worker has x."""
+        """Return the count of numbers of a channel in the statistics; this worker has x of them."""
         if not self.is_shared(ctx):
             return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])

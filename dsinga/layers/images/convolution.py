@@ -95,7 +95,7 @@ class Convolution(Layer):
 
     @property
     def is_spaced(self) -> bool:
-        """Whether it has groups or dilation, for which backends have kernels of their own, in float32."""
+        """Whether it has groups or dilation; backends have separate float32 kernels for both."""
         return self.groups > 1 or bool(self.window.dilation)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -197,7 +197,7 @@ class RectifiedConvolution(Convolution):
 
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
-    """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
+    """Return a copy of a layer for the windows of a region; its sources have the padding along the region's axes."""
     part = layer.copy_for_region(region, source_shapes)
     part.window = layer.window.in_region(region)
     return part

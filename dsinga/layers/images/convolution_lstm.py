@@ -1,4 +1,4 @@
-"""kConvLSTM: long short-term memory over steps that are images, whose products are convolutions."""
+"""kConvLSTM: long short-term memory over steps that are images, with convolutions as products."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Padding(Layer):
         return slice(self.before[axis], self.before[axis] + self.sizes[axis])
 
     def _borders(self, axis: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the slice of each border along an axis, and that of the unpadded field which it copies."""
+        """Yield the slice of each border along an axis, and the slice of the unpadded field that it copies."""
         size, before, after, mode = self.sizes[axis], self.before[axis], self.after[axis], self.modes[axis]
         if mode is PaddingMode.kReflect:
             end = size - 2 - after

@@ -1,4 +1,4 @@
-"""kResize: fields of any other size, whose points are those nearest to them or interpolated between these."""
+"""kResize: fields of any other size, with the nearest points or with interpolated ones."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Window(NamedTuple):
         )
 
     def in_region(self, region: Region) -> Window:
-        """Return the window of a part whose sources have the padding along the axes of the region."""
+        """Return the window of a part; its sources have the padding along the axes of the region."""
         pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
             pad[axis - 2], outputs[axis - 2] = 0, stop - start

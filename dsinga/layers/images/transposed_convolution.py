@@ -84,7 +84,7 @@ class TransposedConvolution(Layer):
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def _window(self) -> tuple[Sizes, Sizes, Window]:
-        """Return the kernel, its dilation, and the windows of the convolution whose images are the result.
+        """Return the kernel, its dilation, and the windows of the convolution that reads the result.
 
         Its ``outputs`` are the result's size, its kernel is that with gaps.
         """
@@ -140,7 +140,7 @@ class TransposedConvolution(Layer):
         return tuple(map(operator.add, outputs, extra)) if extra else outputs
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return the pixels i whose windows, from i·stride - pad on, cover a pixel of the result."""
+        """Return the pixels i with windows, starting at i·stride - pad, that cover a pixel of the result."""
         if len(self.source_shapes[0]) == 3:
             return None
         window = self.window

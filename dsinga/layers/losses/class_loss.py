@@ -1,4 +1,4 @@
-"""Losses of classes: kSoftmaxLoss (kCudnnSoftmaxLoss), and kHingeLoss, that of support vector machines."""
+"""Losses of classes: kSoftmaxLoss (kCudnnSoftmaxLoss), and kHingeLoss, as in support vector machines."""
 
 from __future__ import annotations
 

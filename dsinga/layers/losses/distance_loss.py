@@ -92,7 +92,7 @@ class CosineLoss(PairLoss):
 class DistanceLoss(Layer):
     """Base of losses of Euclidean distances between rows of sources (B, ...) of equal lengths.
 
-    Metrics: "loss", and "accuracy", the share of rows whose distances are on the right side.
+    Metrics: "loss", and "accuracy", the share of rows with distances on the right side.
     """
 
     source_kind = SourceKind.kVectors

@@ -1,7 +1,7 @@
 """Metrics that are not means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
 
-A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
-over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
+batches, workers and groups like all metrics; the figure is made once, of the sums. So it is the metric of all records:
 ``@register("composed_metric", "r2")`` is the function of (sum, count) by the name of the part that returns values by
 name: numbers, or a table as a list of lists, which tests show and histories leave out. A sum that is no number is a
 :class:`dsinga.layers.metrics.metric_state.MetricState`.

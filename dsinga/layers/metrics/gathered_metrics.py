@@ -2,7 +2,7 @@
 
 A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
 the net gives one number a record, of all n records, and returns a number, or one for each record, of which the mean
-counts. Their order is not that of the records. A function may be written for tensors of PyTorch.
+counts. They are not in the order of the records. A function may be written for tensors of PyTorch.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")

@@ -1,4 +1,4 @@
-"""Metrics of scores beside a loss: kTopKAccuracy, kPerplexity of probabilities, and kSegmentationScore of fields."""
+"""Metrics of scores: kTopKAccuracy, kPerplexity of probabilities, and kSegmentationScore of fields."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class RecordInput(Layer):
         return part
 
     def _channels_first(self, store: StoreConf) -> Shape:
-        """Return the shape of a row of the feature: that of a record, of images with the channels first."""
+        """Return the shape of a row of the feature: the record's shape, for images with the channels first."""
         if not store.channels_last:
             return self.record
         if len(self.record) not in (3, 4):
@@ -196,7 +196,7 @@ class ShardData(RecordInput):
 
 
 def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf | None:
-    """Return SINGA's older settings of a store as those of today."""
+    """Return SINGA's older settings of a store as settings of kRecordInput."""
     if conf is None:
         return None
     return StoreConf(backend=backend, path=conf.path, batchsize=[conf.batchsize], random_skip=conf.random_skip)

@@ -65,7 +65,7 @@ class Label(Layer):
         return (rows, settings.count + settings.weighted, *space)
 
     def _part(self, labels: Array, ctx: Context) -> Array:
-        """Return the channels of labels that are taken."""
+        """Return the channels of labels that the layer selects."""
         settings = self.settings
         part = labels[:, settings.first : settings.first + settings.count]
         if not settings.weighted:
@@ -173,7 +173,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
 
 
 def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
-    """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, with labels that are -1 after the end.
 
     Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
     """

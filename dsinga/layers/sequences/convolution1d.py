@@ -196,7 +196,7 @@ class Convolution1D(WindowLayer):
         return windows.reshape(len(windows), self.windows.kernel * features)
 
     def _scatter(self, dwindows: Array, gathered: _Gathered, x: Array, ctx: Context) -> Array:
-        """Return the gradient for x: the sum of those of the windows that take a step."""
+        """Return the gradient for x: the sum over the windows that contain a step."""
         features = x.shape[2]
         dwindows = dwindows.reshape(len(dwindows), self.windows.kernel, features)
         dx = ctx.ops.xp.zeros_like(x, shape=(x.shape[0] * self.steps + 1, features))  # the last row is for padding
@@ -214,8 +214,8 @@ class Pooling1D(WindowLayer):
 
     With ``kernel`` the windows have as many steps and start every ``stride`` steps, T' = floor((T - kernel) / stride) +
     1. The labels of an optional second source give the lengths of the sequences. Only steps before the end count: the
-    mean is over these steps, and the last step is the last one before the end. A window after the end gives 0, and so
-    does an empty sequence. A sequence shorter than ``kernel`` has one window.
+    mean is over these steps, and the last step is the last one before the end. A window after the end gives 0, and an
+    empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
 
     ENDS takes the first half of the features from the last step and the second half from the first step: what both
     directions of a recurrent layer have computed from all steps.

@@ -50,8 +50,8 @@ class Recurrent(Layer):
     no gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
     layer's feature has the forward direction first.
 
-    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H of an LSTM,
-    whose state is h, then c. Gradients go to it, as to the last state of an encoder.
+    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H for an LSTM with
+    the state h, then c. Gradients go to it, as to the last state of an encoder.
 
     With ``last_state`` the feature is the last state, (B, S), as another layer takes it as its initial state.
 
@@ -302,7 +302,7 @@ class GRU(Recurrent):
 
 
 class _StackedGates(Recurrent):
-    """Base of recurrent layers whose gates are stacked in one matrix."""
+    """Base of recurrent layers with the gates stacked in one matrix."""
 
     gates: ClassVar[int] = 1
 
