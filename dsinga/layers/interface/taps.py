@@ -63,7 +63,7 @@ class Taps:
 
     @cached_property
     def of_choice(self) -> Taps:
-        """The taps that turn gradients for the first, second, ... points of windows into the gradient for the source."""
+        """The taps that turn gradients for the first, second ... points of windows into the gradient for the source."""
         points = self.points.T.reshape(-1, 1)
         return Taps(points, np.ones(points.shape), self.size).transposed
 
