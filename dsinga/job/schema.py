@@ -131,6 +131,9 @@ class SyncEdgeConf(Message):
 class ClusterConf(Message):
     """The topology: groups of workers and servers, and how they exchange gradients and params.
 
+    A run that has a thread for each worker, but fewer Dask workers, starts when none has joined for 10 seconds, or for
+    up to a minute where the first one took so long to join.
+
     Args:
         nworker_groups: the number of worker groups. Each trains on batches of its own.
         nserver_groups: the number of server groups. Each has all params.
@@ -162,7 +165,8 @@ class ClusterConf(Message):
         fullc_gather: whether workers send activations of dense layers in place of gradients, where that is less.
         max_restarts: how often a run starts again after it has lost Dask workers; by default 3 times from one snapshot.
         min_workers: the fewest processes with which a run starts, or starts again.
-        patience: for how many seconds it waits for them.
+        patience: for how many seconds it waits for them. Then it raises :class:`dsinga.ClusterNotReady`, and a command
+            ends with status 75.
     """
 
     nworker_groups: Members = 1
@@ -235,6 +239,9 @@ class ExtensionConf(Component):
 class Job(Message):
     """A training job: the net, its training and its data.
 
+    If ``skip_bad_batches`` skips a batch, no param changes, not even by momentum or weight decay. Each worker group
+    decides for itself. Graph grain cannot skip batches.
+
     Args:
         name: the name of the job. The default workspace is called after it.
         seed: determines all random numbers. With one worker group, the same job and seed give the same bits.
@@ -254,7 +261,8 @@ class Job(Message):
         checkpoint_keep: how many checkpoints are kept, the newest ones; 0 keeps all.
         checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a batch is skipped if its loss or gradient is not finite. Otherwise it ends training.
+        skip_bad_batches: whether a batch is skipped if its loss, gradient or record is not finite. Otherwise it ends
+            training.
         micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
             Gradients add up.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.

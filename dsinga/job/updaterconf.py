@@ -125,6 +125,14 @@ class ParamSettingsConf(Message):
 class UpdaterConf(Component):
     """The updater (optimizer), which changes the params by their gradients.
 
+    Norms are computed from the gradient of the whole batch, added up over workers. With ``clip_norm`` servers keep
+    params whole, so one large param may keep one server busy. A layer that is cut by features is clipped part by part.
+
+    With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others.
+    So updates do not overlap with the backward pass. Several worker groups use the norm of the group's own gradients.
+    Sums of squares are exact in float64: two runs give the same bits. A norm that is not finite scales nothing.
+    ``clip_global_norm`` cannot be combined with the other bounds or with graph grain.
+
     Args:
         type: the type of the updater.
         user_type: the name of a registered updater of your own.
@@ -155,7 +163,7 @@ class UpdaterConf(Component):
         "variables": "model.save keeps its state; model.weights are the params",
         **dict.fromkeys(
             ("apply_gradients", "apply", "minimize", "step", "zero_grad"),
-            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/own-loop.md)",
+            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/howto/callbacks.md)",
         ),
     }
 

@@ -51,7 +51,10 @@ class ContrastiveDivergence(Configured):
     the model's distribution. Chains start from hidden units that are all 0.
 
     Layers below a machine are computed, not trained. If a net has several machines, each is trained on the output of
-    the machines below it.
+    the machines below it: a deep belief net. There are no deep Boltzmann machines.
+
+    Both sides of a machine are cut by rows, also with ``partition_dim: 1``. Random numbers depend on the row, so
+    several workers compute the same as one, up to rounding. The chains of ``persistent`` are in checkpoints.
     """
 
     class Conf(Settings, name="CDConf"):

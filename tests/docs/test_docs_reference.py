@@ -107,6 +107,10 @@ class Documented:
 
     - an item
 
+    Examples:
+        >>> 1 + 1
+        2
+
     Args:
         name: what it is called,
             in two lines.
@@ -118,6 +122,7 @@ def test_docstrings_become_markdown():
         "Returns rows, (B, \\*space), of `dsinga.Job` by `name` where x &lt; 3; see `kReLU`.",
         "```text\nx = 1\n```",
         "- an item",
+        "```pycon\n>>> 1 + 1\n2\n```",
     ]
     assert arguments(Documented.__doc__) == {"name": "what it is called, in two lines"}
     assert markdown("the *whole* batch") == "the *whole* batch"

@@ -252,3 +252,34 @@ def test_the_source_is_the_origin_of_the_clone(remote: str, address: str | None)
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     assert hooks.web_address(remote) == address
+
+
+INDEX = """# Title
+
+## I want to ...
+
+- begin: [First](start/first.md), or [Slurm](howto/slurm.md#time)
+
+## Start
+
+| page | what |
+| --- | --- |
+| [First](start/first.md), [Second](start/second.md) | [source](../README.md) |
+
+## How to
+
+- [Slurm](howto/slurm.md)
+
+## For contributors
+
+[Testing](dev/testing.md)
+"""
+
+
+def test_the_navigation_has_the_pages_of_each_section_in_tables_or_lists() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / ".ci" / "site.py")
+    assert spec
+    assert spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.sections(INDEX) == {"Start": ["start/first.md", "start/second.md"], "How to": ["howto/slurm.md"]}

@@ -186,7 +186,7 @@ def in_a_job(entry: Entry) -> str:
     )
     needed = " and ".join(f"`{name}`" for name in getattr(entry.component, "required_fields", ()))
     conf: Any = entry.settings
-    has_field = conf is not None and entry.kind not in ("extension", "augmentation", "learning_algorithm")
+    has_field = conf is not None and entry.kind not in ("extension", "augmentation", "initialiser")  # they are flat
     settings = f", with settings in `{conf.field}`" if has_field and hasattr(conf, "field") else ""
     return f"Job file: {names}{settings}{f', which needs {needed}' if needed else ''}."
 

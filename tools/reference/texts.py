@@ -11,6 +11,7 @@ from dsinga.job.component import docs
 from dsinga.job.field_types import item_type
 from dsinga.job.limits import Range, range_in
 from dsinga.job.message import Message, added_fields, added_message, defaults, describe, field_types, is_message
+from dsinga.job.type_names import TypeName
 
 ROLE = re.compile(r":\w+:`~?\.?([^`]+)`")
 TYPE = re.compile(r"\bk[A-Z]\w+")
@@ -35,6 +36,9 @@ def paragraphs(component: Any) -> list[str]:
         lines = paragraph.splitlines()
         if not lines or SECTION.match(lines[0]):
             continue
+        if lines[0] in ("Examples:", "Example:"):
+            lines = inspect.cleandoc("\n".join(["", *lines[1:]])).splitlines()
+            paragraph = "\n".join(lines)
         if lines[0].startswith("    "):
             found.append("\n".join(["```text", *(line[4:] for line in lines), "```"]))
         elif lines[0].startswith(("- ", ">>> ")):
@@ -131,10 +135,10 @@ def default_text(value: Any) -> str:
 def type_text(hint: Any) -> str:
     """Return the type of a setting and its bounds in words."""
     kind, repeated = item_type(hint)
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+    if isinstance(kind, type) and issubclass(kind, TypeName):
+        words = "name of a type"
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
         words = f"one of {', '.join(f'`{name}`' for name in kind.__members__)}"
-        if len(kind.__members__) > 20:
-            words = "name of a type"
     elif is_message(kind):
         words = f"`{kind.__name__.removesuffix('Conf').lower()} {{ ... }}`"
     else:

@@ -40,14 +40,15 @@ class ForecastScores(Layer):
     The feature is the predictions.
 
     - "crps": the mean CRPS. An ensemble uses the ``fairness`` of its loss. For quantiles it is twice the mean pinball
-      loss.
+      loss, also of quantiles that cross.
     - "spread": the root of the mean variance of predictions.
     - "spread_skill": the spread divided by the RMSE of the means, for an ensemble of K members times √((K + 1) / K). It
       is 1 where spread and error agree (Fortin et al., Why Should Ensemble Spread Match the RMSE of the Ensemble Mean?,
       2014).
     - "rank_histogram", in tests: the share of labels in each bin between members, between quantiles, or between tenths
       of the distribution function (PIT).
-    - "coverage": the share of labels in all bins but the first and the last.
+    - "coverage": the share of labels in all bins but the first and the last; for a distribution, in its middle
+      80 %.
     """
 
     class Conf(Settings):

@@ -34,8 +34,10 @@ class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
 class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
-    From batch to batch, row b continues in its own stretch of the text, T codes further each time. With ``labels`` the
-    feature is (B, T), for nets that compute whole sequences. The labels (B, T) are the next codes.
+    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. The
+    stretch starts at code b·⌊length / batchsize⌋. At its end the row starts again, and recurrent layers keep their
+    state. ``path`` is an imported store or the text itself, which is imported once into a store next to it. With
+    ``labels`` the feature is (B, T), for nets that compute whole sequences. The labels (B, T) are the next codes.
     """
 
     Conf: ClassVar = CharRNNConf
