@@ -4,6 +4,7 @@ import enum
 import inspect
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from dsinga.job.type_names import TypeName
 ROLE = re.compile(r":\w+:`~?\.?([^`]+)`")
 TYPE = re.compile(r"\bk[A-Z]\w+")
 SECTION = re.compile(r"^(Args|Attributes):$")
+WIDTH = 118  # of a line of text
+CELL_WORDS = 25  # of a cell of a table
 SINGA = re.compile(r"(^beyond SINGA: |[;,] beyond SINGA$)")
 
 
@@ -44,8 +47,14 @@ def paragraphs(component: Any) -> list[str]:
         elif lines[0].startswith(("- ", ">>> ")):
             found.append("\n".join(map(markdown, lines)) if lines[0][0] == "-" else f"```pycon\n{paragraph}\n```")
         else:
-            found.append(markdown(" ".join(lines)))
+            found.append(wrapped(markdown(" ".join(lines))))
     return found
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph in lines; a sign that would begin a list or a heading at the start of a line is escaped."""
+    first, *lines = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([first, *(re.sub(r"^([-+*#>]|\d+[.)])(?= )", r"\\\1", line) for line in lines)])
 
 
 def first_sentence(component: Any) -> str:
@@ -85,7 +94,7 @@ def settings_table(conf: type[Message], names: Iterable[str] | None = None) -> s
         value = "required" if name in conf._required else default_text(default.get(name))
         meaning = SINGA.sub("", said.get(name, ""))
         rows.append((f"`{name}`", type_text(hints[name]), value, markdown(meaning)))
-    return table(("setting", "type", "default", "meaning"), rows)
+    return short_table(("setting", "type", "default", "meaning"), rows)
 
 
 def arguments_table(function: Any, said: Mapping[str, str]) -> str:
@@ -95,7 +104,18 @@ def arguments_table(function: Any, said: Mapping[str, str]) -> str:
         if name in said:
             value = "required" if parameter.default is parameter.empty else python_text(parameter.default)
             rows.append((f"`{name}`", value, markdown(said[name])))
-    return table(("argument", "default", "meaning"), rows)
+    return short_table(("argument", "default", "meaning"), rows)
+
+
+def short_table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table whose last cells have up to CELL_WORDS words, and a list of what they leave out."""
+    notes = []
+    for number, row in enumerate(rows):
+        if len(row[-1].split()) > CELL_WORDS:
+            first, *rest = re.split(r"(?<=\w)[.;:] ", row[-1], maxsplit=1)
+            rows[number] = (*row[:-1], first)
+            notes += [f"- {row[0]}: {text}.\n" for text in rest]
+    return "\n".join([table(titles, rows), *(["".join(notes)] if notes else [])])
 
 
 def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
