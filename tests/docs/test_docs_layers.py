@@ -43,9 +43,3 @@ def test_the_index_names_every_page():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name != "reference"}
     assert set(re.findall(r"\((\S+?\.md)\)", index)) >= {page for page in pages if page[:4] != "dev/"} - {"README.md"}
-
-
-def test_the_page_on_metrics_names_every_metric():
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    for name in builtin("metric"):
-        assert f"`{name}`" in text

@@ -54,7 +54,7 @@ def paragraphs(component: Any) -> list[str]:
 def wrapped(text: str) -> str:
     """Return a paragraph in lines; a sign that would begin a list or a heading at the start of a line is escaped."""
     first, *lines = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([first, *(re.sub(r"^([-+*#>]|\d+[.)])(?= )", r"\\\1", line) for line in lines)])
+    return "\n".join([first, *(re.sub(r"^(\||[-+*#>](?= )|\d+[.)](?= ))", r"\\\1", line) for line in lines)])
 
 
 def first_sentence(component: Any) -> str:
