@@ -1,4 +1,4 @@
-"""What mkdocs does besides rendering docs/: navigation, pages of the API and of settings, formulas, other files.
+"""What mkdocs does besides rendering docs/: navigation, pages of the API, formulas, outputs of notebooks, other files.
 
 On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
 ``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead
@@ -7,11 +7,11 @@ somewhere in both places. A link whose text is the name of a page's file has the
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,6 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.support import settings_pages  # noqa: E402  needs the path above
-
 MODELS = [path for path in ROOT.glob("dsinga/models/*.py") if path.stem != "__init__"]
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)([^)\s]*\))")
 FILE_NAME = re.compile(r"\[((?:[\w.-]+/)*[\w-]+\.(?:md|ipynb))\](?=\(([^)\s#]+))")  # the text of a link
@@ -59,8 +55,13 @@ INHERITED = {
     "data": [],
 }  # fmt: skip
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
-# How much pages count in the search, others 1: reference and diaries repeat words often; two answer many words.
-SEARCH_BOOSTS = {"api/": 0.05, "settings-": 0.05, "dev/": 0.01, "project/": 0.01, "extending.md": 2, "slurm.md": 2}
+# How much pages count in the search, others 1: the reference repeats words often; some pages answer many words.
+SEARCH_BOOSTS = {
+    "api/": 0.05, "reference/": 0.1, "dev/": 0.01, "project/": 0.01, "design/": 0.2, "book/": 0.5,
+    "start/first-net.md": 4,
+    **{f"howto/{name}.md": 2 for name in ("callbacks", "datasets", "gpus", "own-code")},
+}  # fmt: skip
+OUTPUT_LINES = 40  # of a cell of a notebook, that the site shows
 # What a page with formulas loads, below docs/.
 TYPESETTING = ("assets/katex/katex.min.css", "assets/katex/katex.min.js", "assets/typeset.js")
 
@@ -71,31 +72,38 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.repo_url = config.repo_url or origin()
     notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/**/*.ipynb"))
     dev = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/dev/*.md"))
+    found = sections((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    reference = sorted(path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/reference/*.md"))
+    found["Reference"] = list(dict.fromkeys([*found.get("Reference", ()), *reference]))  # also layers by family
     config.nav = [
         {"Overview": "README.md"},
-        *sections((ROOT / "docs" / "README.md").read_text(encoding="utf-8")),
+        *({title: pages} for title, pages in found.items()),
         {"Notebooks": [site_path(path) for path in notebooks]},
-        {"Settings of components": list(settings_pages.PAGES)},
         {"API": [f"api/{name}.md" for name in api_pages()]},
         {"The project": [site_path(path) for path in (*PROJECT, *dev)]},
     ]
     return config
 
 
-def sections(index: str) -> list[dict[str, list[str]]]:
-    """Return the navigation that docs/README.md gives: for each table, the pages in its first cells."""
-    found = []
+def sections(index: str) -> dict[str, list[str]]:
+    """Return the navigation that docs/README.md gives: by section, the pages to which it links, in tables or lists.
+
+    The last link to a page counts, because the first section only says what readers want.
+    """
+    found: dict[str, list[str]] = {}
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
-        cells = re.findall(r"^\| (\[.*?) \|", text, re.MULTILINE)
-        if cells:
-            found.append({title: re.findall(r"\((\S+?\.md)\)", " ".join(cells))})
-    return found
+        for page in re.findall(r"\]\(([\w/.-]+?\.md)(?:#[^)]*)?\)", text):
+            if not page.startswith(("../", "README.md", "dev/")):
+                for pages in found.values():
+                    pages[:] = [other for other in pages if other != page]
+                found.setdefault(title, []).append(page)
+    return {title: pages for title, pages in found.items() if pages}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add pages of the API, of settings, and of files outside docs/, as far as links lead from page to page."""
-    made = {f"api/{name}.md": text for name, text in api_pages().items()} | settings_pages.pages()
+    """Add pages of the API, and of files outside docs/, as far as links lead from page to page."""
+    made = {f"api/{name}.md": text for name, text in api_pages().items()}
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     for file in [file for file in files if file.src_uri.startswith("dev/")]:
@@ -126,8 +134,6 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if source.startswith("api/"):
         return markdown
     folder = posixpath.dirname(source)
-    if source == "settings.md":
-        markdown += "".join(f"\n- [{page.title}]({name})" for name, page in settings_pages.PAGES.items())
 
     def rewrite(target: str) -> str:
         path = resolve(repo_path(source), target)
@@ -245,12 +251,30 @@ def page_text(path: str) -> str:
 
 
 def notebook_blocks(notebook: dict[str, Any], name: str) -> Iterator[str]:
-    """Yield the cells of a notebook as Markdown; a link to the notebook comes after its title."""
+    """Yield the cells of a notebook and their outputs as Markdown; a link to the notebook comes after its title."""
     for number, cell in enumerate(notebook["cells"]):
         text = "".join(cell["source"])
         yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for output in cell.get("outputs", ()):
+            yield output_block({"text/plain": output.get("text", ""), **output.get("data", {})})
         if not number:
             yield f'<p><a href="{name}" download>{name}</a>: download it, and open it in JupyterLab.</p>'
+
+
+def output_block(data: dict[str, Any]) -> str:
+    """Return the Markdown of an output of a notebook, by MIME type: its picture, else HTML or lines of text."""
+    drawn = re.search(r"<svg.*?</svg>", "".join(data.get("image/svg+xml", data.get("text/html", ""))), re.DOTALL)
+    if "image/png" in data:
+        source = "data:image/png;base64," + "".join("".join(data["image/png"]).split())
+    elif drawn and 'xmlns="http://www.w3.org/2000/svg"' in drawn[0]:
+        source = "data:image/svg+xml;base64," + base64.b64encode(drawn[0].encode()).decode()
+    elif "".join(data["text/plain"]).startswith("<IPython.core.display.HTML"):
+        return "<div>" + re.sub(r"\n\s*\n", "\n", "".join(data["text/html"])) + "</div>"
+    else:
+        lines = re.sub(r"\x1b\[[\d;]*m", "", "".join(data["text/plain"])).rstrip().splitlines()
+        shown = [*lines[:OUTPUT_LINES], "..."] if len(lines) > OUTPUT_LINES else lines
+        return "\n".join(["````text", *shown, "````"])
+    return f'<p><img alt="output" src="{source}"></p>'
 
 
 def replace_links(markdown: str, rewrite: Callable[[str], str]) -> str:

@@ -73,7 +73,7 @@ class BestValue:
         raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
 
     def load(self, value: float | None) -> None:
-        """Set the best value to that of a checkpoint; raise TypeError where it is neither a number nor None."""
+        """Set the best value to the value in a checkpoint; raise TypeError if it is neither a number nor None."""
         self.value = None if value is None else checked_number(value)
 
     def is_better(self, value: float, reference: float | None) -> bool:

@@ -69,7 +69,7 @@ class LoopView(ABC):
     @property
     @abstractmethod
     def rate_factor(self) -> float:
-        """The number by which the learning rate of the schedule is multiplied at this step."""
+        """The factor of the schedule's learning rate at this step."""
 
     @property
     @abstractmethod
@@ -155,8 +155,8 @@ class Extension(ABC):
     returns it from :meth:`state_dict` and takes it back in :meth:`load_state`, so that a resumed run does what an
     unbroken one would have done.
 
-    One that declares settings as ``Conf`` sets its trigger in :meth:`set_up`. Its constructor takes the settings, by
-    name or in their order, and a job has them beside the type. Others set it in a constructor of theirs.
+    One that declares settings as ``Conf`` sets its trigger in :meth:`set_up`. Its constructor accepts the settings, by
+    name or in their order. A job has them next to the type. Others set it in a constructor of theirs.
 
     A user's own is registered as ``@dsinga.register("extension", "Name")``; a job names it by
     ``extension { user_type: "Name" }``. A class without ``Conf`` is called with that message, an ExtensionConf.

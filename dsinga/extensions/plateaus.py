@@ -39,7 +39,7 @@ class KeepBest(Extension):
         """Settings of kKeepBest."""
 
         monitor: str = required("the name of a metric, by phase and name, as in 'val/loss'")
-        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to replace it")
+        min_delta: NonNegative = setting(0.0, "the least improvement that counts")
         mode: MonitorMode = setting(
             MonitorMode.auto,
             "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",
@@ -97,8 +97,8 @@ class EarlyStopping(Extension):
         """Settings of kEarlyStopping."""
 
         monitor: str = setting("val/loss", "the name of a metric, by phase and name, as in 'val/loss'")
-        patience: Count = setting(5, "after how many values in a row without improvement training ends")
-        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
+        patience: Count = setting(5, "the number of values in a row without improvement after which training ends")
+        min_delta: NonNegative = setting(0.0, "the least improvement that counts")
         mode: MonitorMode = setting(
             MonitorMode.auto,
             "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",
@@ -106,8 +106,8 @@ class EarlyStopping(Extension):
         restore_best_weights: bool = setting(
             False, "whether the params with the best value are the result, as KeepBest does it"
         )
-        baseline: float | None = setting(None, "a value that is to be beaten: values that do not are counted, too")
-        start_from_epoch: Natural = setting(0, "how many values there are at first that count for nothing")
+        baseline: float | None = setting(None, "a value to beat: until then every value counts as no improvement")
+        start_from_epoch: Natural = setting(0, "the number of first values that do not count")
 
     settings: Conf
 
@@ -212,8 +212,10 @@ class ReduceOnPlateau(Extension):
         factor: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = setting(
             0.1, "what the rate is multiplied by"
         )
-        patience: Count = setting(3, "after how many values in a row without improvement the rate is lowered")
-        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
+        patience: Count = setting(
+            3, "the number of values in a row without improvement after which the rate is lowered"
+        )
+        min_delta: NonNegative = setting(0.0, "the least improvement that counts")
         mode: MonitorMode = setting(
             MonitorMode.auto,
             "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",

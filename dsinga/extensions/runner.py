@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class ExtensionRunner:
     """The extensions of a run, in the order in which they run at one step. It knows no cluster.
 
-    ``failing`` is the extension whose method is running; it stays the one that has raised an exception.
+    ``failing`` is the extension that is running; it stays the one that has raised an exception.
     """
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
@@ -164,7 +164,7 @@ class ExtensionRunner:
         return states
 
     def _set_extensions(self, extensions: dict[str, Extension]) -> None:
-        """Take the extensions, and note which have something to do after each step, of which there are many."""
+        """Set the extensions, and note which have something to do after each step, because there are many steps."""
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}

@@ -1,4 +1,4 @@
-"""Creates and checks the extensions of a run: the standard ones, those of the job, and those that a caller gives."""
+"""Creates and checks the extensions of a run: the standard ones, the job's, and the caller's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_extensions(
     ``given`` may be a single one, or None.
     ``epochs`` are those of a job that counts them.
 
-    Raises UserError for one that is none, or whose configuration is wrong.
+    Raises UserError for one that is none or has a wrong configuration.
     """
     standard = create_standard(job, epochs)
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -130,7 +130,7 @@ class Display(Extension):
         self._sums = add_metrics([self._sums, *steps])
 
     def run(self, loop: LoopView) -> None:
-        """Add a row, and begin anew."""
+        """Add a row, and start to count again."""
         sums, self._sums = self._sums, {}  # before another extension sees the row, and may fail
         loop.record("train", loop.means("train", sums))
 
@@ -241,7 +241,7 @@ def check_extensions(
     workspace: Path | None = None,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Raise UserError for the first extension that can never run, or whose state cannot be saved.
+    """Raise UserError for the first extension that can never run, or that has a state which cannot be saved.
 
     ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report. For an agent
     ``metrics`` are the names by phase; those of a phase that is left out are not known.

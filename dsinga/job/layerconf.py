@@ -14,9 +14,13 @@ from dsinga.job.message import Message, added_fields
 
 
 class AugmentConf(Component):
-    """A random change of training records: a built-in one by its ``type``, or ``user_type`` names a registered one.
+    """A random change of training records: a built-in one by ``type``, or a registered one by ``user_type``.
 
-    The settings of its type are fields, too. Not in SINGA.
+    The settings of a type are fields, too.
+
+    Args:
+        type: the type of the augmentation.
+        user_type: the name of a registered augmentation of your own.
     """
 
     kind: ClassVar = "augmentation"
@@ -28,9 +32,9 @@ class AugmentConf(Component):
 
 @register("source", "zarr", "kvfile", "textfile", "lmdb", "imagefolder", "hdfsfile")  # which have no other settings
 class StoreConf(Settings, Component):
-    """The store from which an input layer reads records, or to which an output layer writes results.
+    """The store that an input layer reads or an output layer writes.
 
-    ``backend`` may name a source of the user's own (:class:`dsinga.data.DataSource`), whose settings are a field.
+    ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field.
     In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
     of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
     """
@@ -42,43 +46,41 @@ class StoreConf(Settings, Component):
     _records: ClassVar[Any] = None
 
     backend: str | None = setting(
-        None, "the format of the store, or a source of your own; told by its path and contents without it"
+        None, "the format of the store, or a source of your own; by default the path and the contents tell it"
     )
     path: str | None = setting(None, "the path of the store")
     site_path: list[str] = setting(
         [],
-        "the path of the store on which each site (worker group) trains, in order; no other site opens it. Without "
-        "path, that of the first site is also read where the job is started; beyond SINGA",
+        "the path of the store of each site (worker group), in order. Other sites do not open it. Without a "
+        "path, the driver reads the first one",
     )
     separator: str = setting(",", "what separates the numbers of a text file")
     mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
     std_file: str | None = setting(None, "the path of the standard deviations that a record is divided by")
     mean_value: float | None = setting(None, "a number that is subtracted from all numbers of a record")
     std_value: Positive | None = setting(None, "a number that all numbers of a record are divided by")
-    batchsize: list[Count] = setting([], "the rows of a batch; of several numbers each worker has its own")
-    shape: list[Count] = setting([], "the shape of a record; that of the store without it")
+    batchsize: list[Count] = setting(
+        [], "the rows of a batch of the whole worker group; several numbers are for the workers in order"
+    )
+    shape: list[Count] = setting([], "the shape of a record; by default the shape in the store")
     channels_last: bool = setting(
         False,
-        "whether a record is an image (height, width, channels), or a volume with a depth before it; the feature is "
-        "channels first; beyond SINGA",
+        "whether a record is an image (height, width, channels), or a volume with a depth before it; the feature has "
+        "its channels first",
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")
-    shuffle: bool = setting(
-        True, "whether training reads the records in a random order, another one each epoch; beyond SINGA"
-    )
+    shuffle: bool = setting(True, "whether training reads the records in a random order, another one each epoch")
     group_by_length: Natural = setting(
         0,
-        "how many batches of sequences are sorted by length at a time in training, so that those of a batch have "
-        "similar lengths; 0 for none, 50 is usual; beyond SINGA",
+        "how many batches of sequences training sorts by length together, so that a batch has similar lengths; "
+        "0 for none, 50 is usual",
     )
     has_label: bool = setting(True, "whether the records have labels")
     prefetching: bool = setting(False, "has no effect: batches are always read ahead")
-    data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")
-    label: str | None = setting(
-        None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
-    )
-    augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
+    data: str | None = setting(None, "the array of records in a zarr group; by default it is guessed")
+    label: str | None = setting(None, 'the array of labels in a zarr group, "" for no labels; by default it is guessed')
+    augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order")
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -124,7 +126,17 @@ class DataConf(Settings):
 
 
 class ParamGenConf(Component):
-    """The initialiser of a param."""
+    """The initialiser of a param.
+
+    Args:
+        type: the type of the initialiser.
+        user_type: the name of a registered initialiser of your own.
+        value: the constant, or the factor of the random numbers.
+        mean: the mean of a normal distribution.
+        std: the standard deviation of a normal distribution.
+        low: the lower bound of a uniform distribution.
+        high: the upper bound of a uniform distribution.
+    """
 
     kind: ClassVar = "initialiser"
     flat: ClassVar = True
@@ -139,10 +151,22 @@ class ParamGenConf(Component):
 
 
 class ParamConf(Message):
-    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing.
+    """A param of a layer: its name, initialiser, scales and sharing.
 
-    Beyond SINGA, as in PaddlePaddle: a ``static`` param keeps its value, and no gradient of it is computed or sent.
-    One with a ``first_step`` of training is like that before this step, and so is its state of the updater.
+    Args:
+        name: the name; by default the layer's name and the role, as in ``dense_weight``.
+        type: accepted for old job files, without effect.
+        user_type: accepted for old job files.
+        init: the initialiser; by default zeros, or ones for scales and variances.
+        lr_scale: the factor of the learning rate.
+        wd_scale: the factor of the weight decay.
+        share_from: the name of another param, which is used in place of this one. Gradients add up.
+        static: whether the param keeps its value. No gradient is computed or sent.
+        first_step: the step at which training of the param starts. Before it, the param is like a static one.
+        id: accepted for old job files, without effect.
+        owner: accepted for old job files, without effect.
+        partition_dim: accepted for old job files, without effect.
+        shape: accepted for old job files, without effect.
     """
 
     name: str = ""
@@ -163,14 +187,30 @@ class ParamConf(Message):
 class LayerConf(Component):
     """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
 
-    ``unroll_len`` is the number of time steps, None for the net's; 1 keeps the layer out of unrolling. ``unroll_index``
-    is the time step of a copy made by unrolling, ``copy_number`` the number of a copy ``leadn#name`` for records of
-    several leads, which has the same params; both are None in a job. ``per_step`` applies a layer for single steps to
-    each step of whole sequences, without unrolling, so that phases may have sequences of different lengths. Beyond
-    SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one worker of
-    the group; ``partition_grid`` has the numbers of workers along the axes of points from ``partition_dim`` on, one for
-    stripes, two for blocks; with ``recompute`` the layer's feature is freed after the forward pass and computed again
-    in the backward pass, to need less memory.
+    Args:
+        name: the name of the layer. Layers of different phases may have the same name.
+        type: the type of the layer.
+        user_type: the name of a registered layer of your own.
+        srclayers: the names of the layers that this layer reads, in order.
+        include: the phases that have the layer; by default all.
+        exclude: the phases that do not have it.
+        share_src_blobs: accepted for old job files, without effect.
+        unroll_len: the number of time steps; by default the net's. 1 keeps the layer out of unrolling.
+        unroll_index: the time step of a copy that unrolling made. Job files leave it out.
+        copy_number: the number of a copy for records of several leads. Job files leave it out.
+        per_step: whether a layer for rows is computed at each step of a sequence, without unrolling.
+        unroll_conn_type: which copies of a source an unrolled copy reads: the one of its step, all, or the last one.
+        shift: by how many steps the source is earlier.
+        partition_dim: the axis on which the layer is cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
+        partition_grid: the numbers of workers along the axes of points from ``partition_dim`` on.
+        partition_id: the number of a part of a cut layer. Job files leave it out.
+        num_partitions: the number of parts of a cut layer. Job files leave it out.
+        location: the worker of the group that computes the layer.
+        recompute: whether the feature is freed after the forward pass and computed again in the backward pass.
+        store_conf: the store that an input layer reads or an output layer writes.
+        lmdbdata_conf: settings of kLMDBData.
+        sharddata_conf: settings of kShardData.
+        param: the params, in the order in which the type of the layer has them.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}

@@ -43,10 +43,14 @@ from dsinga.job.updaterconf import UpdaterConf
 
 
 class AlgConf(Component):
-    """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names.
+    """The algorithm that computes the gradients of a batch: a built-in one, or your own by ``user_alg``.
 
     In Python it may also be an object, ``function``, which ``user_alg`` only describes then. It is not a field of the
     schema: copies keep it, job files leave it out.
+
+    Args:
+        alg: the type of the algorithm.
+        user_alg: the name of a registered algorithm of your own.
     """
 
     kind: ClassVar = "algorithm"
@@ -70,19 +74,28 @@ class AlgConf(Component):
 
 
 class LayerGroupConf(Message):
-    """The names of the layers of a group."""
+    """Names of layers; accepted for old job files, without effect.
+
+    Args:
+        layer: the names.
+    """
 
     layer: list[str] = field(default_factory=list)
 
 
 class NetConf(Message):
-    """The neural net: its layers, and the dimension on which layers without a ``partition_dim`` are partitioned.
+    """The neural net: its layers, and how layers without a ``partition_dim`` are divided among workers.
 
-    Beyond SINGA: with ``partition: auto`` the cost model chooses, except for layers with a ``partition_dim``.
-    ``partition_grid`` has the numbers of workers along the axes of points from ``partition_dim`` (2 to 4) on; by
-    default all workers cut the first.
-    ``recompute`` is the number of stretches of layers, about equal in memory, that keep only their last feature for the
-    backward pass and compute the others again, but for the uppermost stretch; 0 or 1: none.
+    Args:
+        layer: the layers.
+        partition_dim: the axis on which layers are cut: 0 for rows, 1 for features, 2 to 4 for points of fields.
+        partition_grid: the numbers of workers along the axes of points from ``partition_dim`` on. By default all
+            workers cut the first of these axes.
+        partition: with auto, the cost model chooses how layers are cut, except layers with a ``partition_dim``.
+        layer_group: accepted for old job files, without effect.
+        unroll_len: the number of time steps of an unrolled net.
+        recompute: the number of stretches of layers that keep only their last feature. The backward pass computes the
+            others again. The last stretch keeps all features.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -106,26 +119,54 @@ class NetConf(Message):
 
 
 class SyncEdgeConf(Message):
-    """Two server groups that synchronise with each other."""
+    """Two server groups that synchronise with each other.
+
+    Args:
+        group: the numbers of the two groups.
+    """
 
     group: list[int] = field(default_factory=list)
 
 
 class ClusterConf(Message):
-    """The topology (5.1 and 5.2 of the paper). Beyond SINGA: ``slicing`` and the fields after it.
+    """The topology: groups of workers and servers, and how they exchange gradients and params.
 
-    ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect, because Dask connects the
-    workers. ``sync_freq`` is the number of updates between two synchronisations of linked server groups; ``sync_edge``,
-    if there is any, replaces ``sync_topology``. With ``sync_method: kMean`` server groups average their params, as
-    ``mean_conf`` says; otherwise changes add up, unless ``user_sync_method`` names a method that a user has registered
-    (:class:`dsinga.cluster.server.GroupSync`). ``staleness`` is how many steps a worker group may be
-    ahead of the slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's
-    numbers that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in
-    place of the gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask
-    workers starts again (default: up to 3 times from one snapshot). While it then, or at the start, has fewer than
-    ``min_workers`` processes, or has too few for its workers at the start, it waits, for at most ``patience`` seconds.
-    ``block_size`` is the number of elements of a block of ``slicing: kBlock`` (default: PaddlePaddle's formula),
-    ``block_rows`` the number of rows of a block of an embedding (default: as many as fit into such a block).
+    A run that has a thread for each worker, but fewer Dask workers, starts when none has joined for 10 seconds, or for
+    up to a minute where the first one took so long to join.
+
+    Args:
+        nworker_groups: the number of worker groups. Each trains on batches of its own.
+        nserver_groups: the number of server groups. Each has all params.
+        nworkers_per_group: the number of workers of a group. They share a batch, or the layers of the net.
+        nservers_per_group: the number of servers of a group. They divide the params.
+        nworkers_per_procs: how many workers of a group run as threads of one process.
+        nservers_per_procs: how many servers of a group run in one process.
+        workspace: the folder for metrics and checkpoints.
+        server_worker_separate: whether servers run in processes of their own.
+        sync_freq: the number of updates between two synchronisations of linked server groups.
+        start_port: accepted for old job files, without effect.
+        share_memory: accepted for old job files, without effect.
+        poll_time: accepted for old job files, without effect.
+        slicing: how params are cut for servers. kSinga keeps them whole where that is as even. kBlock cuts equal blocks
+            and assigns them by hash.
+        block_size: the number of elements of a block of kBlock; by default PaddlePaddle's formula.
+        block_rows: the number of rows of a block of an embedding; by default as many as fit into a block.
+        sync_topology: which server groups send each other the changes of their params.
+        sync_edge: the pairs of server groups that do so, in place of ``sync_topology``.
+        sync_method: whether the changes of server groups add up (kSum) or their params are averaged (kMean), as
+            ``mean_conf`` says.
+        user_sync_method: the name of a registered method of your own (:class:`dsinga.cluster.server.GroupSync`).
+        staleness: how many steps a worker group may be ahead of the slowest group of its server group; by default any
+            number.
+        compression: how gradients are compressed.
+        topk_share: the fraction of a gradient's numbers that kTopK sends.
+        pull: whether workers fetch new params right after they have sent gradients, or when a forward pass needs them.
+        update: whether servers update the params, or each worker does with the summed gradients.
+        fullc_gather: whether workers send activations of dense layers in place of gradients, where that is less.
+        max_restarts: how often a run starts again after it has lost Dask workers; by default 3 times from one snapshot.
+        min_workers: the fewest processes with which a run starts, or starts again.
+        patience: for how many seconds it waits for them. Then it raises :class:`dsinga.ClusterNotReady`, and a command
+            ends with status 75.
     """
 
     nworker_groups: Members = 1
@@ -175,10 +216,15 @@ class ClusterConf(Message):
 
 
 class ExtensionConf(Component):
-    """An extension of the training loop: a built-in one by its ``type``, or ``user_type`` names a registered one.
+    """An extension of the training loop: a built-in one by ``type``, or a registered one by ``user_type``.
 
-    The settings of its type are fields, too. ``freq`` and ``after`` say every how many steps a user's extension runs,
-    and from which step on. Not in SINGA.
+    The settings of a type are fields, too.
+
+    Args:
+        type: the type of the extension.
+        user_type: the name of a registered extension of your own.
+        freq: the number of steps between two calls of your own extension.
+        after: the step of its first call.
     """
 
     kind: ClassVar = "extension"
@@ -191,20 +237,47 @@ class ExtensionConf(Component):
 
 
 class Job(Message):
-    """A training job.
+    """A training job: the net, its training and its data.
 
-    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss,
-    gradient or record is not finite, where training otherwise ends with an error: no param changes, not even by
-    momentum or weight decay, each worker group decides for itself, and graph grain cannot skip; ``precision`` is the
-    precision of products; ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many
-    checkpoints are kept, the newest ones (0: all). ``epochs``, in place of ``train_steps``, says how many times
-    training goes through the records; metrics, validation and tests without a frequency come at the end of each
-    epoch. ``resume`` continues from the newest undamaged checkpoint in the workspace, as ``dsinga train --resume``
-    does. ``micro_batches`` is the number of equal parts in which a batch is computed, one after another, to need less
-    memory; their gradients add up to that of the whole batch.
+    If ``skip_bad_batches`` skips a batch, no param changes, not even by momentum or weight decay. Each worker group
+    decides for itself. Graph grain cannot skip batches.
 
-    ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
-    on; further workers compute on CPU cores.
+    Args:
+        name: the name of the job. The default workspace is called after it.
+        seed: determines all random numbers. With one worker group, the same job and seed give the same bits.
+        train_steps: the number of iterations.
+        epochs: how often training goes through the records, in place of ``train_steps``. Metrics, validation and tests
+            without a frequency come after each epoch.
+        disp_freq: the number of steps between two rows of training metrics.
+        disp_after: the step of the first row of training metrics.
+        test_freq: the number of steps between two tests. A test also comes at the end.
+        test_steps: the number of batches of a test; 0 for all records.
+        test_after: the step of the first test.
+        validate_freq: the number of steps between two validations. A validation also comes at the end.
+        validate_steps: the number of batches of a validation; 0 for all records.
+        validate_after: the step of the first validation.
+        checkpoint_freq: the number of steps between two checkpoints. A checkpoint is also written at the end.
+        checkpoint_after: the step of the first checkpoint; by default ``checkpoint_freq``.
+        checkpoint_keep: how many checkpoints are kept, the newest ones; 0 keeps all.
+        checkpoint_path: checkpoints with the params from which training starts.
+        warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
+        skip_bad_batches: whether a batch is skipped if its loss, gradient or record is not finite. Otherwise it ends
+            training.
+        micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
+            Gradients add up.
+        precision: the precision of matrix products and convolutions. Params and sums stay float32.
+        reset_param_version: accepted for old job files, without effect.
+        num_openblas_threads: accepted for old job files, without effect.
+        gpu: the numbers of the GPUs of each host, for its workers in order. Further workers use CPU cores.
+        debug: accepted for old job files, without effect.
+        resume: whether training continues from the newest undamaged checkpoint in the workspace.
+        step: accepted for old job files, without effect.
+        id: accepted for old job files, without effect.
+        train_one_batch: the algorithm that computes gradients.
+        updater: the updater, which changes the params.
+        cluster: the topology: groups of workers and servers. Without it, all workers share each batch.
+        extension: the extensions (callbacks) of the training loop.
+        neuralnet: the net.
     """
 
     aliases: ClassVar = {"net": "neuralnet"}

@@ -17,9 +17,15 @@ from dsinga.job.message import Message
 class LRGenConf(Component):
     """The learning rate and its schedule.
 
-    Beyond SINGA, as in cxxnet: the rate is ``base_lr`` before ``start_step``, then the schedule's at that step, and
-    nowhere from there on less than ``minimum_lr``. In the first ``warmup_steps`` steps the rate rises in a line from
-    ``warmup_lr`` to the schedule's first rate; the schedule counts its steps from there.
+    Args:
+        type: the type of the schedule.
+        user_type: the name of a registered schedule of your own.
+        base_lr: the rate from which the formula of the schedule starts.
+        minimum_lr: the least rate, from ``start_step`` on.
+        start_step: before this step the rate is ``base_lr``.
+        warmup_steps: the number of first steps in which the rate rises in a line to the first rate of the schedule.
+            The schedule counts its steps from there.
+        warmup_lr: the rate at which the warm-up starts.
     """
 
     kind: ClassVar = "schedule"
@@ -44,10 +50,13 @@ class LRGenConf(Component):
 
 
 class MomentumConf(Message):
-    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``.
+    """A momentum that changes during training.
 
-    With ``one_cycle``, in place of ``saturation_step``, it moves against the learning rate of kOneCycle: it is
-    ``base_momentum`` where that is lowest, and ``final_momentum`` where it is highest.
+    Args:
+        base_momentum: the momentum at step 0. With ``one_cycle``, the momentum where the learning rate is lowest.
+        final_momentum: the last momentum. With ``one_cycle``, the momentum where the learning rate is highest.
+        saturation_step: the step at which it is ``final_momentum``. Before it, the momentum moves in a line.
+        one_cycle: whether the momentum moves against the learning rate of kOneCycle.
     """
 
     base_momentum: Share = 0.5
@@ -57,10 +66,22 @@ class MomentumConf(Message):
 
 
 class EMAConf(Message):
-    """An exponential moving average of the params (EMA): a = decay·a + (1 - decay)·w after every ``every`` updates.
+    """An exponential moving average (EMA) of the params: a = decay·a + (1 - decay)·w after each ``every`` updates.
 
-    The first of these copies the params. With ``warmup`` the decay of the t-th one, counted from 0, is at most
-    1 - (1 + t)^(-2/3).
+    Validation, tests, ``KeepBest`` and results use the averages. Training and resumed runs use the params. Checkpoints
+    have both. The first average is a copy of the params, as in Keras and PyTorch's AveragedModel; timm starts with the
+    initial params. A further ``fit`` of a model starts from the averages.
+
+    The average belongs to the updater's state and is updated where the param is. Rows of an embedding without a
+    gradient stay as they are. Several worker groups update one average. Of several server groups, the averages of the
+    first count; with ``sync_method: kMean`` outer params are averaged. A test costs a copy of the averages for each
+    worker. Frozen params and running statistics have no averages.
+
+    Args:
+        decay: the decay. The average covers about the last 1 / (1 - decay) updates.
+        warmup: whether the decay of the t-th average, counted from 0, is at most 1 - (1 + t)^(-2/3). Use it for short
+            runs.
+        every: the number of updates between two averages.
     """
 
     decay: Share = 0.999
@@ -69,10 +90,23 @@ class EMAConf(Message):
 
 
 class ParamSettingsConf(Message):
-    """Settings of the updater for the params whose name ``match``, a pattern such as ``*_bias``, fits.
+    """Settings of the updater for params with a name that matches a pattern.
 
-    Fields that are not given have the value of the updater. ``base_lr`` changes that of its ``learning_rate``.
-    ``l1`` and ``l2`` are the factors of the penalties Σ|w| and Σw², as for the updater.
+    If several patterns match, the first one counts. A field that is not given has the value of the updater. The
+    ``lr_scale`` and ``wd_scale`` of a param still apply.
+
+    Args:
+        match: the pattern, such as ``*_bias``. A pattern that matches no param is refused.
+        base_lr: the ``base_lr`` of the updater's schedule.
+        learning_rate: another schedule.
+        momentum: the momentum.
+        momentum_conf: a momentum that changes during training.
+        weight_decay: the factor of w that is added to its gradient.
+        l1: the factor of the penalty Σ|w|.
+        l2: the factor of the penalty Σw².
+        clip_low: the least number of a gradient.
+        clip_high: the largest number of a gradient.
+        clip_norm: the largest Euclidean norm of the gradient of a param; 0 for no limit.
     """
 
     match: str
@@ -89,24 +123,36 @@ class ParamSettingsConf(Message):
 
 
 class UpdaterConf(Component):
-    """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
+    """The updater (optimizer), which changes the params by their gradients.
 
-    Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it,
-    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger. Both norms are
-    computed from the whole batch's gradient, added up over workers.
-    With ``clip_norm`` servers keep params whole, so one large param may keep one server busy. A layer that is cut by
-    features has a norm, and is clipped, part by part.
-    With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others,
-    so updates do not overlap with the backward pass. Several worker groups use the norm of the group's own gradients.
-    Sums of squares are exact in float64, so two runs give the same bits. A norm that is not finite scales nothing. It
-    cannot be combined with the other bounds or with graph grain.
-    ``decoupled_weight_decay`` subtracts lr·weight_decay·w from the param, and adds no decay to the gradient.
-    ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
-    the place of ``momentum``. With ``ema_conf`` params are averaged: tests and results use the averages. Of
-    ``param_settings``, the first that matches a param's name holds for it.
-    ``l1`` and ``l2`` add the gradients l1·sign(w) and 2·l2·w of penalties, as weight decay also after clipping.
-    ``earlier_steps`` of another run count for the schedule and for formulas that depend on the step, such as Adam's.
-    ``goes_on`` says that other runs go on from this one, so that the schedule may last longer than it.
+    Norms are computed from the gradient of the whole batch, added up over workers. With ``clip_norm`` servers keep
+    params whole, so one large param may keep one server busy. A layer that is cut by features is clipped part by part.
+
+    With ``clip_global_norm`` each server waits for all gradients of a step and exchanges a few numbers with the others.
+    So updates do not overlap with the backward pass. Several worker groups use the norm of the group's own gradients.
+    Sums of squares are exact in float64: two runs give the same bits. A norm that is not finite scales nothing.
+    ``clip_global_norm`` cannot be combined with the other bounds or with graph grain.
+
+    Args:
+        type: the type of the updater.
+        user_type: the name of a registered updater of your own.
+        learning_rate: the learning rate and its schedule.
+        momentum: the momentum of kSGD and kNesterov.
+        momentum_conf: a momentum that changes during training, in place of ``momentum``.
+        weight_decay: the factor of w that is added to its gradient.
+        decoupled_weight_decay: whether lr·weight_decay·w is subtracted from w instead. kAdamW and kMuon always do so.
+        l1: the factor of the penalty Σ|w|: l1·sign(w) is added to the gradient after clipping.
+        l2: the factor of the penalty Σw²: 2·l2·w is added to the gradient after clipping.
+        delta: the number that is added to the divisor (epsilon).
+        clip_low: the least number of a gradient, if ``clip_high`` is larger.
+        clip_high: the largest number of a gradient.
+        clip_norm: the largest Euclidean norm of the gradient of a param; 0 for no limit. A larger one is scaled down.
+        clip_global_norm: the largest Euclidean norm of all gradients together; 0 for no limit.
+        nan_to_zero: whether NaN in a gradient becomes 0, before clipping.
+        ema_conf: averages the params over time.
+        earlier_steps: steps of an earlier run, which count for the schedule and for formulas that depend on the step.
+        goes_on: whether other runs continue from this one. Then the schedule may be longer than the run.
+        param_settings: settings of some params by the patterns of their names.
     """
 
     kind: ClassVar = "updater"

@@ -136,8 +136,8 @@ class SliceLayer(Layer):
 class Concate(Layer):
     """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only.
 
-    ``num_concates``, the number of sources, may be left out. On axis 0, the rows of a part of the batch are those of
-    the first source, then those of the second, and so on.
+    ``num_concates``, the number of sources, may be left out. On axis 0, a part of the batch has its rows of
+    the first source, then of the second, and so on.
     """
 
     class Conf(Settings):

@@ -110,8 +110,9 @@ class RBMVis(RBMSide):
 class RBMHid(RBMSide):
     """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n).
 
-    The means are the probabilities of 1, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
-    side (``share_from``), bias (hdim,). With ``persistent``, its chains are a lasting param (B, hdim), by rows.
+    The means are the probabilities of 1, sigmoid(v·Wᵀ + b), or linear with ``gaussian``. Params: weight (hdim, n),
+    shared with the visible side by ``share_from``, and bias (hdim,). With ``persistent``, its chains are a lasting
+    param (B, hdim) and continue from batch to batch.
     """
 
     bf16 = Bfloat16.kProducts

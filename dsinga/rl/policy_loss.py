@@ -174,7 +174,7 @@ class PolicyLoss(Layer):
 class PolicyGradientLoss(PolicyLoss):
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000).
 
-    Sources: policy, action, advantage (B, 1), which is the return less a baseline. Metric: "loss".
+    Sources: policy, action, advantage (B, 1), the return minus a baseline. Metric: "loss".
     """
 
     class Conf(PolicyConf):
@@ -195,9 +195,11 @@ class PPOLoss(PolicyLoss):
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7).
 
     -scale·Σ min(r·A, clip(r, 1 - ε, 1 + ε)·A) / B, where r = π(action) / π_old(action), A is the advantage, and ε is
-    ``clip``. Sources: policy, action, advantage (B, 1), the log of π_old(action) (B, 1). Metrics: "loss"; "kl", the
-    estimate (r - 1) - log r of the divergence of the old policy from the new one; "clip_fraction", the share of rows
-    with |r - 1| > ε.
+    ``clip``. Sources: policy, action, advantage (B, 1), the log of π_old(action) (B, 1). Metrics:
+
+    - "loss",
+    - "kl", the estimate (r - 1) - log r of the divergence of the old policy from the new one,
+    - "clip_fraction", the share of rows with |r - 1| > ε.
     """
 
     class Conf(PolicyConf):
@@ -232,7 +234,7 @@ class PPOLoss(PolicyLoss):
 
 @register("layer", kEntropyLoss=735)
 class EntropyLoss(PolicyLoss):
-    """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early.
+    """Minus the entropy of the policy, -scale·Σ H(π) / B. It keeps a policy from being certain too early.
 
     Source: the policy. Metrics: "loss", and "entropy" in nats.
     """
@@ -258,9 +260,9 @@ WEIGHTS = 3  # the position of the source with weights
 class TDLoss(Layer):
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
 
-    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). h is Huber's loss: e²/2 where |e|
-    is at most ``delta``, beyond it delta·(|e| - delta/2); with a ``delta`` of 0 it is e²/2 everywhere. Only Q gets a
-    gradient. Metrics: "loss", and "value", the mean of Q[action].
+    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). h is Huber's loss: e²/2 up to |e|
+    = ``delta``, delta·(|e| - delta/2) above it. With a ``delta`` of 0 it is e²/2 everywhere. Only Q gets a gradient.
+    Metrics: "loss", and "value", the mean of Q[action].
     """
 
     class Conf(Settings):

@@ -41,19 +41,28 @@ class ReplayConf(Settings):
 
 @register("message", "Job.reinforcement")
 class ReinforcementConf(Component):
-    """Settings for an agent that learns from an environment instead of records.
+    """Settings of an agent that learns from an environment instead of records.
 
-    ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
-    ``central_inference`` actors send observations, and the learner chooses all actions. A rollout of an actor is at
-    most ``max_staleness`` updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates
-    between two rollouts count as one. Where the job's cluster has several workers, each learns, and has so many
-    environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or
-    those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count
-    steps of all environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes,
-    and the run ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward.
-    ``heads`` are the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that
-    are no sources of others.
+    ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` of the job count the steps of all environments
+    together. A test plays ``evaluation_episodes`` episodes with the best actions. If the cluster has several workers,
+    each of them learns and has its own environments (kA2C, kPPO) or actors (kIMPALA).
+
+    Args:
+        environment: the name of the environment, as in :func:`dsinga.rl.make_environments`.
+        num_environments: the number of environments that are stepped together. Each actor has this number, too.
+        num_actors: the number of actors on a Dask cluster; 0 for none.
+        central_inference: whether actors send observations and the learner chooses all actions.
+        max_staleness: how many updates old a rollout of an actor may be for kIMPALA or a replay memory. Updates between
+            two rollouts count as one.
+        algorithm: the algorithm.
+        user_algorithm: the name of a registered algorithm of your own.
+        rollout_steps: the steps of each environment in a rollout, or between two rows of metrics.
+        discount: the factor of the next step's reward.
+        evaluation_episodes: the number of episodes of a test; 0 for no tests.
+        stop_return: the mean return of a test at which training ends.
+        heads: the layers that the algorithm reads, such as a policy and a value; by default the layers that are no
+            sources of other layers.
+        replay_conf: the replay memory.
     """
 
     engine: ClassVar = "agents"

@@ -38,23 +38,23 @@ class UnitStatistics(NamedTuple):
 
 @register("algorithm", kCD=2)
 class ContrastiveDivergence(Configured):
-    """CD-k: the gradient is the difference of unit statistics between the data and ``cd_k`` Gibbs steps later.
+    """CD-k, contrastive divergence for restricted Boltzmann machines, with ``cd_k`` Gibbs steps.
 
-    As in SINGA, the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
-    these, v' what the last sample of the hidden units reconstructs (not sampled itself) and h' the means given v';
-    likewise for the biases. Hinton, Training Products of Experts by Minimizing Contrastive Divergence (2002).
+    The gradient for W is (h'ᵀv' - hᵀv)/B, as in SINGA (Hinton, Training Products of Experts by Minimizing Contrastive
+    Divergence, 2002). The gradients for the biases have the same form. v are the data, and h the means of the hidden
+    units given the data. v' is what the last sample of the hidden units reconstructs, without sampling. h' are the
+    means given v'.
 
-    Where the hidden layer is ``persistent``, v' is a sample after ``cd_k`` steps of Markov chains that continue from
-    iteration to iteration, one chain for each row of the batch: Tieleman, Training Restricted Boltzmann Machines using
-    Approximations to the Likelihood Gradient (2008). Both sides are sampled then, since the chains must follow the
-    model's distribution. They start from hidden units that are all 0.
+    If the hidden layer is ``persistent``, v' is a sample after ``cd_k`` steps of Markov chains, one chain for each row
+    of the batch. The chains continue from iteration to iteration (Tieleman, Training Restricted Boltzmann Machines
+    using Approximations to the Likelihood Gradient, 2008). Both sides are sampled then, because the chains must follow
+    the model's distribution. Chains start from hidden units that are all 0.
 
-    Layers below a machine are computed, not trained: params outside of machines have no learning rate
-    (``dsinga.net.build``). In a net with several machines, each is trained on the output of those below it: a deep
-    belief net. There are no deep Boltzmann machines, whose layers are sampled from both neighbours.
+    Layers below a machine are computed, not trained. If a net has several machines, each is trained on the output of
+    the machines below it: a deep belief net. There are no deep Boltzmann machines.
 
     Both sides of a machine are cut by rows, also with ``partition_dim: 1``. Random numbers depend on the row, so
-    several workers compute what one does, up to rounding. The chains of ``persistent`` are in checkpoints.
+    several workers compute the same as one, up to rounding. The chains of ``persistent`` are in checkpoints.
     """
 
     class Conf(Settings, name="CDConf"):

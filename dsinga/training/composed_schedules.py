@@ -27,7 +27,7 @@ class Polynomial(Schedule):
         """Settings of kPolynomial."""
 
         change_freq: Count = required("the number of steps from base_lr to final_lr")
-        final_lr: NonNegative = setting(0.0, "the rate after change_freq steps, and from there on")
+        final_lr: NonNegative = setting(0.0, "the rate from step change_freq on")
         power: Positive = setting(1.0, "the exponent: 1 for a line")
 
     settings: Conf
@@ -52,7 +52,7 @@ class CosineRestarts(Schedule):
         """Settings of kCosineRestarts."""
 
         change_freq: Count = required("the number of steps of the first period")
-        t_mul: AtLeastOne = setting(1.0, "how many times as long each period is as the one before")
+        t_mul: AtLeastOne = setting(1.0, "how many times longer each period is than the one before it")
         m_mul: Positive = setting(1.0, "what the height of the cosine is multiplied by in each period")
         alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
 
@@ -82,9 +82,9 @@ class CosineRestarts(Schedule):
 class OneCycle(Schedule):
     """One cycle: half a cosine from base / div_factor up to base, and one down to base / (div_factor·final_div_factor).
 
-    Smith and Topin, Super-Convergence (2019), in the form of PyTorch's OneCycleLR with its two phases: the rate is base
-    at step pct_start·change_freq - 1, and lowest at step change_freq - 1 and from there on. ``momentum_conf {
-    one_cycle: true }`` moves the momentum the other way.
+    Smith and Topin, Super-Convergence (2019), in the form of PyTorch's OneCycleLR with two phases. The rate is base at
+    step pct_start·change_freq - 1. It is lowest at step change_freq - 1 and later. ``momentum_conf { one_cycle: true
+    }`` moves the momentum the other way.
     """
 
     class Conf(Settings):
@@ -120,7 +120,7 @@ class OneCycle(Schedule):
 class SequentialSchedule(Schedule):
     """Several schedules, one after another: each counts its steps from its boundary on; base_lr has no effect.
 
-    It is PyTorch's SequentialLR, whose milestones are the boundaries.
+    It is PyTorch's SequentialLR; the milestones are the boundaries.
     """
 
     class Conf(Settings, name="SequentialConf", needed=True):

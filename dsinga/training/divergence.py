@@ -98,7 +98,7 @@ class CheckedPush:
 
 
 def param_gradient_fault(name: str, step: int) -> str:
-    """Return the error text for a param whose gradient is not finite."""
+    """Return the error text for a param with a gradient that is not finite."""
     return f"the gradient of param {name!r} is not finite at step {step}; {ADVICE}"
 
 
@@ -154,7 +154,7 @@ def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
 
 
 def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
-    """Return the nodes whose features consist of labels only, such as the node of a kLabel layer."""
+    """Return the nodes with features of labels only, such as the node of a kLabel layer."""
     nodes: set[int] = set()
     for stage, *_ in tape:
         if stage.edges and all(edge.labels or edge.node in nodes for edge in stage.edges):
@@ -163,7 +163,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 
 def _feature(layer: Layer, feature: Any) -> str:
-    """Return the error text for a layer whose feature is not finite; for an input layer it names the record."""
+    """Return the error text for a layer with a feature that is not finite; for an input layer it names the record."""
     if _calls_function(layer):
         return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:

@@ -135,21 +135,20 @@ def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Genera
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·U[low, high)·√(3 / columns), which for U[-1, 1) has the variance 1 / columns.
 
-    The factor is that of SINGA's source. SINGA's Param page calls the distribution that of kGaussianSqrtFanIn with a
-    uniform one in place of the normal one, so without the √3, which would have a third of that variance.
+    This is the factor in SINGA's source. SINGA's Param page lacks the √3: ``value: 0.57735027`` gives these numbers.
     """
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 
 @register("initialiser", kUniformSqrtFanInOut=6)
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high) / √(rows + columns). Factor and name are those of SINGA's source."""
+    """Draw from value·U[low, high) / √(rows + columns), as SINGA's source does."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
 @register("initialiser", kUniformFanInOut=7)
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(6 / (rows + columns)). Factor and name are those of SINGA's Param page."""
+    """Draw from value·U[low, high)·√(6 / (rows + columns)), as SINGA's Param page says."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
 
 

@@ -67,7 +67,7 @@ class JoinedParams:
     def update(
         self, step: int, params: Mapping[str, np.ndarray], state: MutableMapping[str, dict[str, np.ndarray]]
     ) -> None:
-        """Change the params by the joined gradient, and their ``state`` by name and slot, whose memory is kept here."""
+        """Change the params by the joined gradient, and their ``state`` by name and slot; the memory is kept here."""
         for name, value, slots in self._views:
             value[...] = params[name]
             if (given := state.get(name)) is not slots:  # also after a restore

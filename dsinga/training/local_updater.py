@@ -86,7 +86,7 @@ class LocalUpdater:
         return self.updater.rate(step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors, each of which holds from its step on."""
+        """Multiply the learning rate by factors, each starting at its step."""
         self._rate_factors = dict(factors)
         self.updater.set_rate_factors(factors)
 

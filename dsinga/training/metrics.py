@@ -36,7 +36,7 @@ def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]
 
 
 class UnreadMetrics:
-    """The metrics of the layers in a pass, of which some numbers are still on a device.
+    """The metrics of the layers in a pass; some of their numbers are still on a device.
 
     Attributes:
         reports: the metrics of each layer, by its name.

@@ -25,7 +25,7 @@ def schedule(conf: LRGenConf) -> Rate:
 
     A user's schedule is registered as ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function
     that takes the LRGenConf and returns a function of the step. Raises JobError where the configuration of the type is
-    missing or wrong, and for a user's schedule whose rate, at step 0 or at a later one, is not finite or is below 0.
+    missing or wrong, and for a user's schedule with a rate, at step 0 or later, that is not finite or is below 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)
@@ -154,7 +154,7 @@ class InverseT(Schedule):
 
 @register("schedule", kInverse=2)
 class Inverse(Schedule):
-    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
+    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow); cxxnet's polydecay."""
 
     class Conf(Settings, needed=True):
         """Settings of kInverse."""
@@ -173,7 +173,7 @@ class Inverse(Schedule):
 
 @register("schedule", kExponential=3)
 class Exponential(Schedule):
-    """base·gamma^(step / change_freq), where the division is not rounded."""
+    """base·gamma^(step / change_freq), without rounding; cxxnet's expdecay."""
 
     class Conf(Settings):
         """Settings of kExponential."""
@@ -206,7 +206,7 @@ class Linear(Schedule):
 
 @register("schedule", kStep=5)
 class Step(Schedule):
-    """base·gamma^⌊step / change_freq⌋."""
+    """base·gamma^⌊step / change_freq⌋; cxxnet's factor."""
 
     class Conf(Settings):
         """Settings of kStep."""

@@ -46,7 +46,10 @@ class MomentumUpdater(Updater):
 
 @register("updater", kSGD=1)
 class SGD(MomentumUpdater):
-    """Stochastic gradient descent, with momentum if the job sets it."""
+    """Stochastic gradient descent, with momentum if it is set: h = m·h - lr·g; w += h.
+
+    Without momentum, w -= lr·g.
+    """
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
@@ -66,7 +69,10 @@ class SGD(MomentumUpdater):
 
 @register("updater", kNesterov=4)
 class Nesterov(MomentumUpdater):
-    """Nesterov's accelerated gradient, in the form of Sutskever et al. (ICML 2013)."""
+    """Nesterov's accelerated gradient: v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v.
+
+    The form is from Sutskever et al. (ICML 2013).
+    """
 
     slots = ("history",)
 
@@ -82,7 +88,10 @@ class Nesterov(MomentumUpdater):
 
 @register("updater", kAdaGrad=2)
 class AdaGrad(Updater):
-    """AdaGrad of Duchi, Hazan and Singer (JMLR 2011)."""
+    """AdaGrad of Duchi, Hazan and Singer (JMLR 2011): h += g²; w -= lr·g / √(h + δ).
+
+    SINGA ignores ``delta`` here. Keras starts h at 0.1; here it starts at 0.
+    """
 
     slots = ("squares",)
 
@@ -95,14 +104,17 @@ class AdaGrad(Updater):
 
 @register("updater", kRMSProp=3)
 class RMSProp(Updater):
-    """RMSProp of Tieleman and Hinton, lecture 6.5 (2012); centred as by Graves (2013) if the job sets ``centered``."""
+    """RMSProp of Tieleman and Hinton (lecture 6.5, 2012): h = ρ·h + (1 - ρ)·g²; w -= lr·g / √(h + δ).
+
+    With ``centered`` (Graves 2013), m = ρ·m + (1 - ρ)·g, and the divisor is √(max(h - m², 0) + δ).
+    """
 
     class Conf(Settings):
         """Settings of kRMSProp."""
 
         rho: Share = required("the decay of the running mean of squared gradients")
         centered: bool = setting(
-            False, "beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)"
+            False, "whether the square of the running mean of the gradients is subtracted (Graves 2013)"
         )
 
     settings: Conf
@@ -129,7 +141,10 @@ class RMSProp(Updater):
 
 @register("updater", kAdaDelta=5)
 class AdaDelta(Updater):
-    """AdaDelta of Zeiler (2012)."""
+    """AdaDelta of Zeiler (2012).
+
+    h = ρ·h + (1 - ρ)·g²; t = g·√(u + δ) / √(h + δ); u = ρ·u + (1 - ρ)·t²; w -= lr·t.
+    """
 
     class Conf(Settings):
         """Settings of kAdaDelta."""
@@ -157,16 +172,18 @@ class AdaDelta(Updater):
 
 @register("updater", kAdam=6)
 class Adam(Updater):
-    """Adam of Kingma and Ba (2015); as in SINGA without bias correction, unless the job sets ``bias_correction``."""
+    """Adam of Kingma and Ba (2015): a = β₁·a + (1 - β₁)·g; v = β₂·v + (1 - β₂)·g²; w -= lr·a / √(v + δ).
+
+    With ``bias_correction`` it is the published form, as in PyTorch and in ``nn.Adam``: w -= lr·â / (√v̂ + δ), with â =
+    a / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ) at the t-th step. SINGA's form has no correction.
+    """
 
     class Conf(Settings):
         """Settings of kAdam."""
 
         beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
         beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
-        bias_correction: bool = setting(
-            False, "beyond SINGA: whether the moments are corrected for their bias, as published"
-        )
+        bias_correction: bool = setting(False, "whether the moments are corrected for their bias, as in the paper")
 
     settings: Conf
     slots = ("mean", "squares")
@@ -223,7 +240,10 @@ class AdamW(Adam):
 
 @register("updater", kAdamMax=7)
 class AdamMax(Updater):
-    """AdaMax of Kingma and Ba (2015); as in SINGA, without their bias correction."""
+    """AdaMax of Kingma and Ba (2015): a = β₁·a + (1 - β₁)·g; u = max(β₂·u, |g|) + δ; w -= lr·a / u.
+
+    As in SINGA, there is no bias correction.
+    """
 
     class Conf(Settings):
         """Settings of kAdamMax."""
@@ -248,15 +268,16 @@ class AdamMax(Updater):
 
 @register("updater", kLion=8)
 class Lion(Updater):
-    """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down.
+    """Lion of Chen et al. (2023): w -= lr·sign(β₁·a + (1 - β₁)·g); a = β₂·a + (1 - β₂)·g.
 
-    ``weight_decay`` is a part of the gradient, as of most updaters; that of Chen et al. is ``decoupled_weight_decay``.
+    Symbolic Discovery of Optimization Algorithms. Good rates are a tenth of Adam's. ``weight_decay`` is added to the
+    gradient; the paper has the decay of ``decoupled_weight_decay``.
     """
 
     class Conf(Settings):
         """Settings of kLion."""
 
-        beta1: Share = setting(0.9, "the weight of the mean, beside the newest gradient, in the direction of a step")
+        beta1: Share = setting(0.9, "the weight of the running mean, compared with the newest gradient, in a step")
         beta2: Share = setting(0.99, "the decay of the running mean of gradients")
 
     settings: Conf

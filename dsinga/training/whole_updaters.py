@@ -24,7 +24,10 @@ ITERATIONS = 5
 
 @register("updater", kLamb=10)
 class Lamb(Updater):
-    """LAMB of You et al. (2020): steps of Adam, as long as a share lr of the param; the decay is part of the step."""
+    """LAMB of You et al. (2020): u = â / (√v̂ + δ) + λ·w; w -= lr·‖w‖ / ‖u‖·u.
+
+    â and v̂ are the corrected moments of Adam, and λ is the weight decay, as in optax. If a norm is 0, w -= lr·u.
+    """
 
     class Conf(Settings):
         """Settings of kLamb."""
@@ -62,9 +65,15 @@ class Lamb(Updater):
 
 @register("updater", kMuon=11)
 class Muon(Updater):
-    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params.
+    """Muon of Jordan (2024) for matrices, scaled as in Liu et al. (2025), and AdamW for all other params.
 
-    The mean of gradients is corrected for its bias and looks ahead, as by optax. The weight decay of both is decoupled.
+    For a matrix: a = β·a + (1 - β)·g; u = β·a / (1 - βᵗ⁺¹) + (1 - β)·g / (1 - βᵗ); w -= lr·``rms``·√max(rows,
+    columns)·O(u). O(u) is about the nearest matrix with orthonormal rows or columns: five Newton-Schulz iterations in
+    float32.
+
+    With ``rms`` 0.2, learning rates and decays of AdamW fit, as with optax's consistent_rms=0.2 and torch's
+    adjust_lr_fn="match_rms_adamw". Embeddings and the last layer do better with AdamW: name them in ``adamw_match``.
+    The weight decay is decoupled.
     """
 
     class Conf(Settings):

@@ -22,26 +22,21 @@ pytest.importorskip("material", reason="needs pip install 'dsinga[docs]'")
 ROOT = Path(__file__).parents[2]
 # What people type, and the page that answers it.
 SEARCHES = {
-    "train from xr.open_zarr on SLURM": "slurm.html",
-    "xr.open_zarr": "fields.html",
-    "save and load": "checkpoints.html",
-    "own loss": "extending.html",
-    "custom layer": "extending.html",
-    "bf16": "precision.html",
-    "GPU": "gpu.html",
-    "resume": "recovery.html",
-    "class weights": "nn.html",
-    "early stopping": "estimators.html",
-    "learning rate": "learning-rate.html",
-    "mixed precision": "precision.html",
-    "AMP": "precision.html",
-    "SSHCluster": "clusters.html",
-    "categorical features": "arrays.html",
-    "checkpoint every epoch of fit": "checkpoints.html",
-    "DDP": "training.html",
-    "ONNX": "onnx.html",
-    "fine-tuning": "fine-tuning.html",
-    "Parquet": "tables.html",
+    "train from xr.open_zarr on SLURM": "howto/slurm.html",
+    "xr.open_zarr": "howto/datasets.html",
+    "save and load": "start/first-net.html",
+    "own loss": "howto/own-code.html",
+    "mixed precision": "howto/gpus.html",
+    "GPU": "howto/gpus.html",
+    "resume": "howto/stop-and-resume.html",
+    "early stopping": "howto/callbacks.html",
+    "learning rate": "howto/learning-rate.html",
+    "SSHCluster": "howto/run-on-a-cluster.html",
+    "Parquet": "howto/tables.html",
+    "ONNX": "howto/onnx.html",
+    "fine-tuning": "howto/fine-tune.html",
+    "TensorBoard": "howto/follow-runs.html",
+    "does not learn": "howto/not-learning.html",
 }
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]  # the site is built
 
@@ -96,12 +91,12 @@ def pages(site: Path) -> dict[str, Links]:
 
 def test_every_page_of_the_documentation_is_in_the_navigation(pages: dict[str, Links]) -> None:
     linked = {posixpath.normpath(urlsplit(target).path) for target in pages["index.html"].targets}
-    pages_of_docs = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")]
+    pages_of_docs = (ROOT / "docs").rglob("*.md")
     names = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in pages_of_docs}
     assert {name.replace("README", "index") for name in names} - {"index.html"} <= linked
     notebooks = {f"project/{path.relative_to(ROOT)}.html" for path in (ROOT / "notebooks").rglob("*.ipynb")}
     assert notebooks
-    assert notebooks | {"api/api.html", "api/extensions.html", "project/index.html", "dev/measurements.html"} <= linked
+    assert notebooks | {"api/api.html", "api/extensions.html", "project/index.html"} <= linked
 
 
 def test_links_lead_somewhere(site: Path, pages: dict[str, Links]) -> None:
@@ -125,7 +120,7 @@ def test_links_lead_somewhere(site: Path, pages: dict[str, Links]) -> None:
 
 
 def test_links_to_pages_have_titles_as_texts(pages: dict[str, Links]) -> None:
-    assert "Running a job" in pages["index.html"].texts
+    assert "Fields of a job" in pages["index.html"].texts
     listings = [page for page in pages if page.endswith("/index.html")]  # of the files of a folder
     found = {page: [text for text in links.texts if text.endswith(".md")] for page, links in pages.items()}
     assert not {page: texts for page, texts in found.items() if texts and page not in listings}
@@ -169,21 +164,21 @@ def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links
 
 
 def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
-    text = (site / "running.html").read_text("utf-8")
-    assert '<span class="filename">job.conf</span>' in text
+    text = (site / "howto" / "job-files.html").read_text("utf-8")
+    assert '<span class="filename">points.conf</span>' in text
     assert "```" not in text
 
 
 def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[str, Links]) -> None:
     text = (site / "index.html").read_text("utf-8")
-    article = text[text.index("<article") : text.index('id="python"')]
+    article = text[text.index("<article") : text.index('id="reference"')]
     assert "trains neural networks in Python" in article
     assert "pip install" in article
     assert "confusion_matrix" in article, "an example"
     assert "<img" in article, "a picture"
     assert 'href="project/index.html"' in article, "the source"
     titles = re.findall(r'<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
-    assert titles.index("Begin here") < titles.index("Python") < titles.index("Jobs and data")
+    assert titles.index("Start") < titles.index("Reference") < titles.index("The Book") < titles.index("API")
     assert article.index("confusion_matrix") < article.index("<img") < article.index("<table")
 
 
@@ -231,7 +226,7 @@ WIDEST = """<script>addEventListener("load", () => {
 def test_code_is_not_cut_at_the_right(site: Path, tmp_path: Path) -> None:
     chromium = shutil.which("chromium") or pytest.skip("needs chromium")
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-    for page in ("slurm", "learning-rate", "partitioning"):
+    for page in ("howto/slurm", "howto/learning-rate", "design/partitioning"):
         measured = site / f"{page}-measured.html"
         measured.write_text((site / f"{page}.html").read_text("utf-8").replace("</body>", WIDEST), "utf-8")
         command_line = [*command, "--window-size=1280,2000", "--dump-dom", measured.as_uri()]
@@ -257,3 +252,34 @@ def test_the_source_is_the_origin_of_the_clone(remote: str, address: str | None)
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     assert hooks.web_address(remote) == address
+
+
+INDEX = """# Title
+
+## I want to ...
+
+- begin: [First](start/first.md), or [Slurm](howto/slurm.md#time)
+
+## Start
+
+| page | what |
+| --- | --- |
+| [First](start/first.md), [Second](start/second.md) | [source](../README.md) |
+
+## How to
+
+- [Slurm](howto/slurm.md)
+
+## For contributors
+
+[Testing](dev/testing.md)
+"""
+
+
+def test_the_navigation_has_the_pages_of_each_section_in_tables_or_lists() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / ".ci" / "site.py")
+    assert spec
+    assert spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.sections(INDEX) == {"Start": ["start/first.md", "start/second.md"], "How to": ["howto/slurm.md"]}

@@ -29,7 +29,9 @@ class RandomCrop(Augmentation):
     class Conf(Settings):
         """Settings of kRandomCrop."""
 
-        size: list[Count] = setting([], "height and width of the result, or one number for both; that of the image")
+        size: list[Count] = setting(
+            [], "height and width of the result, or one number for both; by default the image's"
+        )
         pad: Padding = setting(0, "how many pixels of zeros are added on every side before the crop")
 
         def faults(self) -> Iterator[Fault]:
@@ -66,18 +68,22 @@ class RandomCrop(Augmentation):
 
 @register("augmentation", kRandomResizedCrop=2)
 class RandomResizedCrop(Augmentation):
-    """Crop of images of a random area and aspect ratio, resized to ``size`` bilinearly, with antialiasing.
+    """Crop images at a random area and aspect ratio, and resize them to ``size`` bilinearly, with antialiasing.
 
-    As torchvision's RandomResizedCrop: a share of the area between the two ``scale``, and width/height between the two
-    ``ratio``, uniform in its logarithm; of ten such boxes the first that fits into the image, else the largest in the
-    centre. In other phases images of another size than ``size`` are resized, too: 7/8 of the shorter side, in the
-    centre, as by Resize(256) and CenterCrop(224).
+    It is torchvision's RandomResizedCrop. The box has a share of the area between the two numbers of ``scale``. Its
+    width/height is between the two numbers of ``ratio``, uniform in the logarithm. Of ten such boxes the first that
+    fits into the image is used, else the largest in the centre.
+
+    In other phases, images of another size than ``size`` are resized, too: 7/8 of the shorter side, in the centre, as
+    Resize(256) and CenterCrop(224) do.
     """
 
     class Conf(Settings):
         """Settings of kRandomResizedCrop."""
 
-        size: list[Count] = setting([], "height and width of the result, or one number for both; that of the image")
+        size: list[Count] = setting(
+            [], "height and width of the result, or one number for both; by default the image's"
+        )
         scale: list[Positive] = setting([0.08, 1.0], "the least and the largest share of the area that is cut out")
         ratio: list[Positive] = setting([0.75, 4 / 3], "the least and the largest width/height that is cut out")
 
@@ -190,9 +196,10 @@ CLASSES = "how many classes there are; without it, as the store says, or its lar
 class RandomErasing(Augmentation):
     """Fill a random rectangle of some images with a number (Zhong et al., Random Erasing Data Augmentation, 2020).
 
-    As torchvision's RandomErasing: a share of the area between the two ``scale``, and height/width between the two
-    ``ratio``, uniform in its logarithm; of ten such rectangles the first that fits into the image, else none. With
-    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as Cutout's, but always within the image.
+    It is torchvision's RandomErasing. The rectangle has a share of the area between the two numbers of ``scale``. Its
+    height/width is between the two numbers of ``ratio``, uniform in the logarithm. Of ten such rectangles the first
+    that fits into the image is used, else none. With ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the
+    side, as in Cutout, but always within the image.
     """
 
     class Conf(Settings):
@@ -225,9 +232,9 @@ class RandomErasing(Augmentation):
 
 @register("augmentation", kMixup=9)
 class Mixup(Mixing):
-    """Add a partner to each record: λ·x + (1 - λ)·partner, and their labels alike (Zhang et al., mixup, 2018).
+    """Mix each record with a partner, λ·x + (1 - λ)·partner, and their labels (Zhang et al., mixup, 2018).
 
-    λ ~ Beta(alpha, alpha) is drawn for each record (torchvision draws one for a batch). The partner is the record
+    λ ~ Beta(alpha, alpha) is drawn for each record. (torchvision draws one for a batch.) The partner is the record
     before it in the batch of the worker group, as in torchvision. Records become float32.
     """
 
@@ -255,11 +262,12 @@ class Mixup(Mixing):
 
 @register("augmentation", kCutMix=10)
 class CutMix(Mixing):
-    """Replace a random box of each image by its partner's, and mix labels by area (Yun et al., CutMix, 2019).
+    """Replace a random box of each image by a box of its partner, and mix labels by area (Yun et al., CutMix, 2019).
 
-    The sides of the box are √(1 - λ) of the image's, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform
-    centre; what lies outside of the image is cut off, and λ becomes the share of the area that is left. The box is
-    torchvision's, and so is the partner, the record before it in the batch of the worker group.
+    The sides of the box are √(1 - λ) times the sides of the image, around a uniform centre. λ ~ Beta(alpha, alpha) is
+    drawn for each record. The box is cut off at the edges of the image, and λ becomes the share of the area that is
+    left. The partner is the record before it in the batch of the worker group. Box and partner are chosen as in
+    torchvision.
     """
 
     class Conf(Settings):

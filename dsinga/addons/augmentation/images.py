@@ -49,8 +49,8 @@ class RandomFlip(Augmentation):
 class RandomRotation(Augmentation):
     """Turn images around their centre by a random angle, bilinearly; what comes from outside is 0.
 
-    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. torchvision's
-    RandomRotation with bilinear interpolation (its default takes the nearest pixel).
+    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise. The size stays. It is torchvision's
+    RandomRotation with bilinear interpolation.
     """
 
     class Conf(Settings):
@@ -103,9 +103,9 @@ def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
 class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
 
-    As torchvision's ColorJitter, which shuffles the order. The factor of each of the first three is uniform between
-    1 - x and 1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness,
-    contrast and saturation have the bits of Pillow's ImageEnhance.
+    It is torchvision's ColorJitter in a fixed order. The factor of each of the first three is uniform between 1 - x and
+    1 + x, at least 0. The hue turns by a share of the circle between -``hue`` and ``hue``. Brightness, contrast and
+    saturation have the bits of Pillow's ImageEnhance.
     """
 
     class Conf(Settings):
@@ -138,8 +138,8 @@ class Lighting(Augmentation):
     """Add to all pixels of an image a random sum of the principal components of ImageNet's colours, as AlexNet does.
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), 4.1: (p1, p2, p3)·(α1·λ1,
-    α2·λ2, α3·λ3) with αi normally distributed, of the standard deviation ``std``. The result is float32 and is neither
-    rounded nor limited.
+    α2·λ2, α3·λ3). αi is normally distributed with the standard deviation ``std``. The result is float32, not rounded
+    and not limited.
     """
 
     class Conf(Settings):
@@ -184,8 +184,8 @@ Operation = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 class RandAugment(Augmentation):
     """Change each uint8 image by ``num_ops`` operations, each drawn from fourteen (Cubuk et al., RandAugment, 2020).
 
-    The operations, their strengths by ``magnitude`` and the random signs are those of torchvision's RandAugment with
-    31 bins and black for what comes from outside; geometric ones take the nearest pixel. Each has Pillow's bits.
+    The operations, their strengths by ``magnitude`` and the random signs match torchvision's RandAugment with 31 bins.
+    Black fills what comes from outside, and geometric operations use the nearest pixel. Each has Pillow's bits.
     """
 
     class Conf(Settings):

@@ -273,10 +273,10 @@ class _ChannelRun(NamedTuple):
 class LeadRecord(Layer):
     """Layer that builds the input record of one lead (B, C, *space) from channels of its source layers.
 
-    The first source is the record that is read (B, R, *space), the others are predictions of earlier leads. Where the
-    channel of a mask is 0, a prediction is replaced by ``fill``, and gets no gradient. A net that is trained on several
-    leads (``leads`` of windows) has such a layer for each lead. If the input layer normalises records, predictions are
-    normalised likewise, (x - mean) / std; masks of the record that is read are normalised, too.
+    The first source is the record that is read, (B, R, *space). The other sources are predictions of earlier leads.
+    Where the channel of a mask is 0, ``fill`` replaces a prediction, which gets no gradient. A net that is trained on
+    several leads (``leads`` of windows) has such a layer for each lead. If the input layer normalises records, this
+    layer normalises predictions in the same way, (x - mean) / std. Masks of the record that is read are normalised too.
     """
 
     class Conf(Settings):

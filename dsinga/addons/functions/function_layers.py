@@ -94,11 +94,11 @@ class FunctionLayer(Layer):
 
 @register("layer", kFunction=793)
 class CalledFunction(FunctionLayer):
-    """f of the sources, a function of arrays of JAX, autograd, PyTorch or numpy whose first axis is that of the rows.
+    """A function of the sources that you write for arrays of JAX, autograd, PyTorch or numpy, with the rows first.
 
-    The function gets the sources in their order, or in one list. It is a class for a layer with params: a ``call`` that
-    computes the feature, and ``build``, which makes the params by ``add_weight``. Its gradient comes from the library
-    whose arrays it returns; numpy's has none, so that no params may be below such a layer. It computes in host memory.
+    The function gets the sources in their order, or in one list. For a layer with params, give a class: ``call``
+    computes the feature, and ``build`` makes the params by ``add_weight``. The gradient comes from the library of the
+    returned arrays. numpy has no gradient, so no params may be below such a layer. The function runs in host memory.
     """
 
     class Conf(Settings, name="FunctionConf"):
@@ -175,11 +175,14 @@ def no_gradient(function: Any) -> str:
 
 @register("layer", kFunctionLoss=794)
 class FunctionLoss(FunctionLayer):
-    """A user's loss f(labels, x)·scale: one number a row, several, of which the mean counts, or the mean over rows.
+    """A loss function of your own, f(labels, x)·scale, written for arrays of JAX, autograd or PyTorch.
 
-    The first source gives x (B, ...), the second labels (B, ...), as the records have them, integers or float32; labels
-    (B,) beside x (B, 1) are (B, 1). A third source may give a weight for each row. The feature is the loss of each row,
-    (B, 1). The function is of arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
+    The function returns one number a row, several numbers a row, or the mean over rows. Of several numbers the mean
+    counts. A function that mixes rows is refused.
+
+    The first source gives x (B, ...). The second gives labels (B, ...) as the records have them, integers or float32.
+    Labels (B,) become (B, 1) if x is (B, 1). A third source may give a weight for each row. The feature is the loss of
+    each row, (B, 1).
     """
 
     class Conf(Settings):

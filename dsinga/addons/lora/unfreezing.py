@@ -34,8 +34,8 @@ class Unfreeze(Extension):
 
         groups: list[str] = setting(
             [],
-            "the names of the layers of each group, or patterns of these, with spaces between; by default each layer "
-            "with params is a group, the last one first",
+            "names or patterns of the layers of each group, with spaces between; by default each layer with params is "
+            "a group, the last one first",
         )
         epochs: Count | None = setting(None, "after how many epochs each further group is trained")
         steps: Count | None = setting(None, "after how many steps, in place of epochs")

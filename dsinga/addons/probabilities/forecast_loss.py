@@ -156,10 +156,10 @@ class ForecastLoss(PairLoss):
 class QuantileLoss(ForecastLoss):
     """Pinball loss of K quantiles, Σ max(q·(y - x), (q - 1)·(y - x))·scale / (B·K) over numbers and quantiles q.
 
-    Koenker and Bassett, Regression Quantiles (1978). The first source has K numbers for each number of the target, the
-    second source: (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K quantiles of one next to each other. A third
-    source may give a weight for each row, or for each number or step of its target. The target gets no gradient; the
-    feature is the prediction.
+    Koenker and Bassett, Regression Quantiles (1978). The second source is the target. The first has K quantiles for
+    each number of the target, next to each other: (B, n·K), (B, T, n·K) or fields (B, C·K, *space). A third source may
+    give a weight for each row, or for each number or step of its target. The target gets no gradient. The feature is
+    the prediction.
     """
 
     class Conf(Settings):
@@ -188,12 +188,18 @@ def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
 class DistributionLoss(ForecastLoss):
     """Score of a predicted distribution, Σ s(x, y)·scale / B: its negative log-likelihood, or its CRPS.
 
-    The first source has the parameters x of the distribution of each number y of the target, the second source:
-    (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K parameters of one next to each other, as a
-    kDistributionParams gives them: loc and scale (the deviation) of normal, of laplace, and of the logarithm of
-    lognormal, rate of poisson, mean and shape of negative_binomial. CRPS is that of Gneiting and Raftery (2007), for
-    the first three. A third source may give a weight for each row, or for each number or step of its target. The target
-    gets no gradient; the feature is x.
+    The second source is the target y. The first has the K parameters of the distribution of each number of the target,
+    next to each other: (B, n·K), (B, T, n·K) or fields (B, C·K, *space). A kDistributionParams returns them.
+
+    - normal, laplace: loc and scale, the mean and the deviation. Laplace has the density e^(-|z|) / (2·scale), z = (y -
+      loc) / scale. For numbers.
+    - lognormal: loc and scale of the logarithm. For positive numbers.
+    - poisson: rate, the mean and the variance. For counts.
+    - negative_binomial: mean m and shape r, with the variance m + m²/r. For counts.
+
+    CRPS is ∫ (F(x) - 1{x ≥ y})² dx for the first three (Gneiting and Raftery 2007). A third source may give a weight
+    for each row, or for each number or step of its target. The target gets no gradient. The feature is x. A target
+    outside the distribution, or a scale that is not above 0, ends training with an error.
     """
 
     class Conf(Settings):
@@ -217,12 +223,14 @@ class DistributionLoss(ForecastLoss):
 class EnsembleLoss(ForecastLoss):
     """CRPS of K members x, Σ (Σ |x_i - y| / K - Σ |x_i - x_j|·c)·scale / B over numbers y, c = 1 / (2·K²).
 
-    The first source has the members for each number of the target, the second source: (B, n·K), (B, T, n·K) or fields
-    (B, C·K, *space), the members of one next to each other. With ``fairness`` 1 it is the fair CRPS, c =
-    1 / (2·K·(K - 1)), on average that of the distribution from which members are drawn (Ferro, Fair Scores for Ensemble
-    Forecasts, 2014): for members that differ by random numbers. Others would drift apart by it; f of it and 1 - f of
-    the first is the almost fair CRPS (Lang et al., AIFS-CRPS, 2024). A third source may give a weight for each row,
-    or for each number or step of its target. The target gets no gradient; the feature is x.
+    The second source is the target y. The first has the members for each number of the target, next to each other: (B,
+    n·K), (B, T, n·K) or fields (B, C·K, *space). A third source may give a weight for each row, or for each number or
+    step of its target. The target gets no gradient. The feature is x.
+
+    With ``fairness`` 1 it is the fair CRPS, c = 1 / (2·K·(K - 1)): on average the CRPS of the distribution that the
+    members come from (Ferro, Fair Scores for Ensemble Forecasts, 2014). Use it only for members that differ by random
+    numbers; other members would drift apart. A fairness between 0 and 1 mixes both, as the almost fair CRPS does (Lang
+    et al., AIFS-CRPS, 2024).
     """
 
     class Conf(Settings):
@@ -240,10 +248,10 @@ LEAST = 1e-6  # of a parameter that is above 0
 
 @register("layer", kDistributionParams=833)
 class DistributionParams(Layer):
-    """Parameters of a distribution: those that are above 0 are log(1 + exp(x)) + 1e-6, the others x.
+    """Parameters of a distribution, from numbers x of any sign: log(1 + exp(x)) + 1e-6 for positive ones, else x.
 
-    The source has K numbers for each number to predict next to each other along ``axis``: (B, n·K), fields
-    (B, C·K, *space), or, with axis 2, sequences (B, T, n·K). A kDistributionLoss takes the feature.
+    The source has K numbers for each number to predict, next to each other along ``axis``: (B, n·K), fields (B, C·K,
+    *space), or, with axis 2, sequences (B, T, n·K). It comes before a kDistributionLoss.
     """
 
     class Conf(Settings):

@@ -34,24 +34,28 @@ from dsinga.ops import get_ops
 class ForecastScores(Layer):
     """Metrics of predicted quantiles, distributions or ensembles: "crps", "coverage", "spread", "spread_skill".
 
-    The first source gives predictions as the loss takes them, K numbers for each number of the labels, the second
-    source labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked`` labels that
-    are NaN are left out. Sums are float64, over all numbers of all records of a test, each with its weight.
+    The first source gives predictions as the loss reads them, K numbers for each number of the labels. The second gives
+    labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked``, labels that are
+    NaN do not count. The figures are sums in float64 over all numbers of all records of a test, each with its weight.
+    The feature is the predictions.
 
-    "crps" is the mean CRPS: of an ensemble with ``fairness`` as its loss has it, of quantiles twice the mean pinball
-    loss, as predicted, even if they cross. "coverage" of a distribution is for its middle 80 %. "spread" is the root of
-    the mean variance of predictions, "spread_skill" its ratio to the RMSE of their means, times √((K + 1) / K) of an
-    ensemble of K members, which is 1 where spread and error agree (Fortin et al., Why Should Ensemble Spread Match the
-    RMSE of the Ensemble Mean?, 2014). Tests also give "rank_histogram", the share of labels in each bin between
-    members, between quantiles, or between tenths of the distribution function (PIT); "coverage" is the share in all
-    bins but the first and the last. The feature is the predictions.
+    - "crps": the mean CRPS. An ensemble uses the ``fairness`` of its loss. For quantiles it is twice the mean pinball
+      loss, also of quantiles that cross.
+    - "spread": the root of the mean variance of predictions.
+    - "spread_skill": the spread divided by the RMSE of the means, for an ensemble of K members times √((K + 1) / K). It
+      is 1 where spread and error agree (Fortin et al., Why Should Ensemble Spread Match the RMSE of the Ensemble Mean?,
+      2014).
+    - "rank_histogram", in tests: the share of labels in each bin between members, between quantiles, or between tenths
+      of the distribution function (PIT).
+    - "coverage": the share of labels in all bins but the first and the last; for a distribution, in its middle
+      80 %.
     """
 
     class Conf(Settings):
         """Settings of kForecastScores."""
 
         quantile: list[Level] = setting([], "the levels of the quantiles that are predicted")
-        distribution: DistributionName | None = setting(None, "the distribution whose parameters are predicted")
+        distribution: DistributionName | None = setting(None, "the predicted distribution")
         members: MemberCount | None = setting(None, "how many members of an ensemble are predicted")
         fairness: Unit = setting(0.0, FAIRNESS)
         masked: bool = setting(False, MASKED)
@@ -254,15 +258,15 @@ BINS = 10  # of probabilities, of equal width
 class Reliability(Layer):
     """Metrics "brier" and "calibration_error" of probabilities p; tests also give "reliability", a row for each bin.
 
-    The first source gives the probabilities of K classes, (B, K) or of fields (B, K, *space), the second source labels
-    (B,), (B, *space) or (B, 1, *space); or the probabilities of as many answers as there are labels 0 and 1, (B, K).
-    Those of one class, (B, 1) or (B, 1, *space), are of class 1 of two. Points with the label -1 or NaN are left out;
-    with ``weighted`` the last channel of the labels weighs points.
+    The first source gives the probabilities of K classes, (B, K) or fields (B, K, *space), and the second labels (B,),
+    (B, *space) or (B, 1, *space). Or both have one number for each of K answers 0 and 1, (B, K). One probability, (B,
+    1) or (B, 1, *space), is for class 1 of two. Points with the label -1 or NaN do not count. With ``weighted`` the
+    last channel of the labels weighs points. The feature is the probabilities.
 
-    "brier" is the mean of (p - t)² over answers, t = 1 where the answer is yes, else 0; of classes it is the mean over
-    records of the sum over classes (Brier, Verification of Forecasts Expressed in Terms of Probability, 1950).
-    "reliability" has the mean p, the share of yes and the number of answers of each tenth of [0, 1] that has any;
-    "calibration_error" is the mean of their distance, weighted by number. The feature is the probabilities.
+    - "brier": the mean of (p - t)² over answers, t = 1 for yes. For classes, the mean over records of the sum over
+      classes (Brier, Verification of Forecasts Expressed in Terms of Probability, 1950).
+    - "reliability": the mean p, the share of yes and the number of answers for each tenth of [0, 1] that has any.
+    - "calibration_error": the mean distance between p and the share of yes in these tenths, weighted by number.
     """
 
     class Conf(Settings):

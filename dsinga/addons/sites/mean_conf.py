@@ -25,18 +25,25 @@ OUTER_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, C
 class MeanConf(Message):
     """How server groups average their params, where the cluster has ``sync_method: kMean``.
 
-    Every ``sync_freq`` steps the outer params less the params of a group are its outer gradient, and the mean of all
-    groups' outer gradients is the gradient of the outer optimizer ``updater``, which updates the outer params. Each
-    group goes on from these, and keeps the state of the job's own updater. Schedules of ``updater`` count outer steps.
+    Each group trains alone for ``sync_freq`` steps. Its outer gradient is the outer params minus its params. An outer
+    optimizer updates the outer params with the mean of the outer gradients. Each group continues from the outer params
+    and keeps the state of the job's own updater.
 
-    ``weight`` has a number for each server group, in proportion to which its outer gradients count (default: all the
-    same). Up to step ``every_step_until`` groups average after every step. ``mixing`` is the share of its own params
-    that a group keeps. ``compression`` is that of outer gradients: kNone, kBF16, kInt8 or kInt4. With several
-    ``fragments`` the slices of the params are averaged in turn, a fragment every ``sync_freq`` / ``fragments`` steps.
-    Outer gradients are applied ``delay`` steps after they were taken, and are sent meanwhile. ``asynchronous`` groups
-    do not wait for each other: an outer gradient that is a outer steps late counts 1 / √(1 + a) times, and not at all
-    if a is more than ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names,
-    addresses or resources of its Dask workers (default: a host each).
+    Args:
+        updater: the outer optimizer; by default Nesterov's momentum of 0.9 at a rate of 0.7. Its schedule counts outer
+            steps.
+        weight: the weight of each group's outer gradients; by default all weights are equal.
+        every_step_until: up to this step, groups average after every step.
+        mixing: the share of its own params that a group keeps.
+        compression: how outer gradients are compressed: kNone, kBF16, kInt8 or kInt4.
+        fragments: the number of parts in which params are averaged in turn, a part every ``sync_freq`` / ``fragments``
+            steps.
+        delay: how many steps outer gradients are late. Groups train while they are sent.
+        asynchronous: whether groups do not wait for each other. An outer gradient that is a outer steps late counts
+            1 / √(1 + a) times.
+        max_age: outer gradients that are more outer steps late do not count.
+        site: a pattern for each group, such as ``10.0.1.*``, of hosts, names, addresses or resources of its workers;
+            by default each group has a host.
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)

@@ -68,12 +68,12 @@ class TableDefinition(RecordsDefinition):
     is_encoded = True
 
     column: list[TableColumnConf] = setting([], "the columns, in the order in which they become a record")
-    label: str = setting("", "the column of labels; without it labels are given beside the frame")
+    label: str = setting("", "the column of labels; without it, labels are given separately")
     classes: list[str] = setting([], "the classes 0, 1, ... of labels that are no numbers, as texts")
     scaling: str = setting(
         "quantile",
-        'how numbers are scaled: "quantile" (to a normal distribution), "robust" (by median and quartiles, with a '
-        'smooth clip at 3), or "standard" (to mean 0 and deviation 1)',
+        'how numbers are scaled: "quantile" (a normal distribution), "robust" (median and quartiles, smooth clip '
+        'at 3), or "standard" (mean 0, deviation 1)',
     )
     unknown: str = setting("missing", 'what a new category counts as: "missing", or "error", which refuses it')
 

@@ -30,16 +30,17 @@ LENGTHS = 2  # the position of the source with codes of the steps
 class CTCLoss(Layer):
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time.
 
-    Graves et al., Connectionist Temporal Classification (2006). The first source gives scores (B, T, K) of K classes,
-    of which ``blank`` stands for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A
-    third source may give codes (B, T) that are -1 after the end of a sequence, as kSequenceLength does; else each has
-    T steps. It is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B, where "mean" would also divide each
-    sequence's loss by the number of its labels.
+    Use it where sequences have fewer labels than steps, such as speech and handwriting (Graves et al., Connectionist
+    Temporal Classification, 2006). The class ``blank`` stands for no label.
 
-    The feature is the labels of the most probable path, (B, T) int64, -1 after the end. Metrics: "loss", and
-    "accuracy", the share of sequences whose labels are all right. It is computed by numpy in float64, with every
-    backend. Raises UserError where labels do not fit in the steps: a sequence needs a step for each label, and one
-    more between two equal ones.
+    The first source gives scores (B, T, K). The second gives labels (B, S) in [0, K) without ``blank``, and -1 after
+    the end. A third source may give codes (B, T) that are -1 after the end of a sequence, as kSequenceLength does; else
+    each sequence has T steps. The feature is the labels of the most probable path, (B, T) int64, -1 after the end.
+    Metrics: "loss", and "accuracy", the share of sequences with all labels right.
+
+    It is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B. It is computed by numpy in float64 with every
+    backend. Raises UserError where labels do not fit in the steps: a sequence needs a step for each label, and one more
+    between two equal labels.
     """
 
     class Conf(Settings):

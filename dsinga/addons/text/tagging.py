@@ -20,16 +20,16 @@ from dsinga.layers.records.label import integer_labels, sequence_labels
 class CRF(Layer):
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B.
 
-    The feature is the most probable tags, (B, T) int64, -1 after the end of a sequence. The first source gives scores
-    (B, T, K) of K tags for each step, the second the true tags as its labels (B, T), -1 after the end. P(tags) is
-    proportional to exp of
+    The first source gives scores (B, T, K) of K tags for each step. The second gives the true tags as its labels (B,
+    T), and -1 after the end of a sequence. The feature is the most probable tags, (B, T) int64, -1 after the end.
+    P(tags) is proportional to exp of
 
         start[tag 0] + Σ score[t, tag t] + Σ transitions[tag t-1, tag t]
 
-    (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,), both 0 at
-    first unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps whose tag is right.
+    (Lafferty, McCallum and Pereira 2001). Params: transitions (K, K), from row to column, and start (K,). Both start
+    with 0 unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps with the right tag.
 
-    For prediction, labels only give the lengths of the sequences: any number from 0 on marks a step.
+    For prediction, labels only give the lengths of the sequences: any number from 0 up marks a step.
     """
 
     source_count = 2
@@ -73,13 +73,12 @@ OPEN, INNER = frozenset("BIM"), frozenset("IMEL")  # roles that a word of the sa
 class EntityF1(Layer):
     """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 
-    The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), as kCRF
-    does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
-    end. An entity counts as found if its first word, its last word and its type are right.
+    The first source gives tags (B, T), as kCRF does, or scores (B, T, K); then the highest score counts. The second
+    gives the true tags as its labels (B, T), and -1 after the end. An entity counts as found if its first word, its
+    last word and its type are right. The feature is the tags, (B, T) int64, -1 after the end.
 
-    Where the records have names of tags, of any scheme of :class:`TagScheme`, they count.
-    Without names, tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for
-    each type k.
+    If the records have names of tags, the names count: schemes IOB1, IOB2, IOE, BIOES, BILOU and BMES. Without names,
+    tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k for each type k.
     """
 
     source_count = 2

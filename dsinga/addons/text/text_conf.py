@@ -22,7 +22,7 @@ class TextConf(Settings):
         'what is done to a text first: "lower_and_strip_punctuation", "lower", "strip_punctuation", or "" for nothing',
     )
     split: str = setting("whitespace", 'what are words: "whitespace" is between them, "character", or "" for the text')
-    steps: Count | None = setting(None, "the codes of a record; without it those of the longest text")
+    steps: Count | None = setting(None, "the codes of a record; without it the length of the longest text")
 
     def encoder(self) -> TextEncoder:
         """Return an encoder of texts with these settings."""

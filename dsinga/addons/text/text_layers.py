@@ -35,9 +35,9 @@ class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
     From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. The
-    stretch starts at code b·⌊length / batchsize⌋; at its end the row starts again, and recurrent layers keep their
-    state. ``path`` is an imported store or the text itself, which is imported once into a store beside it. With
-    ``labels`` the feature is (B, T), for nets that compute whole sequences, and the labels (B, T) are the next codes.
+    stretch starts at code b·⌊length / batchsize⌋. At its end the row starts again, and recurrent layers keep their
+    state. ``path`` is an imported store or the text itself, which is imported once into a store next to it. With
+    ``labels`` the feature is (B, T), for nets that compute whole sequences. The labels (B, T) are the next codes.
     """
 
     Conf: ClassVar = CharRNNConf
@@ -76,7 +76,7 @@ class CharRNN(Layer):
 class RNNLabel(Layer):
     """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature.
 
-    A copy of the layer in an unrolled net has the code of step ``unroll_index`` + 1 only, (B,).
+    A copy of the layer in an unrolled net has only the code of step ``unroll_index`` + 1, (B,).
     """
 
     source_count = 1
@@ -114,14 +114,16 @@ def codes_of(source: Any, ctx: Context) -> Any:
 class RNNDummy(Layer):
     """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one.
 
-    ``integer`` rounds them down, to codes that begin a text. ``dynamic_srclayer`` names the layer whose feature of the
-    step before replaces them when a text is generated.
+    ``integer`` rounds them down to codes, with which a text starts. When a text is generated, the feature of the layer
+    ``dynamic_srclayer`` at the step before replaces them.
     """
 
     class Conf(Settings, field="rnn_dummy_conf"):
         """Settings of kRNNDummy."""
 
-        dynamic_srclayer: str | None = setting(None, "the layer whose feature replaces the numbers in generation")
+        dynamic_srclayer: str | None = setting(
+            None, "the layer with the feature that replaces the numbers in generation"
+        )
         shape: list[Count] = setting([], "the shape of the numbers, the batch first")
         integer: bool = setting(False, "whether the numbers are rounded down")
         low: float = setting(0.0, "the lowest number")

@@ -33,7 +33,7 @@ class MLflow(Extension):
     """Logs a run to MLflow: the fields of the job as params, the history as metrics, and files as artifacts.
 
     Metrics are named by phase and name, as in "val/loss". The artifacts are the job as text, ``job.conf``, and, if the
-    run has a workspace, its last checkpoint. A resumed run goes on with the run of MLflow whose id is in the file
+    run has a workspace, its last checkpoint. A resumed run continues the run of MLflow with the id in the file
     ``mlflow_run`` of the workspace; it logs no metric twice. A run that fails has the status FAILED.
 
     Raises UserError where MLflow is not installed.

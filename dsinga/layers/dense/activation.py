@@ -51,7 +51,10 @@ class ElementwiseFunction(Layer):
 
 @register("layer", kReLU=211)
 class ReLU(ElementwiseFunction):
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault."""
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0).
+
+    SINGA 0.3 ignores negative_slope.
+    """
 
     class Conf(Settings):
         """Settings of kReLU."""
@@ -72,7 +75,8 @@ class ReLU(ElementwiseFunction):
 class PReLU(Layer):
     """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel.
 
-    He et al., Delving Deep into Rectifiers (2015), who train the slopes without weight decay: ``wd_scale: 0``.
+    He et al., Delving Deep into Rectifiers (2015), train the slopes without weight decay: ``wd_scale: 0``. With
+    ``shared``, all channels share one slope. Param: slope (C,), or (1,).
     """
 
     class Conf(Settings):
@@ -149,17 +153,20 @@ class Tanh(STanh):
 
 @register("layer", kDropout=203)
 class Dropout(Layer):
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
+    """Dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
 
-    In other phases the feature is x. Srivastava et al., Dropout (JMLR 2014). A ``unit`` is a number, a channel of a row
-    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), a row, which drops a residual
-    branch (Huang et al., Deep Networks with Stochastic Depth, 2016), or a feature of sequences (B, T, n) at all steps,
-    as Keras's recurrent layers drop their inputs. The dropped units depend on seed, step, layer and global row, not on
-    the worker.
+    In other phases the feature is x (Srivastava et al., Dropout, JMLR 2014). A ``unit`` is:
 
-    With a ``member`` units are dropped in other phases, too: those that seed, layer and member say, the same in all
-    rows, and whole channels of images and volumes. So a member is one net, drawn from those that dropout trains (Gal
-    and Ghahramani, Dropout as a Bayesian Approximation, 2016), and its fields have no seams.
+    - kNumber: a number.
+    - kChannel: a channel of a row (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015).
+    - kRow: a row. This drops a residual branch (Huang et al., Deep Networks with Stochastic Depth, 2016).
+    - kFeature: a feature of a sequence (B, T, n) at all steps, as Keras's recurrent layers drop their inputs.
+
+    The dropped units depend on seed, step, layer and global row, not on the worker.
+
+    With a ``member``, units are dropped outside training, too: the same units in all rows, and whole channels of images
+    and volumes. So a member is one of the nets that dropout trains (Gal and Ghahramani, Dropout as a Bayesian
+    Approximation, 2016), and its fields have no seams.
     """
 
     source_kind = SourceKind.kAnyShape
@@ -173,7 +180,7 @@ class Dropout(Layer):
             "what is set to zero together: single numbers, channels, rows, or features at all steps; beyond SINGA",
         )
         member: Natural = setting(
-            0, "the member of an ensemble, from 1, whose units are dropped outside of training; 0 drops none there"
+            0, "the member of an ensemble, from 1: its units are dropped outside training; 0 for none"
         )
 
     settings: Conf

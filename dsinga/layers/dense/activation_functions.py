@@ -20,7 +20,7 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function whose derivative is computed from x, since two numbers x may have the same y."""
+    """A function with a derivative that is computed from x, because two numbers x may have the same y."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
@@ -208,17 +208,20 @@ NUMBERS: Mapping[ActivationType, dict[str, float]] = {
 
 @register("layer", kActivation=217, kCudnnActivation=254)
 class Activation(ElementwiseFunction):
-    """The activation function that ``activation_conf.type`` names, RELU by default."""
+    """The activation function that ``activation_conf.type`` names, RELU by default.
+
+    STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1
+    + |x|), MISH is x·tanh(log(1 + e^x)). HARDSIGMOID is ``alpha``·x + ``beta`` between 0 and 1. HARDSWISH is x·(x/6 +
+    1/2), with the second factor between 0 and 1. EXP is e^x, LOG the natural logarithm, ERF the error function. Φ is
+    the normal distribution function and σ the sigmoid.
+    """
 
     class Conf(Settings):
         """Settings of kActivation."""
 
         type: ActivationType = setting(
             ActivationType.RELU,
-            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
-            "SOFTPLUS is log(1 + e^x), SOFTSIGN is x / (1 + |x|), MISH is x·tanh(log(1 + e^x)), HARDSIGMOID is "
-            "alpha·x + beta between 0 and 1, HARDSWISH is x·(x/6 + 1/2) with a factor between 0 and 1, EXP is e^x, "
-            "LOG is that of e, ERF is the error function",
+            "the activation function",
         )
         alpha: NonNegative | None = setting(
             None, "the number of ELU and of CELU, 1 by default, or the slope of HARDSIGMOID, 1/6 by default"

@@ -86,10 +86,10 @@ DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
 class Arithmetic(Layer):
     """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices.
 
-    Axes of length 1 are repeated, as numpy does it; both sources have as many axes. MATMUL multiplies the matrices of
-    the last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers have the
-    gradient of the first source. Comparisons give 1 where they hold, 0 elsewhere, and have the gradient 0. With
-    ``swapped`` the number comes first, as in 1 - x.
+    Both sources have as many axes, and axes of length 1 are repeated, as in numpy. MATMUL multiplies the matrices of
+    the last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers pass the
+    gradient to the first source. Comparisons give 1 or 0 and have the gradient 0. With ``swapped`` the number comes
+    first, as in 1 - x.
     """
 
     class Conf(Settings):
@@ -162,7 +162,7 @@ class Arithmetic(Layer):
 
 
 def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
-    """Return a gradient in the shape of a source whose axes of length 1 were repeated."""
+    """Return a gradient in the shape of a source with axes of length 1 that were repeated."""
     axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
     summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
     return summed.astype(source.dtype, copy=False)
@@ -178,9 +178,13 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # between items, not in a list
 class Index(Layer):
     """Part of the source by numpy's indexing of the axes after the batch: "0", "1:3", "..., -1", "new, ::2", "[2, 0]".
 
-    An item for each axis, separated by commas: a number takes one and leaves the axis out, start:stop:step takes
-    several, a list those that it names, "..." stands for all axes that have no item, and "new" makes an axis of length
-    1. There may be one list.
+    There is an item for each axis, separated by commas:
+
+    - a number takes one index and removes the axis,
+    - start:stop:step takes several indices,
+    - a list takes the indices in it; there may be one list,
+    - "..." stands for all axes without an item,
+    - "new" adds an axis of length 1.
     """
 
     class Conf(Settings):

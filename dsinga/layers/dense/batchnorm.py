@@ -31,17 +31,19 @@ class BatchStatistics(NamedTuple):
 class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are those of the *global*
-    batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
-    holds for the gradient. Without ``synchronized`` they are those of the rows of each worker, as in PyTorch's
-    DistributedDataParallel: workers then exchange nothing here, and another number of workers trains another net. A
-    layer that is cut by space keeps the statistics of the batch, since each worker has points of all rows. The running
-    statistics are the means over the workers, by their rows. In other phases the running mean and the running unbiased
-    variance are used. Each step moves these by the share ``momentum`` towards the batch's; while 1/(steps so far) is
-    larger, by that share instead, so that they are the mean of all batches and their initial values have no weight,
-    unless ``keep_initial``. A run that begins with learnt statistics sets ``earlier_steps``. (SINGA 0.3 keeps only
-    those of the last batch, which is a fault.) With ``use_global_stats`` the running ones are used in all phases and do
-    not move.
+    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance cover the whole batch
+    of all workers, in float64. So cutting the batch changes results by rounding only. With ``synchronized`` false they
+    cover the rows of each worker, as in PyTorch's DistributedDataParallel. Workers then exchange nothing here,
+    but another number of workers trains another net. A layer that is cut by space always uses the whole batch.
+
+    Outside training, the layer uses running statistics: the running mean and the running unbiased variance. Each step
+    moves them by the share ``momentum`` towards the batch. In the first steps, the share is 1/(steps so far) if that is
+    larger: so they are the mean of all batches, and their initial values have no weight, unless ``keep_initial``.
+    Workers average their running statistics, weighted by their rows. (SINGA 0.3 keeps the statistics of the last batch
+    only.) A warning says where a batch has a single number for a channel.
+
+    With ``use_global_stats`` all phases use the running statistics, which do not change. A run that starts with learnt
+    statistics sets ``earlier_steps``.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -53,17 +55,17 @@ class BatchNorm(Layer):
             0.1, "the weight of the newest batch in the running statistics, as in PyTorch; with 0 they do not move"
         )
         use_global_stats: bool = setting(
-            False, "whether training, too, normalises with the running statistics and keeps them, as in Caffe"
+            False, "whether training also uses the running statistics and keeps them, as in Caffe"
         )
         synchronized: bool = setting(
-            True, "whether the statistics are those of the whole batch over all workers, else of each worker's rows"
+            True, "whether the statistics cover the batch of all workers, or the rows of each worker"
         )
         epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
         keep_initial: bool = setting(
-            False, "whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras"
+            False, "whether the initial running statistics count in the first steps, as in PyTorch and Keras"
         )
         earlier_steps: Natural = setting(
-            0, "how many batches the running statistics have seen that a run begins with; they keep their weight"
+            0, "how many batches the first running statistics of a run have seen; they keep their weight"
         )
 
     settings: Conf
@@ -129,7 +131,7 @@ class BatchNorm(Layer):
         return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
 
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return the count of numbers of a channel in the statistics, of which this worker has x."""
+        """Return the count of numbers of a channel in the statistics; this worker has x of them."""
         if not self.is_shared(ctx):
             return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
@@ -233,9 +235,10 @@ class RectifiedBatchNorm(BatchNorm):
 class GroupNorm(Layer):
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
-    Wu and He, Group Normalization (2018). Mean and biased variance are those of a row over all points of the C/groups
-    channels of a group; sums are float64. One group is layer normalisation over all channels and points, C groups are
-    instance normalisation. All phases compute the same, and rows do not depend on each other. Scale and bias are (C,).
+    Wu and He, Group Normalization (2018). Mean and biased variance cover all points of the C/groups channels
+    of a group in a row. Sums are float64. One group is layer normalisation over all channels and points. C groups are
+    instance normalisation. All phases compute the same, and rows do not depend on each other. Params: scale and bias,
+    (C,).
     """
 
     class Conf(Settings):

@@ -72,7 +72,7 @@ SMALLEST_NORM = 1e-8  # as PyTorch's: a shorter row counts as one of this length
 class CosineSimilarity(Layer):
     """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1).
 
-    The similarity is from -``scale`` to ``scale``; that of a row of zeros is 0.
+    The similarity is from -``scale`` to ``scale``. A row of zeros has the similarity 0.
     """
 
     source_kind = SourceKind.kVectors

@@ -70,9 +70,9 @@ class CodesLayer(Layer):
 
 @register("layer", kOneHot=197)
 class OneHot(CodesLayer):
-    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step.
+    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of codes (B,).
 
-    The vectors of steps after the end of a sequence (code -1) are 0.
+    The vectors after the end of a sequence (code -1) are 0.
     """
 
     class Conf(Settings, name="OnehotConf"):
@@ -99,10 +99,12 @@ class OneHot(CodesLayer):
 class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
-    Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
-    where a sequence has ended (code -1). The vector of ``padding_code`` gets no gradient. With ``dense_gradient`` the
-    gradient is a whole array, 0 in the other rows, which momentum, weight decay and averages then move, too. With one
-    code a row, it can be cut by features, and its weight by columns.
+    Param: weight (``vocab_size``, ``feature_dim``). Its gradient has only the rows that were looked up. Other rows do
+    not move, also with momentum, weight decay or Adam. With ``dense_gradient`` the gradient is a whole array, and
+    momentum, weight decay and averages move all rows.
+
+    The feature is 0 after the end of a sequence (code -1). The vector of ``padding_code`` gets no gradient. With one
+    code a row, the layer can be cut by features, and its weight by columns.
     """
 
     class Conf(Settings):
@@ -113,7 +115,7 @@ class Embedding(CodesLayer):
         dense_gradient: bool = setting(
             False, "whether the gradient is a whole array, so that updaters move all rows in each step"
         )
-        padding_code: Natural | None = setting(None, "the code of padding, whose vector gets no gradient; beyond SINGA")
+        padding_code: Natural | None = setting(None, "the code of padding; its vector gets no gradient")
 
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")

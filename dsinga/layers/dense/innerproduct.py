@@ -28,13 +28,14 @@ from dsinga.ops import Ops
 
 @register("layer", kInnerProduct=205)
 class InnerProduct(Layer):
-    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes.
+    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output). Rows are flattened in the order of their axes.
 
-    Weight (num_output, inputs), or (inputs, num_output) with ``transpose``; bias (num_output,) unless ``bias_term`` is
-    false.
+    Params: weight (num_output, inputs), or (inputs, num_output) with ``transpose``, and bias (num_output,) unless
+    ``bias_term`` is false.
 
-    Where ``gathers`` is set, a worker that has some rows of the batch computes the gradients for the params over the
-    *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
+    With ``fullc_gather`` of the cluster, a worker that has some rows of the batch computes the gradients of the params
+    over the whole batch. It gathers the rows of the other workers. These are fewer bytes than the weight if the batch
+    is small.
     """
 
     source_kind = SourceKind.kVectors
@@ -117,11 +118,10 @@ class RectifiedInnerProduct(InnerProduct):
 
 @register("layer", kLearnedVector=738)
 class LearnedVector(Layer):
-    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B.
+    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n). The source only gives B.
 
-    With ``leading`` axes it is (*leading, n), as for positions that are learnt, and the feature (B, *leading, n).
-
-    It may be the logs of standard deviations of a Gaussian policy that do not depend on the situation.
+    With ``leading`` axes the param is (*leading, n), for instance learnt positions, and the feature (B, *leading, n).
+    It may be the logs of standard deviations of a Gaussian policy that do not depend on the observation.
     """
 
     class Conf(Settings):

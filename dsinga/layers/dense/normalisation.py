@@ -106,9 +106,10 @@ class RowNorm(Layer):
 class LayerNorm(RowNorm):
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise.
 
-    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
-    with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
-    bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance cover all numbers of a row. With
+    ``first_axis`` above 1 they cover this axis and the later ones: 2 normalises each step of a sequence (B, T,
+    n). All phases compute the same, and rows do not depend on each other. Params: scale and bias, with the shape of the
+    normalised axes.
     """
 
     class Conf(Settings):
@@ -143,11 +144,11 @@ class LayerNorm(RowNorm):
 
 @register("layer", kRMSNorm=790)
 class RMSNorm(RowNorm):
-    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), elementwise, without mean or bias.
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
-    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean is that of all numbers of a row, or, with
-    ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). ε is inside
-    the root, as in PyTorch, whose default is 1.2e-7.
+    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers all numbers of a row. With
+    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T,
+    n). ε is inside the root, as in PyTorch, with a default of 1.2e-7 there.
     """
 
     class Conf(Settings):
@@ -225,10 +226,10 @@ class Softmax(Layer):
 class Normalization(Layer):
     """(x - mean)/std of (B, C, ...), or its inverse x·std + mean, with statistics by channel or by channel and point.
 
-    The statistics are static params, of the shape (C,) or of a row, so that a checkpoint has them: a net that begins
-    with a kNormalization and ends with an ``inverse`` one takes and gives numbers in the units of the data. They are
-    rounded to float32, which moves a result by up to 6e-8·|mean|/std: 4e-6 for temperatures of 280 K ± 4 K. NaN stays
-    NaN. Without a mean or std nothing is subtracted, or divided by.
+    The statistics are static params of the shape (C,) or of a row, so a checkpoint has them. A net that starts with a
+    kNormalization and ends with an ``inverse`` one reads and returns numbers in the units of the data. The statistics
+    are rounded to float32, which moves a result by up to 6e-8·|mean|/std: 4e-6 for temperatures of 280 K ± 4 K. NaN
+    stays NaN. Without a mean nothing is subtracted; without a std nothing is divided.
     """
 
     class Conf(Settings):

@@ -86,9 +86,9 @@ Size = Annotated[int, Range(-1)]  # of an axis; -1 for the size that is left
 
 @register("layer", kReshape=760)
 class Reshape(Layer):
-    """The source with rows of another shape: (B, ...) to (B, *shape).
+    """The source with rows of another shape: (B, ...) to (B, *shape). The default is vectors.
 
-    The numbers of a row keep their order, that of the axes from the first to the last: (C, H, W) of images.
+    The numbers of a row keep their order, from the first axis to the last: (C, H, W) for images.
     """
 
     class Conf(Settings):

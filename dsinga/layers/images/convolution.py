@@ -44,14 +44,13 @@ GATHERED = Cut(gathered_because="takes groups of channels and gives another numb
 class Convolution(Layer):
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
 
-    Volumes (B, C, D, H, W), beyond SINGA, become (B, num_filters, D', H', W'). The weight has SINGA's shape
-    (num_filters, C·kh·kw), so that its checkpoints can be read, of volumes (num_filters, C·kd·kh·kw); the bias is
-    (num_filters,), unless ``bias_term`` is false.
+    Volumes (B, C, D, H, W) become (B, num_filters, D', H', W'). Params: weight (num_filters, C·kh·kw), the shape in
+    SINGA's checkpoints, for volumes (num_filters, C·kd·kh·kw), and bias (num_filters,) unless ``bias_term`` is false.
 
-    With ``group``, beyond SINGA, each of so many equal groups of filters takes its group of the channels alone, and the
-    weight is (num_filters, C/group·kh·kw); as many groups as channels make a depthwise convolution. Krizhevsky et al.,
-    ImageNet Classification (2012). Neighbours in a window are ``dilation`` pixels apart: Yu and Koltun, Multi-Scale
-    Context Aggregation by Dilated Convolutions (2016). Both are Caffe's settings.
+    With ``group``, each of as many equal groups of filters reads only its group of the channels, and the weight is
+    (num_filters, C/group·kh·kw). As many groups as channels are a depthwise convolution (Krizhevsky et al., ImageNet
+    Classification, 2012). Pixels in a window are ``dilation`` pixels apart (Yu and Koltun, Multi-Scale Context
+    Aggregation by Dilated Convolutions, 2016). Both are Caffe's settings.
     """
 
     class Conf(WindowConf):
@@ -96,7 +95,7 @@ class Convolution(Layer):
 
     @property
     def is_spaced(self) -> bool:
-        """Whether it has groups or dilation, for which backends have kernels of their own, in float32."""
+        """Whether it has groups or dilation; backends have separate float32 kernels for both."""
         return self.groups > 1 or bool(self.window.dilation)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -198,7 +197,7 @@ class RectifiedConvolution(Convolution):
 
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
-    """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
+    """Return a copy of a layer for the windows of a region; its sources have the padding along the region's axes."""
     part = layer.copy_for_region(region, source_shapes)
     part.window = layer.window.in_region(region)
     return part
@@ -208,13 +207,16 @@ def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Seq
 class Pooling(Layer):
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down.
 
-    The mean divides by kh·kw, so padding counts as zeros, unless ``count_include_pad`` is false: then it divides by the
-    number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
-    whole image and the feature (B, C, 1, 1). With ``ceil`` sizes are rounded up: the last window may end outside the
-    padded image, of which it is the part inside, and begins before the padding that follows the image.
-    Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W'). Neighbours in a window are ``dilation`` pixels
-    apart. With ``output_size`` windows divide the image into so many, as evenly as they can: they are PyTorch's, and
-    overlap where that number does not divide.
+    - The mean divides by kh·kw, so padding counts as zeros. With ``count_include_pad`` false it divides by the number
+      of pixels of the image in the window. Padding is never a maximum.
+    - With ``global_pooling`` the window is the whole image, and the feature is (B, C, 1, 1).
+    - With ``ceil`` sizes are rounded up: the last window may end outside the padded image, and then only counts its
+      part inside.
+    - With ``output_size`` as many windows divide the image as evenly as possible. They are PyTorch's adaptive windows,
+      and overlap where the number does not divide the size.
+    - Pixels in a window are ``dilation`` pixels apart.
+
+    Volumes (B, C, D, H, W) become (B, C, D', H', W').
     """
 
     class Conf(WindowConf):

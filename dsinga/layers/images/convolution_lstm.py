@@ -1,4 +1,4 @@
-"""kConvLSTM: long short-term memory over steps that are images, whose products are convolutions."""
+"""kConvLSTM: long short-term memory over steps that are images, with convolutions as products."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class _Step(NamedTuple):
 class ConvLSTM(Layer):
     """Convolutional LSTM without peepholes, as Keras's ConvLSTM2D: (B, T, C, H, W) to (B, T, F, H', W').
 
-    Shi et al., Convolutional LSTM Network (2015): i, f, o = σ and g = tanh of x ∗ hx + h ∗ hh + b, c' = f∘c + i∘g,
-    h' = o∘tanh(c'), where ∗ is a convolution and F = ``num_filters``. That of x has the window of the settings; that of
-    h has the same kernel, a stride of 1 and the padding that keeps its size (H', W'), with one pixel more below and on
-    the right if the kernel is even. h and c begin with zeros; all rows have all T steps. With ``last`` the feature is
-    that of the last step, (B, F, H', W').
+    Shi et al., Convolutional LSTM Network (2015): i, f, o = σ and g = tanh of x ∗ hx + h ∗ hh + b, c' = f∘c + i∘g, h' =
+    o∘tanh(c'). ∗ is a convolution and F = ``num_filters``. The convolution of x has the window of the settings. The
+    convolution of h has the same kernel, a stride of 1, and padding that keeps the size (H', W'), with one pixel more
+    below and on the right if the kernel is even. h and c start with zeros. All rows have all T steps. With ``last`` the
+    feature is the last step, (B, F, H', W').
 
-    Params hx (4F, C·kh·kw), hh (4F, F·kh·kw) and, unless ``bias_term`` is false, b (4F,), with the gates i, f, g, o
-    stacked in this order, as those of kLSTM.
+    Params: hx (4F, C·kh·kw), hh (4F, F·kh·kw) and, unless ``bias_term`` is false, b (4F,). The gates i, f, g, o are
+    stacked in this order, as in kLSTM.
     """
 
     class Conf(WindowConf):
@@ -49,7 +49,7 @@ class ConvLSTM(Layer):
 
         num_filters: Count = required("the number of channels of the hidden state")
         bias_term: bool = setting(True, "whether a bias is added")
-        last: bool = setting(False, "whether the feature is that of the last step alone")
+        last: bool = setting(False, "whether the feature is the last step")
 
     settings: Conf
     source_count = 1

@@ -34,10 +34,14 @@ def without_axes(values: Sequence[int], region: Region) -> list[int]:
 class Padding(Layer):
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with points added around them: (B, C, H', W').
 
-    H' = before + H + after. What is added has a ``mode`` for each axis: zeros, or another ``value``; the edge,
-    repeated; the field mirrored at its edge, which is not repeated (PyTorch's and numpy's "reflect"); or the opposite
-    side of a periodic field, such as longitude (PyTorch's "circular", numpy's "wrap"). Corners have the modes of all
-    their axes. The gradient of an added point is added to that of the point from which it was copied.
+    H' = before + H + after. Each axis has a ``mode``:
+
+    - kZero: zeros, or another ``value``.
+    - kEdge: the edge, repeated.
+    - kReflect: the field mirrored at its edge, without the edge itself (PyTorch's and numpy's "reflect").
+    - kPeriodic: the opposite side of a periodic field, such as longitude (PyTorch's "circular", numpy's "wrap").
+
+    Corners have the modes of all their axes. The gradient of an added point goes to the point that it copies.
     """
 
     class Conf(Settings):
@@ -131,7 +135,7 @@ class Padding(Layer):
         return slice(self.before[axis], self.before[axis] + self.sizes[axis])
 
     def _borders(self, axis: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the slice of each border along an axis, and that of the unpadded field which it copies."""
+        """Yield the slice of each border along an axis, and the slice of the unpadded field that it copies."""
         size, before, after, mode = self.sizes[axis], self.before[axis], self.after[axis], self.modes[axis]
         if mode is PaddingMode.kReflect:
             end = size - 2 - after

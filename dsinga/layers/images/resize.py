@@ -1,4 +1,4 @@
-"""kResize: fields of any other size, whose points are those nearest to them or interpolated between these."""
+"""kResize: fields of any other size, with the nearest points or with interpolated ones."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ ROUND: Mapping[Rounding, Callable[[np.ndarray], np.ndarray]] = {
 class Resize(Layer):
     """Images (B, C, H, W) or volumes (B, C, D, H, W) of another ``size``, or ``scale`` times as large, rounded down.
 
-    Points outside the source are those of its edge. Keys, Cubic Convolution Interpolation (1981); with ``antialias``
-    the weights of a smaller result are spread over as many points as become one of it, as Pillow does.
+    Points outside the source have the value of its edge. kCubic is by Keys, Cubic Convolution Interpolation (1981).
+    With ``antialias`` a point of a smaller result is a weighted mean of all source points that it covers, as in Pillow.
     """
 
     class Conf(Settings):
@@ -74,15 +74,15 @@ class Resize(Layer):
 
         size: list[Pixels] = setting([], "how many points the result has; by default the scale says it")
         scale: list[Positive] = setting([], "how many points become of one; by default the quotient of both sizes")
-        method: ResizeMethod = setting(ResizeMethod.kLinear, "how a point follows from those of the source around it")
+        method: ResizeMethod = setting(ResizeMethod.kLinear, "how a point is computed from the source points around it")
         coordinates: Coordinates = setting(
             Coordinates.kHalfPixel, "where the points of the result lie in the source, by ONNX's names"
         )
         rounding: Rounding = setting(Rounding.kPreferFloor, "which point kNearest takes")
         cubic_coeff: float = setting(-0.75, "the coefficient a of kCubic, -0.75 in PyTorch, -0.5 in Pillow and Keras")
-        antialias: bool = setting(False, "whether a smaller result takes all points that become one of it")
+        antialias: bool = setting(False, "whether a point of a smaller result is a mean of all points that it covers")
         exclude_outside: bool = setting(
-            False, "whether points outside the source have no weight, in place of those of its edge"
+            False, "whether points outside the source have no weight; by default they equal the edge"
         )
 
     settings: Conf

@@ -39,8 +39,8 @@ class WindowConf(Settings):
     stride_z: Pixels | None = setting(None, "by how many pixels the window moves along the depth; by default stride")
     same: bool = setting(
         False,
-        "whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below "
-        "and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA",
+        "whether to pad so that there are size / stride windows along an axis, rounded up, as in Keras; odd padding "
+        "is below and on the right",
     )
 
     def sizes(self, field: str, default: int, axes: int) -> Sizes:
@@ -103,7 +103,7 @@ class Window(NamedTuple):
         )
 
     def in_region(self, region: Region) -> Window:
-        """Return the window of a part whose sources have the padding along the axes of the region."""
+        """Return the window of a part; its sources have the padding along the axes of the region."""
         pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
             pad[axis - 2], outputs[axis - 2] = 0, stop - start

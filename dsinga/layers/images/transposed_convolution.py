@@ -29,14 +29,14 @@ from dsinga.ops.types import Sizes
 class TransposedConvolution(Layer):
     """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth.
 
-    Each pixel adds its kernels to a window of the result; H' = (H - 1)·stride - 2·pad + kernel + output_pad, or
-    H·stride with ``same``. Dumoulin and Visin, A Guide to Convolution Arithmetic (2016), 4; PyTorch's ConvTranspose2d.
-    The weight is (C, num_filters·kh·kw), PyTorch's flattened; the bias is (num_filters,), unless ``bias_term`` is
-    false.
+    Each pixel adds its kernels to a window of the result. H' = (H - 1)·stride - 2·pad + kernel + output_pad, or
+    H·stride with ``same``. It is PyTorch's ConvTranspose2d (Dumoulin and Visin, A Guide to Convolution Arithmetic,
+    2016, 4). Params: weight (C, num_filters·kh·kw), PyTorch's flattened, and bias (num_filters,) unless ``bias_term``
+    is false.
 
-    With ``group`` each of so many equal groups of channels makes its group of the filters alone, and the weight is
-    (C, num_filters/group·kh·kw). Neighbours in a window are ``dilation`` pixels apart: a kernel is then
-    (kernel - 1)·dilation + 1 above. Both compute with zeros in place of what a kernel lacks.
+    With ``group`` each of as many equal groups of channels makes only its group of the filters, and the weight is (C,
+    num_filters/group·kh·kw). Pixels in a window are ``dilation`` pixels apart: a kernel counts as (kernel - 1)·dilation
+    + 1.
     """
 
     class Conf(WindowConf):
@@ -84,7 +84,7 @@ class TransposedConvolution(Layer):
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def _window(self) -> tuple[Sizes, Sizes, Window]:
-        """Return the kernel, its dilation, and the windows of the convolution whose images are the result.
+        """Return the kernel, its dilation, and the windows of the convolution that reads the result.
 
         Its ``outputs`` are the result's size, its kernel is that with gaps.
         """
@@ -140,7 +140,7 @@ class TransposedConvolution(Layer):
         return tuple(map(operator.add, outputs, extra)) if extra else outputs
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return the pixels i whose windows, from i·stride - pad on, cover a pixel of the result."""
+        """Return the pixels i with windows, starting at i·stride - pad, that cover a pixel of the result."""
         if len(self.source_shapes[0]) == 3:
             return None
         window = self.window

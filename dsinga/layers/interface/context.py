@@ -146,7 +146,7 @@ class Context:
     ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a layer, in the
     order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
     arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
-    the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
+    the arrays of bridges. ``skips`` is True where a batch with a loss that is not finite is skipped and no error.
     ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
     group compute together in this pass where a batch is computed in parts, None where that are all rows. ``meanwhile``
     takes functions that the collectives call while they wait for other workers; None where they call none.

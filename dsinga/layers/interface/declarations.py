@@ -52,7 +52,7 @@ class SourceKind(Enum):
     """How a layer uses the axes of its sources after the batch axis.
 
     Sequences are (B, T, ...), batch first, so that rows mean the same as elsewhere; the labels of their steps are
-    (B, T) int64, -1 for the steps after the end. The feature of a step after the end is 0, and so is its gradient. A
+    (B, T) int64, -1 for the steps after the end. The feature of a step after the end and its gradient are 0. A
     layer that needs lengths takes these labels from an optional last source; without it all sequences have length T.
     ``conf.unroll_len`` is T, None for all steps that the source has; of a source with more steps (kCharRNN gives T + 1)
     a layer takes those that it needs. Where a layer knows one step only, a
@@ -81,7 +81,7 @@ class SourceKind(Enum):
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a layer takes: those of the source with the index ``source``, in place of its feature.
+    """The labels that a layer reads: the labels of the source with the index ``source``, in place of its feature.
 
     The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. ``per`` says of what the
     layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these

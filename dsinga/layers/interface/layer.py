@@ -33,7 +33,7 @@ class Output(NamedTuple):
 
     ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
     for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
-    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
+    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on the labels of their
     sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up; a sum may also be a state of
     :mod:`dsinga.layers.metrics.metric_state`. ``state`` maps the role of a param that is not trainable to its new
     value.
@@ -192,13 +192,13 @@ class Layer(ConfiguredLayer, ABC):
     def reach(self) -> tuple[Reach, ...] | None:
         """Return the points of its sources that the layer needs, along each axis after the channels; None for all.
 
-        That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
-        tiles; see :mod:`dsinga.addons.fields.prediction.tiles`.
+        The reach in phases other than training. A net of layers that need neighbouring points only predicts large
+        fields in tiles; see :mod:`dsinga.addons.fields.prediction.tiles`.
         """
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
-        """Return the reach of a layer whose feature at a point depends on that point of its sources only."""
+        """Return the reach of a layer with a feature at a point that depends only on this point of its sources."""
         return (Reach(),) * (len(self.shape) - 2)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -314,14 +314,14 @@ class Layer(ConfiguredLayer, ABC):
         """Raise UserError for sources, such as NaN targets, that have made the metrics of training not finite."""
 
     def saved_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.
+        """Return the bytes of each array, except its feature, that the layer saves for the gradient of ``rows`` rows.
 
         The planner predicts the memory of a worker by these and by :meth:`backward_sizes`.
         """
         return []
 
     def backward_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each array that ``compute_gradient`` needs while it runs, beside the gradients."""
+        """Return the bytes of each array, except the gradients, that ``compute_gradient`` needs while it runs."""
         return []
 
 
@@ -336,7 +336,7 @@ def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
 
 
 def float_bytes(rows: int, shape: Shape) -> int:
-    """Return the bytes of ``rows`` rows in float32 of an array whose shape, batch first, is ``shape``."""
+    """Return the bytes of ``rows`` rows in float32 of an array of the shape ``shape``, batch first."""
     return FLOAT_BYTES * rows * math.prod(shape[1:])
 
 

@@ -84,7 +84,7 @@ class Region(NamedTuple):
         return array if sizes == tuple(stop - start for start, stop, _ in self.ranges) else self.of(array, missing)
 
     def points_of(self, shape: Shape) -> PointRanges:
-        """Return the range of points along each axis of a row of the field, whose whole shape is ``shape``."""
+        """Return the range of points along each axis of a row of the field, which has the shape ``shape``."""
         ranges = [(0, size) for size in shape]
         for axis, (start, stop, _) in zip(self.axes, self.ranges, strict=True):
             ranges[axis] = (start, stop)

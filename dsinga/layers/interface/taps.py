@@ -29,7 +29,7 @@ class Taps:
 
     @classmethod
     def of(cls, points: np.ndarray, weights: np.ndarray, size: int) -> Taps:
-        """Return taps of which those with the weight 0 may lie outside the source."""
+        """Return taps; the ones with the weight 0 may lie outside the source."""
         first = np.take_along_axis(points, (weights != 0).argmax(axis=1)[:, None], axis=1)
         return cls(np.where(weights != 0, points, first), weights, size)
 
@@ -50,7 +50,7 @@ class Taps:
 
     @cached_property
     def transposed(self) -> Taps:
-        """The taps by which the gradient for a weighted sum becomes that for its source."""
+        """The taps that turn the gradient for a weighted sum into the gradient for its source."""
         count, width = self.points.shape
         pairs = np.flatnonzero(self.weights)
         pairs = pairs[np.argsort(self.points.ravel()[pairs], kind="stable")]
@@ -63,7 +63,7 @@ class Taps:
 
     @cached_property
     def of_choice(self) -> Taps:
-        """The taps by which gradients for the first, second, ... points of all windows become that for the source."""
+        """The taps that turn gradients for the first, second ... points of windows into the gradient for the source."""
         points = self.points.T.reshape(-1, 1)
         return Taps(points, np.ones(points.shape), self.size).transposed
 

@@ -31,12 +31,14 @@ ROUNDING = 1e-5  # by which a target that is computed in float32, such as a mixe
 
 @register("layer", kSigmoidCrossEntropyLoss=730)
 class SigmoidCrossEntropyLoss(PairLoss):
-    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
+    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, where p is the sigmoid of x.
 
-    The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
-    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. Targets outside [0, 1], such as
-    labels of more than two classes, are refused in each batch. Metrics: "loss", and "accuracy", the share of the B·n
-    targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
+    The first source gives x. The second gives as many targets t in [0, 1]: one or several yes-or-no labels of a record,
+    by kLabel. A third source may give a weight for each row. The feature is p, (B, n). Metrics: "loss", and "accuracy",
+    the share of the B·n targets with x > 0 where t > 0.5, and x <= 0 elsewhere.
+
+    The loss is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. Targets outside [0, 1], such
+    as labels of more than two classes, are refused in each batch.
     """
 
     source_kind = SourceKind.kVectors
@@ -128,20 +130,23 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
 @register("layer", kFocalLoss=771)
 class FocalLoss(SigmoidCrossEntropyLoss):
-    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p.
+    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss.
 
-    Lin et al., Focal Loss for Dense Object Detection (2017): p' is the probability of the right answer,
-    p·t + (1 - p)·(1 - t), and α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. So answers that are right and sure
-    count little, and the rarer answer may count more. It is torchvision's sigmoid_focal_loss; Keras leaves α' out
-    unless told otherwise, which is ``alpha`` 0.5 with ``scale`` 2 here. Sources and metrics are those of
+    Lin et al., Focal Loss for Dense Object Detection (2017). p' is the probability of the right answer, p·t + (1 -
+    p)·(1 - t). α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. Answers that are right and certain count little,
+    and the rarer answer may count more. The feature is p. Sources and metrics are the same as for
     kSigmoidCrossEntropyLoss.
+
+    It is torchvision's sigmoid_focal_loss. Keras's default has no α': set ``alpha`` 0.5 and ``scale`` 2.
     """
 
     class Conf(Settings):
         """Settings of kFocalLoss."""
 
-        gamma: NonNegative = setting(2.0, "the exponent of 1 - p', by which sure and right answers count less")
-        alpha: Unit = setting(0.25, "the weight of the answer 1; 1 - alpha is that of 0")
+        gamma: NonNegative = setting(
+            2.0, "the exponent of 1 - p'; with a larger one, right and certain answers count less"
+        )
+        alpha: Unit = setting(0.25, "the weight of the answer 1; the answer 0 has the weight 1 - alpha")
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
     settings: Conf

@@ -1,4 +1,4 @@
-"""Losses of classes: kSoftmaxLoss (kCudnnSoftmaxLoss), and kHingeLoss, that of support vector machines."""
+"""Losses of classes: kSoftmaxLoss (kCudnnSoftmaxLoss), and kHingeLoss, as in support vector machines."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from dsinga.ops.types import is_on_device
 
 @register("layer", kSoftmaxLoss=301, kCudnnSoftmaxLoss=350)
 class SoftmaxLoss(Layer):
-    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
+    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B, where p is the softmax of the scores.
 
-    The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
-    "accuracy", the share of rows whose label is among the ``topk`` most probable classes. A third source may give a
-    weight for each row.
+    The first source gives (B, ...), K scores a row. The second gives labels in [0, K). A third source may give a weight
+    for each row. The feature is the probabilities p, (B, K). Metrics: "loss", and "accuracy", the share of rows with
+    the label among the ``topk`` most probable classes.
 
-    With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class (Szegedy et al., Rethinking the
-    Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
+    With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class: -Σ (1 - ε)·log p[label] +
+    ε/K·Σ log p (Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016).
 
-    Labels (B, K) float32 are the target t of each class, which adds up to 1 in a row, as kMixup makes them:
-    -Σ t·log max(p, FLT_MIN)·scale / B. The accuracy is then that for the class with the largest target.
+    Labels may be float32 (B, K): the target t of each class, with a sum of 1 in a row. kMixup makes such labels. The
+    loss is then -Σ t·log max(p, FLT_MIN)·scale / B, and the accuracy counts the class with the largest target.
     """
 
     source_kind = SourceKind.kVectors
@@ -49,7 +49,9 @@ class SoftmaxLoss(Layer):
     class Conf(Settings):
         """Settings of kSoftmaxLoss."""
 
-        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
+        topk: Count = setting(
+            1, "how many of the highest scores may have the label, for a prediction to count as right"
+        )
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
         label_smoothing: Share = setting(0.0, "the share of the target that is spread over all classes; beyond SINGA")
 
@@ -154,9 +156,9 @@ class SoftmaxLoss(Layer):
 class HingeLoss(Layer):
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
 
-    Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999); p is 1 with ``norm`` L1,
-    2 with L2. The first source gives (B, ...), K scores a row; the second labels in [0, K). The feature is the scores,
-    (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
+    Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999). p is 1 with ``norm`` L1 and
+    2 with L2. The first source gives (B, ...), K scores a row. The second gives labels in [0, K). The feature is the
+    scores, (B, K). Metrics: "loss", and "accuracy", the share of rows with the label among the ``topk`` highest scores.
     """
 
     source_kind = SourceKind.kVectors
@@ -166,7 +168,9 @@ class HingeLoss(Layer):
 
         norm: HingeNorm = setting(HingeNorm.L1, "whether violations of the margin are summed, or their squares")
         margin: Positive = setting(1.0, "by how much the label's score should be above the others")
-        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
+        topk: Count = setting(
+            1, "how many of the highest scores may have the label, for a prediction to count as right"
+        )
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
     settings: Conf

@@ -167,14 +167,16 @@ class DifferenceLoss(PairLoss):
 
 @register("layer", kEuclideanLoss=300)
 class EuclideanLoss(DifferenceLoss):
-    """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+    """Squared error, Σ (x - target)²·scale / B, of two sources of equal sizes.
 
-    With targets by kLabel it is n times the mean squared error of n numbers to predict. A third source may give a
-    weight for each row. With ``masked``, ``weighted`` and ``std`` it is Σ w·((x - target)/std)²·scale / B over the
-    points of fields that are not masked; scale 1/n makes it the mean over n numbers.
+    The feature is x - target, (B, n). A third source may give a weight for each row. The loss is n times the mean
+    squared error of n numbers; with scale 1/n it is the mean.
 
-    The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
-    the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
+    For fields, with ``masked``, ``weighted`` and ``std``, it is Σ w·((x - target)/std)²·scale / B over the points that
+    are not masked.
+
+    The gradient is 2(x - target)·scale/B. SINGA 0.3 has half of this gradient: a job tuned with SINGA needs half the
+    learning rate, or scale 0.5.
     """
 
     class Conf(Settings):
@@ -196,10 +198,11 @@ class EuclideanLoss(DifferenceLoss):
 
 @register("layer", kHuberLoss=753)
 class HuberLoss(DifferenceLoss):
-    """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+    """Huber's loss, Σ h(x - target)·scale / B, of two sources of equal sizes.
 
-    h(e) is e²/2 where |e| is at most ``delta``, beyond it delta·(|e| - delta/2), so that single large errors count
-    less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
+    h(e) is e²/2 up to |e| = ``delta``, and delta·(|e| - delta/2) above it. So single large errors count less (Huber,
+    Robust Estimation of a Location Parameter, 1964). The feature is x - target, (B, n). A third source may give a
+    weight for each row.
     """
 
     class Conf(Settings):
@@ -223,10 +226,12 @@ class HuberLoss(DifferenceLoss):
 
 @register("layer", kAbsoluteLoss=770)
 class AbsoluteLoss(DifferenceLoss):
-    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+    """Absolute error, Σ |x - target|·scale / B, of two sources of equal sizes.
 
-    With targets by kLabel it is n times the mean absolute error of n numbers to predict. Its derivative where x is the
-    target is 0. A third source may give a weight for each row. Of fields it is Σ w·|x - target|/std·scale / B.
+    The feature is x - target, (B, n). A third source may give a weight for each row. The derivative is 0 where x equals
+    the target.
+
+    For fields, the loss is Σ w·|x - target|/std·scale / B over the points that are not masked.
     """
 
     class Conf(Settings):

@@ -39,10 +39,11 @@ def row_sums(x: Array, y: Array, ops: Ops) -> Array:
 
 @register("layer", kCosineLoss=773)
 class CosineLoss(PairLoss):
-    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine.
+    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B.
 
-    The sources give two rows (B, n) of equal length, the feature is (B, 1). It is PyTorch's cosine_embedding_loss for
-    pairs that belong together; Keras' CosineSimilarity is less by 1. A third source may give a weight for each row.
+    The sources give two rows (B, n) of equal length. The feature is the cosine, (B, 1). A third source may give a
+    weight for each row. It is PyTorch's cosine_embedding_loss for pairs that belong together. Keras's CosineSimilarity
+    is smaller by 1.
     """
 
     source_kind = SourceKind.kVectors
@@ -91,7 +92,7 @@ class CosineLoss(PairLoss):
 class DistanceLoss(Layer):
     """Base of losses of Euclidean distances between rows of sources (B, ...) of equal lengths.
 
-    Metrics: "loss", and "accuracy", the share of rows whose distances are on the right side.
+    Metrics: "loss", and "accuracy", the share of rows with distances on the right side.
     """
 
     source_kind = SourceKind.kVectors
@@ -136,12 +137,12 @@ class DistanceLoss(Layer):
 
 @register("layer", kContrastiveLoss=774)
 class ContrastiveLoss(DistanceLoss):
-    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d.
+    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B, where d is the distance.
 
-    Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping (2006), equation 4, with labels
-    the other way round. The first two sources give rows (B, n), the third labels y: 1 for a pair that belongs together,
-    0 for one that does not. The feature is (B, 1). Metrics: "loss", and "accuracy", the share of pairs of which
-    d < margin / 2 tells y rightly.
+    The first two sources give rows (B, n). The third gives labels y: 1 for a pair that belongs together, 0 for another
+    pair. (Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, 2006, equation 4, has
+    the opposite labels.) The feature is d, (B, 1). Metrics: "loss", and "accuracy", the share of pairs that d < margin
+    / 2 classifies correctly.
     """
 
     class Conf(Settings):
@@ -176,11 +177,14 @@ class ContrastiveLoss(DistanceLoss):
 
 @register("layer", kTripletLoss=775)
 class TripletLoss(DistanceLoss):
-    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂.
+    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B, which pulls rows of a kind together.
 
-    Schroff et al., FaceNet (2015), with distances in place of their squares: PyTorch's triplet_margin_loss with p 2 and
-    eps 0. The sources give rows (B, n): the anchors, rows that belong to them, and rows that do not. The feature is
-    the distances (B, 2). Metrics: "loss", and "accuracy", the share of rows with d₁ < d₂.
+    The sources give rows (B, n): anchors, rows that belong to them, and rows that do not. d₁ and d₂ are the distances
+    of an anchor to both. The feature is the distances, (B, 2). Metrics: "loss", and "accuracy", the share of rows with
+    d₁ < d₂.
+
+    Schroff et al., FaceNet (2015), use squared distances. PyTorch's triplet_margin_loss with p 2 and eps 0 is the same
+    loss.
     """
 
     class Conf(Settings):
@@ -214,10 +218,11 @@ class TripletLoss(DistanceLoss):
 class KLDivergenceLoss(PairLoss):
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x.
 
-    The first source gives scores (B, K), the second the probabilities t (B, K) of a record's classes, such as those of
-    a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015), or of several people's labels; 0·log
-    0 is 0. The feature is p, (B, K). It is PyTorch's kl_div(log_softmax(x), t, reduction="batchmean"); Keras' takes p
-    in place of x. A third source may give a weight for each row.
+    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes, such as
+    probabilities from a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels
+    of several people. A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
+
+    It is PyTorch's kl_div(log_softmax(x), t, reduction="batchmean"). Keras's loss expects p in place of x.
     """
 
     source_kind = SourceKind.kVectors

@@ -20,7 +20,7 @@ from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.layer import Array, Layer, Shape, to_matrix
 from dsinga.ops import Ops
 
-MASKED = "whether points whose target is NaN are left out"
+MASKED = "whether points with NaN in the target are left out"
 WEIGHTED = "whether the last channel of the target has a weight for each point"
 STD = "what differences are divided by first: a number for each channel of the target, or one for all"
 

@@ -19,11 +19,13 @@ from dsinga.layers.losses.pair_loss import check_rows
 
 @register("layer", kMeanLoss=737)
 class MeanLoss(Layer):
-    """scale·Σ w·x / B: the mean over rows of a weighted sum as a loss; a negative ``scale`` maximizes the sum.
+    """scale·Σ w·x / B: the mean over rows of a weighted sum, as a loss. A negative ``scale`` maximizes the sum.
 
-    Sources: x (B, ...), perhaps weights w of as many numbers a row, which get no gradient; without them all are 1. The
-    feature is x, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are static, it is the
-    deterministic policy gradient (Silver et al. 2014). With weights it carries any gradient of x. Metric: "loss".
+    Sources: x (B, ...), and perhaps weights w with as many numbers a row. Weights get no gradient and default to 1. The
+    feature is x, (B, n). Metric: "loss".
+
+    With ``scale`` -1 and a critic's value of an actor's action, it is the deterministic policy gradient (Silver et al.
+    2014); the critic's params are static. With weights, it carries any gradient of x.
     """
 
     class Conf(Settings):

@@ -98,7 +98,7 @@ def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
 
 
 class PairLoss(Layer):
-    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
+    """Base of losses that compare two sources with rows of equal lengths; the feature is (B, n).
 
     A subclass that ``predicts_several`` has several numbers for each of the target, of which its sizes follow
     (:meth:`forecast_form`). One that ``weighs_steps`` takes, for targets (B, T, ...) of sequences, also weights (B, T),

@@ -19,13 +19,16 @@ from dsinga.ops.numpy.elementwise import FLT_MIN
 
 @register("layer", kFieldSoftmaxLoss=821)
 class FieldSoftmaxLoss(PointClasses):
-    """Softmax cross-entropy of each point, -Σ w·log max(p[label], FLT_MIN)·scale / B; the feature is p, (B, K, *space).
+    """Softmax cross-entropy of each point, -Σ w·log max(p[label], FLT_MIN)·scale / B.
 
-    The first source gives scores (B, K, *space), K of them for each point, the second labels (B, *space) or
-    (B, 1, *space) in [0, K). Points whose label is -1 or NaN are left out, and the sum is divided by B all the same:
-    with scale 1/points it is the mean over all points. With ``weighted`` the last channel of the labels is w, else w is
-    1. A third source may give a weight for each row, or for each point. Metrics: "loss", and "accuracy", the weighted
-    share of points whose label is the most probable class.
+    The first source gives scores (B, K, *space), K scores for each point. The second gives labels (B, *space) or (B, 1,
+    *space) in [0, K). Points with the label -1 or NaN do not count, but the sum is divided by B and not by their
+    number: with scale 1/points it is the mean over all points. (PyTorch's cross_entropy with ignore_index divides by
+    the points that are not ignored.)
+
+    With ``weighted`` the last channel of the labels is w, else w is 1. A third source may give a weight for each row or
+    point. The feature is p, (B, K, *space). Metrics: "loss", and "accuracy", the weighted share of points with the
+    label as the most probable class.
     """
 
     class Conf(Settings):
@@ -71,17 +74,19 @@ class FieldSoftmaxLoss(PointClasses):
 class DiceLoss(PointClasses):
     """Soft Dice loss, Σ (1 - (2·Σ w·p·t + s) / (Σ w·p + Σ w·t + s))·scale / (B·K) over rows and classes.
 
-    Milletari et al., V-Net (2016), without squares in the divisor. The inner sums are over the points of a row; p is
-    the softmax over the K channels of the scores (B, K, *space), t is 1 for the label of a point, else 0, s is
-    ``smooth``. Scores of one channel are of class 1 of two: p is their sigmoid, and there is one term. Labels and w are
-    those of kFieldSoftmaxLoss; masked points are in no sum. MONAI's DiceLoss is the same with smooth 1e-5; Keras' Dice
-    takes the sums over a batch and all classes. The feature is p, (B, K, *space).
+    The inner sums are over the points of a row. p is the softmax over the K channels of the scores (B, K, *space). t is
+    1 for the label of a point, else 0. s is ``smooth``. Scores with one channel are scores of class 1 of two: p is
+    their sigmoid, and there is one term. Labels and w are the same as for kFieldSoftmaxLoss. Masked points do not
+    count. The feature is p, (B, K, *space).
+
+    Milletari et al., V-Net (2016), have squares in the divisor. MONAI's DiceLoss is the same with smooth
+    1e-5. Keras's Dice sums over a batch and all classes.
     """
 
     class Conf(Settings):
         """Settings of kDiceLoss."""
 
-        smooth: Positive = setting(1e-5, "the number s, by which a class that is nowhere has no loss")
+        smooth: Positive = setting(1e-5, "the number s; with it, a class without points has no loss")
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
         weighted: bool = setting(False, WEIGHTED)
 

@@ -59,14 +59,15 @@ class ClassWords(NamedTuple):
 class ClassSoftmaxLoss(Layer):
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B.
 
-    Goodman, Classes for fast maximum entropy training (2001), and the loss of SINGA's rnnlm. The first source gives
-    (B, n), or (B, T, n) of sequences, the second labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the end of a
-    sequence. Class k has the words from ``class_start[k]`` to the start of the next class; words should be numbered by
-    falling frequency. Only the words of the classes that occur in the batch are computed. The feature is the
-    probability of each label.
+    A two-level softmax for large vocabularies (Goodman, Classes for fast maximum entropy training, 2001). Only the
+    words of the classes that occur in the batch are computed. Number words by falling frequency. Class k has the words
+    from ``class_start[k]`` to the start of the next class.
 
-    Weights word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words, whose
-    exponential is the perplexity.
+    The first source gives (B, n), or (B, T, n) for sequences. The second source gives labels (B,) or (B, T) in [0,
+    ``vocab_size``), and -1 after the end of a sequence. The feature is the probability of each label.
+
+    Params: word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words:
+    exp(entropy) is the perplexity.
     """
 
     class Conf(Settings):
@@ -150,25 +151,27 @@ class ClassSoftmaxLoss(Layer):
 class SampledLoss(Layer):
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B.
 
-    The first source gives x, (B, n) or (B, T, n), the second labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the
-    end of a sequence. The score of word c is s[c] = x·weight[c] + bias[c]. With kNegativeSampling (Mikolov et al.,
-    Distributed Representations of Words and Phrases, 2013) z = s, and a random word that is the label does not count.
-    With kNCE, noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012), z[c] =
-    s[c] - log(num_samples·q[c]), so that s approaches log P(c | x) as for a softmax.
+    The first source gives x, (B, n) or (B, T, n). The second source gives labels (B,) or (B, T) in [0, ``vocab_size``),
+    and -1 after the end of a sequence. The score of word c is s[c] = x·weight[c] + bias[c].
 
-    Random words have the probabilities q: proportional to ``counts``^``power``, or without counts those of words that
-    are numbered by falling frequency, log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row, or step, has random
-    words of its own, which depend on the seed, the layer, the iteration and the row of the whole batch only.
+    - kNegativeSampling (Mikolov et al., Distributed Representations of Words and Phrases, 2013): z = s. A random word
+      that equals the label does not count.
+    - kNCE, noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012): z[c] = s[c] -
+      log(num_samples·q[c]). So s approaches log P(c | x), as for a softmax.
 
-    Weight (V, n) and bias (V,) have sparse gradients, and the shapes of a kInnerProduct of V outputs, which can take
-    them to compute the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
+    Random words have the probabilities q, which are proportional to ``counts``^``power``. Without counts, words are
+    expected by falling frequency: q = log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row or step has its own
+    random words. They depend only on the seed, the layer, the iteration and the row of the whole batch.
+
+    Params: weight (V, n) and bias (V,), with sparse gradients. A kInnerProduct with V outputs may share them to compute
+    the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
     """
 
     class Conf(Settings):
         """Settings of kSampledLoss."""
 
         vocab_size: Count = required("the number of words")
-        num_samples: Members = setting(5, "how many random words each word is told from")
+        num_samples: Members = setting(5, "the number of random words for each label")
         method: SamplingMethod = setting(
             SamplingMethod.kNegativeSampling,
             "kNegativeSampling by scores alone, or kNCE, noise-contrastive estimation",

@@ -1,1 +1,1 @@
-"""Metrics beside a loss, and the states that they add up to."""
+"""Metrics in addition to a loss, and the states that they add up to."""

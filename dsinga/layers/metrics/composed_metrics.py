@@ -1,7 +1,7 @@
 """Metrics that are not means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
 
-A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
-over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up over
+batches, workers and groups like all metrics; the figure is made once, of the sums. So it is the metric of all records:
 ``@register("composed_metric", "r2")`` is the function of (sum, count) by the name of the part that returns values by
 name: numbers, or a table as a list of lists, which tests show and histories leave out. A sum that is no number is a
 :class:`dsinga.layers.metrics.metric_state.MetricState`.
@@ -72,12 +72,15 @@ def error_metrics(parts: Sums) -> MetricValues:
 class ConfusionMatrix(Layer):
     """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
 
-    The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. Of
-    the table follow the metrics "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur
-    among labels or predictions, with 0 for a class that is never predicted, or never a label, and "mcc", Matthews'
-    correlation. Tests also give each class's, as "f1_by_class" and so on. One score a row, (B, 1), is the probability
-    of class 1 of two, which is predicted above 0.5. With two classes "precision", "recall" and "f1" are those of class
-    1. The feature is the predicted class, (B,) int64.
+    The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. One
+    score a row, (B, 1), is the probability of class 1 of two, which is predicted above 0.5. The feature is the
+    predicted class, (B,) int64. These metrics come from the counts:
+
+    - "macro_precision", "macro_recall", "macro_f1": means over the classes that occur among labels or predictions. A
+      class that is never predicted, or never a label, counts as 0.
+    - "mcc": Matthews' correlation of two or several classes.
+    - "precision", "recall", "f1", for two classes: the figures of class 1.
+    - "f1_by_class" and so on, in tests: the figures of each class.
     """
 
     source_count = 2
@@ -154,9 +157,9 @@ def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
 class RegressionError(Layer):
     """Metrics "rmse", √(Σ (x - label)² / n), "mae", Σ |x - label| / n, and "r2"; the feature is x - label.
 
-    The first source gives predictions (B, ...), k numbers a row; the second labels (B,) or (B, k), float32 or integers.
-    n counts all numbers of all records of a test. The sums are float64. "r2" is 1 - Σ (x - label)² / Σ (label - mean)²,
-    the mean of that of each of the k numbers, as scikit-learn's r2_score; it needs two records.
+    The first source gives predictions (B, ...), k numbers a row. The second gives labels (B,) or (B, k), float32 or
+    integers. n counts all numbers of all records of a test. The sums are float64. "r2" is 1 - Σ (x - label)² / Σ (label
+    - mean)², the mean over the k numbers, as in scikit-learn's r2_score. It needs two records.
     """
 
     source_count = 2

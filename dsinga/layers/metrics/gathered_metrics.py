@@ -2,7 +2,7 @@
 
 A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
 the net gives one number a record, of all n records, and returns a number, or one for each record, of which the mean
-counts. Their order is not that of the records. A function may be written for tensors of PyTorch.
+counts. They are not in the order of the records. A function may be written for tensors of PyTorch.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
@@ -35,12 +35,12 @@ from dsinga.layers.records.label import required_labels
 class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
-    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The labels and
-    predictions of all records of a test, or since the last row of training, are gathered, 4·k bytes and a label for
-    each, at most 1 GiB; a metric is then computed once. ``metric`` names functions that are registered as metrics:
-    roc_auc, average_precision, or a user's, ``@dsinga.register("metric", "worst")``. A function gets the labels, (n,)
-    or (n, K), and the predictions, (n, K), or (n,) of a net with one output, in no certain order. The feature is the
-    predictions.
+    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
+    the labels and predictions of all records of a test, or of the records since the last row of training: 4·k bytes for
+    each prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
+    metrics: roc_auc, average_precision, or your own, ``@dsinga.register("metric", "worst")``. A function gets the
+    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output, in no certain order. The
+    feature is the predictions.
     """
 
     class Conf(Settings):

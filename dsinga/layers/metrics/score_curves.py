@@ -90,8 +90,9 @@ def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the share of right predictions, for losses that do not report it.
 
-    One prediction a record is the probability of the answer 1, several are scores of classes, of which the highest is
-    predicted. Labels are the answers 0 and 1, classes, or a number for each class, of which the largest is right.
+    One prediction a record is the probability of the answer 1. Several predictions are scores of classes, and the
+    highest one is the prediction. Labels are the answers 0 and 1, classes, or a number for each class; then the largest
+    is right.
     """
     scores = predictions.reshape(len(predictions), -1)
     count = max(2, scores.shape[1])
@@ -109,9 +110,9 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.
 
-    A tie counts half (Mann and Whitney); scores that differ by rounding alone are ties. Of several classes or labels it
-    is the mean, one against the others, of those that have both answers; NaN if none has, and of scores that are NaN.
-    It is exact, as scikit-learn's roc_auc_score; Keras' AUC has 200 thresholds.
+    A tie counts half (Mann and Whitney). Scores that differ by rounding alone are ties. For several classes or labels
+    it is the mean, one against the others, over the ones that have both answers. It is NaN if none has both, and for
+    scores that are NaN. It is exact, as scikit-learn's roc_auc_score; Keras's AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
@@ -129,8 +130,8 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return Σ (recall - recall before)·precision over the scores, highest first: the area under precision and recall.
 
-    It is scikit-learn's average_precision_score, also in that it is 0 without a yes. Of several classes or labels it is
-    the mean over all of them. It is NaN of scores that are NaN, and without records.
+    It is scikit-learn's average_precision_score, which is 0 without a yes. For several classes or labels it is the mean
+    over all of them. It is NaN for scores that are NaN, and without records.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):

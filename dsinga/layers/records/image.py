@@ -26,10 +26,11 @@ from dsinga.layers.interface.region import Reach
 class ImagePreprocess(Layer):
     """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred.
 
-    A pixel becomes (pixel - mean)·scale, with the mean of ``info``. ``pad`` pixels of zeros are put around images
-    before they are cropped. The random crop and mirroring of an image depend on its global row, not on how the batch
-    is cut. (Outside training SINGA 0.3 crops the upper left corner, though its documentation says the centre, and it
-    ignores ``meanfile``; both are faults.)
+    A pixel becomes (pixel - mean)·scale. ``pad`` pixels of zeros are added on every side before the crop. The random
+    crop and mirroring of an image depend on its global row, not on how the batch is cut.
+
+    Outside training SINGA 0.3 crops the upper left corner. A ``meanfile`` is refused because SINGA ignores it: set
+    ``mean_file`` of the input layer.
     """
 
     class Conf(Settings, name="RGBImageConf"):
@@ -125,7 +126,7 @@ class ImagePreprocess(Layer):
 class Mnist(Layer):
     """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
 
-    The settings of the elastic distortion in SINGA's documentation have no effect: it was never in SINGA's source.
+    The settings of the elastic distortion have no effect: SINGA has them in its documentation only.
     """
 
     class Conf(Settings):

@@ -27,13 +27,12 @@ from dsinga.ops.types import PointRanges
 class RecordInput(Layer):
     """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
-    Codes, such as words, which a store has as int32, are passed on as they are unless there is a mean or std.
+    Labels are integers or floats, (B,) or (B, K), for sequences (B, T). Codes, such as words, that a store has as int32
+    are passed on unchanged unless there is a mean or std.
 
-    ``store_conf.shape`` reshapes a record; with ``channels_last`` it is (H, W, C), and the feature (B, C, H, W), or
-    (D, H, W, C) of volumes. The
-    mean and std of ``info`` (from ``mean_file`` and ``std_file``) override ``mean_value`` and ``std_value``, as in
-    SINGA; each is a number, or an array that broadcasts against a record. The two types differ in their configuration
-    only.
+    ``store_conf.shape`` reshapes a record. With ``channels_last`` the shape is (H, W, C), or (D, H, W, C) for volumes,
+    and the feature (B, C, H, W). ``mean_file`` and ``std_file`` override ``mean_value`` and ``std_value``, as in SINGA.
+    Each is a number, or an array that broadcasts against a record. Both types are the same layer.
     """
 
     required_fields = ("store_conf",)
@@ -124,7 +123,7 @@ class RecordInput(Layer):
         return part
 
     def _channels_first(self, store: StoreConf) -> Shape:
-        """Return the shape of a row of the feature: that of a record, of images with the channels first."""
+        """Return the shape of a row of the feature: the record's shape, for images with the channels first."""
         if not store.channels_last:
             return self.record
         if len(self.record) not in (3, 4):
@@ -197,7 +196,7 @@ class ShardData(RecordInput):
 
 
 def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf | None:
-    """Return SINGA's older settings of a store as those of today."""
+    """Return SINGA's older settings of a store as settings of kRecordInput."""
     if conf is None:
         return None
     return StoreConf(backend=backend, path=conf.path, batchsize=[conf.batchsize], random_skip=conf.random_skip)
@@ -207,8 +206,8 @@ def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf
 class Dummy(Layer):
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead.
 
-    With ``output`` the layer is an end of the net and has no gradient. (SINGA's has a random gradient, which is no use
-    in training.) The random numbers depend on seed, step, layer and global row.
+    With ``output`` the layer is an end of the net and has no gradient. (SINGA's layer has a random gradient.) The
+    random numbers depend on seed, step, layer and global row.
     """
 
     source_kind = SourceKind.kVectors

@@ -29,16 +29,16 @@ class Label(Layer):
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
 
     The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
-    column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
-    Of labels that are fields (B, C, *space) it may take some channels, such as those of one of several leads.
+    column for each of K yes-or-no questions. After the end of a sequence the feature is -1, too. ``first`` and
+    ``count`` select channels of fields (B, C, *space), such as the channels of one of several leads.
     """
 
     class Conf(Settings):
         """Settings of kLabel."""
 
-        first: Natural = setting(0, "the first channel that is taken")
-        count: Natural = setting(0, "how many channels are taken, 0 for all")
-        weighted: bool = setting(False, "whether the last channel of the labels has weights, which are taken, too")
+        first: Natural = setting(0, "the first channel")
+        count: Natural = setting(0, "the number of channels; 0 for all")
+        weighted: bool = setting(False, "whether the last channel of the labels has weights and is included")
 
     settings: Conf
     source_count = 1
@@ -65,7 +65,7 @@ class Label(Layer):
         return (rows, settings.count + settings.weighted, *space)
 
     def _part(self, labels: Array, ctx: Context) -> Array:
-        """Return the channels of labels that are taken."""
+        """Return the channels of labels that the layer selects."""
         settings = self.settings
         part = labels[:, settings.first : settings.first + settings.count]
         if not settings.weighted:
@@ -173,7 +173,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
 
 
 def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
-    """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, with labels that are -1 after the end.
 
     Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
     """

@@ -55,9 +55,10 @@ class ArgSort(Layer):
 
 @register("layer", kAccuracy=400)
 class Accuracy(ArgSort):
-    """Indices as of kArgSort, and the metric "accuracy": the share of rows whose label is among them.
+    """The metric "accuracy": the share of rows with their label among the ``topk`` highest scores.
 
-    The first source gives scores (B, ...), the second labels in [0, K).
+    The first source gives scores (B, ...), the second labels in [0, K). The feature is the indices of these scores, as
+    in kArgSort.
     """
 
     source_count = 2
@@ -73,7 +74,12 @@ class Accuracy(ArgSort):
 
 @register("layer", kCSVOutput=402, kRecordOutput=403)
 class StoreOutput(Layer):
-    """Mark the feature of the source, which is then written to the store of ``store_conf``."""
+    """Write the feature of the source to the store of ``store_conf``: text with a line for each record, or zarr.
+
+    kCSVOutput writes text with the ``separator``, kRecordOutput writes zarr. They write in a test or validation of
+    training, and ``dsinga test --phase P`` and ``evaluate`` write in any phase P of the layer. A later one replaces the
+    file. A layer of both kVal and kTest is written by the test. Writing is one more pass over the records.
+    """
 
     source_kind = SourceKind.kVectors
     required_fields = ("store_conf",)

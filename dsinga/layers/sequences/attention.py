@@ -130,10 +130,14 @@ class AttentionLayer(Layer):
 class Attention(AttentionLayer):
     """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
 
-    Sources are queries (B, Tq, n), keys (B, Tk, n), values (B, Tk, m), by default the keys, and optionally a layer with
-    labels (B, Tk); a third source with three axes is values. A net refuses an input layer that could be either: whose
-    records have three axes, and a label for each key. Each head gives the h-th part of the feature. Projections
-    are kInnerProduct layers with ``per_step``. Cut by features, a worker computes whole heads.
+    The weights are the softmax of the scores of the keys. With ``num_heads`` h > 1, each of h parts of the features has
+    weights of its own, and kScaledDot divides by √(n/h). A query does not see keys after the end. A query without keys
+    gets zeros.
+
+    Sources are queries (B, Tq, n), keys (B, Tk, n), values (B, Tk, m), by default the keys, and perhaps a layer with
+    labels (B, Tk), which give the lengths. A third source with three axes is values. If an input layer could be both
+    values and labels, the net is refused. Projections are kInnerProduct layers with ``per_step``. If the layer is cut
+    by features, a worker computes whole heads. kAdditive has the param score (n,).
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)
@@ -219,9 +223,10 @@ class Attention(AttentionLayer):
 
 @register("layer", kAttentionWeights=713)
 class AttentionWeights(AttentionLayer):
-    """The weights of a kAttention with the same queries, keys and settings, (B, num_heads, Tq, Tk), for inspection.
+    """The weights of a kAttention with the same sources and settings, (B, num_heads, Tq, Tk), to look at.
 
-    An output: it takes no part in training. With kAdditive, its ``score`` is that of the kAttention, by ``share_from``.
+    It is an output and takes no part in training. With kAdditive, it shares the ``score`` of the kAttention by
+    ``share_from``.
     """
 
     is_output = True
@@ -249,8 +254,8 @@ BASE = 10_000.0
 class PositionalEncoding(Layer):
     """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)).
 
-    Vaswani et al., Attention Is All You Need (2017), 3.5. Attention itself does not know the order of the steps. The
-    paper multiplies embeddings by ``scale`` √n.
+    Vaswani et al., Attention Is All You Need (2017), 3.5. Use it because attention itself does not know the order of
+    the steps. The paper multiplies embeddings by a ``scale`` of √n.
     """
 
     class Conf(Settings):
@@ -319,9 +324,8 @@ KEYS_AT_ONCE = 32  # attention is computed for a multiple of so many keys, so th
 class CachedAttention(Attention):
     """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it.
 
-    Generation puts it in place of each kAttention. Its state has the keys and values of the last ``steps`` steps. Once
-    they are more, the first ones are forgotten; rotary positions are those among the steps that are kept. It has no
-    gradient.
+    Generation replaces each kAttention by it. It keeps the keys and values of the last ``steps`` steps and forgets
+    earlier ones. Rotary positions count the steps that are kept. It has no gradient.
     """
 
     class Conf(Settings, name="CachedattentionConf"):

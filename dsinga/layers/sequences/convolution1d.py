@@ -35,11 +35,13 @@ class _Gathered(NamedTuple):
 class Convolution1D(WindowLayer):
     """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters).
 
-    y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of the optional second source
-    give the lengths of the sequences: steps after the end count as zeros, and windows after the end give zeros and are
-    not computed. The weight is (num_filters, kernel·n/group), the steps of a window one after the other; the bias is
-    (num_filters,), unless ``bias_term`` is false. Filters of a ``group`` take its features alone; the steps of a window
-    are ``dilation`` apart.
+    y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of an optional second source
+    give the lengths of the sequences. Steps after the end count as zeros. Windows after the end give zeros and are not
+    computed.
+
+    With ``group``, each group of filters reads only its group of the features. The steps of a window are ``dilation``
+    apart. Params: weight (num_filters, kernel·n/group), with the steps of a window one after the other, and bias
+    (num_filters,) unless ``bias_term`` is false.
     """
 
     class Conf(Settings):
@@ -51,8 +53,8 @@ class Convolution1D(WindowLayer):
         pad: Annotated[int, Range(0, 100_000)] = setting(0, "the number of zero steps before and after each sequence")
         same: bool = setting(
             False,
-            "whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if "
-            "kernel is even",
+            "whether to pad so that a stride of 1 keeps the number of steps; an even kernel has one more step after "
+            "than before",
         )
         causal: bool = setting(
             False, "whether to pad before each sequence alone, so that no step depends on later ones; beyond SINGA"
@@ -194,7 +196,7 @@ class Convolution1D(WindowLayer):
         return windows.reshape(len(windows), self.windows.kernel * features)
 
     def _scatter(self, dwindows: Array, gathered: _Gathered, x: Array, ctx: Context) -> Array:
-        """Return the gradient for x: the sum of those of the windows that take a step."""
+        """Return the gradient for x: the sum over the windows that contain a step."""
         features = x.shape[2]
         dwindows = dwindows.reshape(len(dwindows), self.windows.kernel, features)
         dx = ctx.ops.xp.zeros_like(x, shape=(x.shape[0] * self.steps + 1, features))  # the last row is for padding
@@ -210,13 +212,13 @@ CHOOSING = (StepPoolMethod.FIRST, StepPoolMethod.LAST, StepPoolMethod.ENDS)  # m
 class Pooling1D(WindowLayer):
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n).
 
-    ENDS takes the first half of the features from the last step and the second half from the first: what both
-    directions of a recurrent layer have computed of all steps.
+    With ``kernel`` the windows have as many steps and start every ``stride`` steps, T' = floor((T - kernel) / stride) +
+    1. The labels of an optional second source give the lengths of the sequences. Only steps before the end count: the
+    mean is over these steps, and the last step is the last one before the end. A window after the end gives 0, and an
+    empty sequence gives 0. A sequence shorter than ``kernel`` has one window.
 
-    With ``kernel`` the windows have as many steps and begin every ``stride`` steps, T' = floor((T - kernel) / stride) +
-    1. The labels of the optional second source give the lengths of the sequences: only steps before the end count, so
-    that a mean is over these, and the last step is the last of these. A window after the end gives 0, and so does an
-    empty sequence. A sequence shorter than ``kernel`` has one window.
+    ENDS takes the first half of the features from the last step and the second half from the first step: what both
+    directions of a recurrent layer have computed from all steps.
     """
 
     class Conf(Settings):
@@ -224,8 +226,7 @@ class Pooling1D(WindowLayer):
 
         pool: StepPoolMethod = setting(
             StepPoolMethod.MAX,
-            "what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent "
-            "layer, the last step of the one and the first of the other",
+            "what a window gives: its maximum, mean, sum, first step, last step, or the ends of both directions",
         )
         kernel: Steps | None = setting(None, "how many steps are pooled together; all without it")
         stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")

@@ -29,8 +29,8 @@ class RecurrentConf(Settings):
     )
     carry: bool | None = setting(
         None,
-        "whether a batch begins with the last state of the batch before; by default, where batches continue the "
-        "same texts (kCharRNN) in a job with one worker group; beyond SINGA",
+        "whether a batch starts with the last state of the batch before; by default for kCharRNN in a job with one "
+        "worker group",
     )
     initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
     last_state: bool = setting(
@@ -50,8 +50,8 @@ class Recurrent(Layer):
     no gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
     layer's feature has the forward direction first.
 
-    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H of an LSTM,
-    whose state is h, then c. Gradients go to it, as to the last state of an encoder.
+    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H for an LSTM with
+    the state h, then c. Gradients go to it, as to the last state of an encoder.
 
     With ``last_state`` the feature is the last state, (B, S), as another layer takes it as its initial state.
 
@@ -275,13 +275,14 @@ def cell_activations(settings: RecurrentConf) -> CellActivations:
 
 @register("layer", kGRU=215)
 class GRU(Recurrent):
-    """Gated recurrent units (Cho et al. 2014), as in SINGA.
+    """Gated recurrent units (Cho et al. 2014), (B, T, n) to (B, T, H), as in SINGA.
 
-    z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r likewise, c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b); h' = z∘h + (1 - z)∘c, with
-    ``gate_activation`` in place of σ and ``candidate_activation`` in place of tanh, where these are set. Params in
-    SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b, r_b, c_b.
-    With ``recurrent_bias`` z_hb, r_hb, c_hb follow, and c = tanh(x c_hxᵀ + c_b + r∘(h c_hhᵀ + c_hb)), as PyTorch's
-    GRU and, with ``reset_after``, Keras's have it.
+    z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r = σ(x r_hxᵀ + h r_hhᵀ + r_b), c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b), h' = z∘h + (1
+    - z)∘c. ``gate_activation`` replaces σ, and ``candidate_activation`` replaces tanh.
+
+    Params in SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b,
+    r_b, c_b (H,). With ``recurrent_bias`` z_hb, r_hb, c_hb follow, and c = tanh(x c_hxᵀ + c_b + r∘(h c_hhᵀ + c_hb)), as
+    in PyTorch and in Keras with ``reset_after``.
     """
 
     class Conf(RecurrentConf):
@@ -301,7 +302,7 @@ class GRU(Recurrent):
 
 
 class _StackedGates(Recurrent):
-    """Base of recurrent layers whose gates are stacked in one matrix."""
+    """Base of recurrent layers with the gates stacked in one matrix."""
 
     gates: ClassVar[int] = 1
 
@@ -316,10 +317,12 @@ class _StackedGates(Recurrent):
 class LSTM(_StackedGates):
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
-    i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'), with ``gate_activation`` in place
-    of σ, ``candidate_activation`` of the first tanh and ``cell_activation`` of the second, where these are set. Params
-    hx (4H, n), hh (4H, H) and, unless ``bias_term`` is false, b (4H,), with the gates i, f, g, o stacked in this order.
-    The state is h, then c.
+    From (B, T, n) to (B, T, H): i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c').
+    ``gate_activation`` replaces σ, ``candidate_activation`` the first tanh and ``cell_activation`` the second. The
+    state is h, then c.
+
+    Params: hx (4H, n), hh (4H, H) and, unless ``bias_term`` is false, b (4H,), with the gates i, f, g, o stacked in
+    this order.
     """
 
     class Conf(RecurrentConf):
@@ -334,7 +337,10 @@ class LSTM(_StackedGates):
 
 @register("layer", kRNN=711)
 class RNN(_StackedGates):
-    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false."""
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), from (B, T, n) to (B, T, H).
+
+    Params: hx (H, n), hh (H, H) and, unless ``bias_term`` is false, b (H,).
+    """
 
     class Conf(RecurrentConf):
         """Settings of kRNN."""

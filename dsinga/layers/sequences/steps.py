@@ -23,17 +23,18 @@ from dsinga.ops.recorded_array import host_array
 class SequenceLength(Layer):
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
 
-    Layers above that take this layer as their last source learn where each sequence ends, although the labels of the
-    records are something else, such as one class for each sentence. An empty sequence is refused. With ``end`` this
-    code, too, stands for steps after the end, as 0 of padded sequences does in Keras; with ``anywhere`` such steps may
-    be before others, which move forward to their places. With ``mask_value`` the source has features (B, T, n), which
-    it passes on: steps at which all of them have this value are after the end, as of Keras's Masking.
+    Use it as the last source of layers that need lengths where the labels of the records are something else, such as
+    one class for each sentence. An empty sequence is refused.
+
+    With ``end``, this code stands for steps after the end, too, such as the 0 of padded sequences in Keras. With
+    ``anywhere``, such steps may be before others, which move forward. With ``mask_value`` the source has features (B,
+    T, n), which it passes on: a step with this value in all features is after the end, as in Keras's Masking.
     """
 
     class Conf(Settings):
         """Settings of kSequenceLength."""
 
-        end: Natural | None = setting(None, "the code of the steps after the end, beside -1")
+        end: Natural | None = setting(None, "a code of steps after the end, in addition to -1")
         anywhere: bool = setting(False, "whether steps of the code end may be before others, which move forward")
 
         mask_value: float | None = setting(None, "the number that all features have at the steps after the end")

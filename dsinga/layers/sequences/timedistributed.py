@@ -176,7 +176,7 @@ class _StepRows(NamedTuple):
 
 @dataclass(frozen=True)
 class _StepsContext(Context):
-    """A context whose rows are steps of rows; each step has the random numbers of its copy of the layer."""
+    """A context with steps of rows as rows; each step has the random numbers of its copy of the layer."""
 
     flat: _StepRows | None = None
 

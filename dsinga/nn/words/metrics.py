@@ -160,8 +160,8 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
         others = [*TYPES, "top_5_accuracy", *entries("metric")]
         raise UserError(
             f"there is no metric {metric!r}{nearest(metric, [*known, *others, *ALIASES])}; the layers report "
-            f"{', '.join(sorted(known))}; docs/reference/metrics.md has further ones, such as macro_f1, rmse, "
-            "mean_iou and roc_auc; a function of (labels, predictions) is one, too"
+            f"{', '.join(sorted(known))}; docs/reference/metrics.md has further ones, such as macro_f1, rmse, mean_iou "
+            "and roc_auc; a function of (labels, predictions) is one, too"
         )
 
 

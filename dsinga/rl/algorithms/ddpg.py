@@ -54,11 +54,10 @@ class DDPG(Algorithm):
         )
         noise_correlation: Unit = setting(
             0.0,
-            "correlation of the noise of an environment's step with that of the step before. Above 0 the noise is an "
-            "Ornstein-Uhlenbeck process, whose correlation is exp(-theta·dt), and pushes one way for about "
-            "1/(1 - correlation) steps, across episodes, too",
+            "correlation of the noise of two steps. Above 0 it is an Ornstein-Uhlenbeck process, exp(-theta·dt), and "
+            "pushes one way for about 1/(1 - correlation) steps, also across episodes",
         )
-        random_steps: Natural = setting(1000, "steps of environments at first, whose actions are random")
+        random_steps: Natural = setting(1000, "the number of first steps of environments with random actions")
         target_share: Unit = setting(
             0.005, "how far the target params move towards the params in an update, from 0 to 1"
         )

@@ -27,9 +27,9 @@ class DQN(Algorithm):
     """Learns the value Q of each discrete action, by the temporal differences of transitions from a replay memory.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015. The target of an action's value is
-    reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action is that
-    of Q', or of Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model, which
-    ends in a layer kDueling.
+    reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action comes
+    from Q', or from Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model,
+    which ends in a layer kDueling.
 
     Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
     probability epsilon below, actor i of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an
@@ -52,7 +52,7 @@ class DQN(Algorithm):
         target_every: Count = setting(250, "after how many updates the target params follow the params")
         target_share: Unit = setting(1.0, "how far the target params then move towards the params; 1 copies them")
         first_epsilon: Unit = setting(1.0, "the share of random actions at first")
-        last_epsilon: Unit = setting(0.05, "the share of random actions from epsilon_steps on; it falls linearly")
+        last_epsilon: Unit = setting(0.05, "the share of random actions after epsilon_steps; it falls linearly")
         epsilon_steps: Natural = setting(10_000, "steps of environments until the share is last_epsilon")
         actor_spread: NonNegative = setting(
             7.0, "how far the exploration of remote actors differs; with 0 all explore alike"
@@ -174,7 +174,7 @@ class DQN(Algorithm):
 
 @register("learning_algorithm", kExpectedSARSA=8)
 class ExpectedSARSA(DQN):
-    """DQN whose targets use the mean of the next values over the exploring policy's actions, not the largest.
+    """DQN with targets that use the mean of the next values over the exploring policy's actions, not the largest.
 
     van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. What follows has the value
     (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon: where exploring is

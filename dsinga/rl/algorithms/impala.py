@@ -45,14 +45,18 @@ class VTraceTargets(NamedTuple):
 class VTraceLoss(Layer):
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
 
-    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. With the ratio
-    r = π(action) / μ(action) of our policy and the one that has acted, ρ = min(r, ``rho_clip``) and
-    c = min(r, ``c_clip``): v_t = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1}),
-    δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t), and A_t = ρ_t·(reward_t + discount_t·v_{t+1} - V_t). v and A count
-    as constants.
+    It is Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. The ratio r =
+    π(action) / μ(action) compares the policy with the policy that acted. With ρ = min(r, ``rho_clip``) and c = min(r,
+    ``c_clip``):
 
-    Sources: policy (B, T + 1, K), values V (B, T + 1, 1), both also of the observation after the last step; action
-    (B, T), or (B, T, n) of a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 where an episode
+        δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t)
+        v_t = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1})
+        A_t = ρ_t·(reward_t + discount_t·v_{t+1} - V_t)
+
+    v and A count as constants.
+
+    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both also for the observation after the last step; action
+    (B, T), or (B, T, n) for a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 where an episode
     has ended. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before
     ``value_scale``, as means over steps; "ratio", the mean of r.
     """
@@ -167,7 +171,7 @@ INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 class IMPALA(ActorCritic):
     """The learner of IMPALA (Espeholt et al. 2018): one update by each rollout, by the loss kVTraceLoss.
 
-    The rollout's actions may be those of older params: "log_probability" is that of the policy that has acted. All
+    The actions of a rollout may come from older params: "log_probability" belongs to the policy that has acted. All
     layers of the model compute the steps of a rollout together (``per_step``).
 
     Args:

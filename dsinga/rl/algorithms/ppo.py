@@ -67,7 +67,7 @@ class A2C(ActorCritic):
 class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
 
-    The advantages are those of :func:`dsinga.rl.algorithms.actor_critic.gae`. Each rollout is learnt in ``epochs``
+    The advantages come from :func:`dsinga.rl.algorithms.actor_critic.gae`. Each rollout is learnt in ``epochs``
     passes, in ``minibatches`` parts of random steps each; of a model with hidden states, of all steps of random
     environments.
 

@@ -30,8 +30,8 @@ class REINFORCE(ActorCritic):
     """The policy gradient of Williams (1992), one update by each rollout.
 
     The advantage of a step is the discounted return up to the end of its episode; less the value as a baseline, if the
-    model has a second head. Steps whose episode does not end in the rollout are left out: let a rollout be longer than
-    an episode.
+    model has a second head. Steps do not count if their episode does not end in the rollout: let a
+    rollout be longer than an episode.
 
     Args:
         model: the net; its heads are the policy and, if wanted, the value.

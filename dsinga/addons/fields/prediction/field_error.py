@@ -27,18 +27,20 @@ CLIMATOLOGY = 2  # the position of the source with the climatology
 
 @register("layer", kFieldError=820)
 class FieldError(Layer):
-    """Metrics of fields: "rmse", √(Σ w·e² / Σ w), "mae", Σ w·|e| / Σ w, and "bias", Σ w·e / Σ w, of e = x - label.
+    """Metrics of predicted fields: "rmse", "mae", "bias" and, with a climatology, "anomaly_correlation".
 
-    The first source gives predictions x, (B, C, *space) or as many numbers a row, the second labels (B, C, *space),
-    with ``weighted`` (B, C + 1, *space): w is then the last channel, else 1. With ``masked`` labels that are NaN are
-    left out of all sums. The sums are float64, over all records of a test. The feature is x.
+    The first source gives predictions x, (B, C, *space) or as many numbers a row. The second gives labels y, (B, C,
+    *space), with ``weighted`` (B, C + 1, *space). With e = x - y and weights w (the last channel, else 1):
 
-    With a climatology c there is "anomaly_correlation", the correlation of x - c with label - c, weighted by w, after
-    each has been reduced by its unweighted mean over all records and points: compute_weighted_acc of WeatherBench
-    (Rasp et al., 2020). WeatherBench 2 leaves that mean in, and takes the mean over times of each time's. It is
-    computed for each channel; of several it is the mean. c is the setting, or a third source (B, C, *space).
+    - "rmse" is √(Σ w·e² / Σ w), "mae" Σ w·|e| / Σ w, and "bias" Σ w·e / Σ w.
+    - "anomaly_correlation" is the correlation of x - c with y - c, weighted by w. The unweighted mean over all records
+      and points is subtracted from each first, as in WeatherBench's compute_weighted_acc (Rasp et al., 2020).
+      WeatherBench 2 does not subtract it, and averages the correlations of single times. For several channels it is the
+      mean.
 
-    Of several channels there are also lists "rmse_by_channel" and so on, or, with names, "rmse_t2m".
+    c is the climatology: a setting, or a third source (B, C, *space). With ``masked``, labels that are NaN do not
+    count. The sums are float64 over all records of a test. The feature is x. With several channels there are also lists
+    such as "rmse_by_channel", or, with names, metrics such as "rmse_t2m".
     """
 
     class Conf(Settings):
@@ -48,7 +50,7 @@ class FieldError(Layer):
         weighted: bool = setting(False, WEIGHTED)
         channel: list[str] = setting([], "the names of the channels of the labels, for metrics of each")
         climatology: list[float] = setting(
-            [], "the numbers of which anomalies are differences: one for each channel, or for each of its points, too"
+            [], "the numbers that are subtracted for anomalies: one for each channel, or for each point of it"
         )
 
     settings: Conf

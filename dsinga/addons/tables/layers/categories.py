@@ -26,8 +26,9 @@ WIDTH = 8  # the numbers of the embedding of another
 class Categories(Layer):
     """Codes (B, c) of c categories as numbers (B, n): first one-hot vectors of those with few codes, then embeddings.
 
-    The codes of category i are 0 to ``size[i]`` - 1. Those with at most ``one_hot`` codes are one-hot vectors; the
-    others are ``width`` numbers each, rows of the param weight (codes of all of them, width), if there are such.
+    The codes of category i are 0 to ``size[i]`` - 1. A category with at most ``one_hot`` codes becomes a one-hot
+    vector. Another category becomes ``width`` numbers, a row of the param weight (codes of all these categories,
+    width).
     """
 
     class Conf(Settings, needed=True):

@@ -14,10 +14,10 @@ from dsinga.training.initialisers import Initialiser, uniform
 
 @register("initialiser", kMemberScales=8)
 class MemberScales(Initialiser):
-    """Draws -1 or 1 for each member and each block of neighbouring columns, or from N(0, 1): the r of kBatchEnsemble.
+    """Draws -1 or 1, or N(0, 1), for each member and each block of neighbouring columns: the r of kBatchEnsemble.
 
-    A block are the columns of one number or category of a record. Gorishniy et al., TabM (2024): signs where numbers
-    have no embeddings, else normal.
+    A block has the columns of one number or category of a record. Gorishniy et al., TabM (2024), use signs where
+    numbers have no embeddings, else N(0, 1).
     """
 
     class Conf(Settings):

@@ -30,9 +30,10 @@ OF_MEMBERS = "what each member computes of each row, (batch, members, numbers)"
 class BatchEnsemble(Layer):
     """Dense layers of ``members`` nets that share one weight, y_m = s_m·(W (r_m·x_m)) + b_m: to (B, k, num_output).
 
-    The source is (B, n), given to all members, or (B, k, n). Params: weight (num_output, n), and for each member
-    factors r (k, n) of its source and s (k, num_output) of its products, and a bias (k, num_output). Members differ by
-    what r begins with (the initialiser kMemberScales); s begins with 1.
+    The source is (B, n), given to all members, or (B, k, n) (Wen et al., 2020; Gorishniy et al., TabM, 2024). Params:
+    weight (num_output, n), and for each member factors r (k, n) of its source, factors s (k, num_output) of its
+    products, and a bias (k, num_output). Members differ by the initial values of r (the initialiser kMemberScales). s
+    starts with 1.
     """
 
     class Conf(Settings):
@@ -115,7 +116,8 @@ def _scaled(x: Array, factors: Array, ops: Ops) -> Array:
 class MemberDense(Layer):
     """A dense layer for each member, with params of its own: (B, k, n) to (B, k, num_output).
 
-    Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it is the members' heads.
+    Params: weight (k, n, num_output) and bias (k, num_output). As the last layer it gives the predictions of the
+    members.
     """
 
     class Conf(Settings):
@@ -157,11 +159,11 @@ class Predicted(Enum):
 
 @register("layer", kMemberMean=902)
 class MemberMean(Layer):
-    """The mean of what the members predict: (B, k, n) to (B, n).
+    """The mean of what the members predict: (B, k, n) to (B, n), for the layers after the ensemble.
 
-    ``of`` NUMBERS it is their mean. Of scores of CLASSES it is the logarithm of the mean of the members' probabilities,
-    so that its softmax is this mean; of scores of yes-or-no ANSWERS the score whose sigmoid is the mean probability.
-    So the layers after it take it as the scores of one net.
+    - ``of`` NUMBERS: the mean.
+    - of scores of CLASSES: the logarithm of the mean probability. The softmax of the result is this mean.
+    - of scores of yes-or-no ANSWERS: the score with the mean probability as its sigmoid.
     """
 
     class Conf(Settings):

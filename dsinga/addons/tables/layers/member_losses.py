@@ -94,10 +94,11 @@ class MemberLoss(Layer):
 
 @register("layer", kMemberSoftmaxLoss=903)
 class MemberSoftmaxLoss(MemberLoss):
-    """The kSoftmaxLoss of an ensemble, of labels of classes: in training the mean of the losses of the members.
+    """The kSoftmaxLoss of an ensemble, for classes: in training the mean of the losses of the members.
 
     Sources: scores of the mean (B, K), labels, scores of each member (B, k, K), and perhaps weights of rows. Settings
-    are those of kSoftmaxLoss. In other phases than training "loss" is that of the mean; "accuracy" is in each phase.
+    are the settings of kSoftmaxLoss. Outside training, "loss" is the loss of the mean of the members, a kMemberMean.
+    "accuracy" is the accuracy of the mean in all phases.
     """
 
     Conf = SoftmaxLoss.Conf
@@ -109,10 +110,11 @@ class MemberSoftmaxLoss(MemberLoss):
 
 @register("layer", kMemberSigmoidLoss=904)
 class MemberSigmoidLoss(MemberLoss):
-    """The kSigmoidCrossEntropyLoss of an ensemble, of yes-or-no answers: in training the mean of the members' losses.
+    """The kSigmoidCrossEntropyLoss of an ensemble, for answers: in training the mean of the losses of the members.
 
     Sources: scores of the mean (B, n), answers (B, n), scores of each member (B, k, n), and perhaps weights of rows.
-    Settings are those of kSigmoidCrossEntropyLoss. In other phases "loss" is that of the mean.
+    Settings are the settings of kSigmoidCrossEntropyLoss. Outside training, "loss" is the loss of the mean of the
+    members, a kMemberMean. "accuracy" is the accuracy of the mean in all phases.
     """
 
     Conf = SigmoidCrossEntropyLoss.Conf
@@ -122,10 +124,11 @@ class MemberSigmoidLoss(MemberLoss):
 
 @register("layer", kMemberEuclideanLoss=905)
 class MemberEuclideanLoss(MemberLoss):
-    """The kEuclideanLoss of an ensemble, the squared error of numbers: in training the mean of the members' losses.
+    """The kEuclideanLoss of an ensemble, for numbers: in training the mean of the losses of the members.
 
     Sources: the mean of the members (B, n), targets (B, n), numbers of each member (B, k, n), and perhaps weights of
-    rows. Settings are those of kEuclideanLoss. In other phases "loss" is that of the mean.
+    rows. Settings are the settings of kEuclideanLoss. Outside training, "loss" is the loss of the mean of the members,
+    a kMemberMean.
     """
 
     Conf = EuclideanLoss.Conf

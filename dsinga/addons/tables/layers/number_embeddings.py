@@ -50,18 +50,18 @@ class NumberEmbedding(Layer):
 
 @register("layer", kPiecewiseLinear=907)
 class PiecewiseLinear(NumberEmbedding):
-    """A piecewise-linear function of each number, whose kinks are given and whose values are learnt: to (B, n·width).
+    """A piecewise-linear function of each number, with given kinks and learnt values: (B, n) to (B, n·width).
 
-    The code of a number x that has the edges b₀ < b₁ < ... is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i, limited to [0, 1],
-    but not below in the first bin and not above in the last. Params: weight (n, bins, width), which its code is
-    multiplied by, bias (n, width) and, unless ``linear`` is false, slope (n, width): x·slope is added. So it is version
-    "B" of the package rtdl_num_embeddings where the weight begins with 0, and "A" without ``linear``.
+    The code of a number x with the edges b₀ < b₁ < ... is (x - bᵢ)/(bᵢ₊₁ - bᵢ) for each bin i, limited to [0, 1]. The
+    first bin has no lower limit and the last one no upper limit. Params: weight (n, bins, width), which multiplies the
+    code, bias (n, width) and, unless ``linear`` is false, slope (n, width): x·slope is added. It is version "B" of the
+    package rtdl_num_embeddings if the weight starts with 0, and "A" without ``linear``.
     """
 
     class Conf(Settings):
         """Settings of kPiecewiseLinear."""
 
-        edge: list[float] = setting([], "the edges of the bins of each number, those of the first number first")
+        edge: list[float] = setting([], "the edges of the bins of all numbers, from the first number on")
         edges: list[Count] = setting([], "how many edges each number has, at least 2")
         width: Count = setting(16, WIDTH)
         linear: bool = setting(True, "whether a linear function is added")
@@ -147,13 +147,14 @@ class PiecewiseLinear(NumberEmbedding):
 
 @register("layer", kPeriodic=908)
 class Periodic(NumberEmbedding):
-    """Waves of each number times a weight of its own: to (B, n·width).
+    """Waves of each number times a weight of its own, (B, n) to (B, n·width): embeddings of numbers in tables.
 
-    The code of a number x are ``waves`` cosines cos(2π·f·x + p) with learnt frequencies f and phases p or, unless there
-    are ``phases``, as many cosines cos(2π·f·x) and sines. Params: frequency (n, waves), perhaps phase (n, waves),
-    weight (n, waves or twice as many, width) and bias (n, width). Rectified and without phases it is PLR of Gorishniy
-    et al. (2022); with phases and not rectified, beside the number itself, PBLD of Holzmüller et al., Better by Default
-    (2024).
+    The code of a number x is ``waves`` cosines cos(2π·f·x + p) with learnt frequencies f and phases p. Without
+    ``phases`` it is as many cosines cos(2π·f·x) and sines. ``rectified`` applies max(·, 0) to the sums. Params:
+    frequency (n, waves), perhaps phase (n, waves), weight (n, waves or twice as many, width) and bias (n, width).
+
+    Rectified and without phases it is PLR (Gorishniy et al. 2022). With phases, not rectified and next to the number
+    itself, it is PBLD (Holzmüller et al., Better by Default, 2024).
     """
 
     class Conf(Settings):
@@ -212,9 +213,9 @@ class Periodic(NumberEmbedding):
 
 @register("layer", kColumnScale=909)
 class ColumnScale(Layer):
-    """The source times a learnt factor for each column of a row, which begins with 1: (B, n) to (B, n).
+    """The source times a learnt factor for each column, (B, n) to (B, n); factors start with 1.
 
-    As the first layer it learns which columns matter (Holzmüller et al., Better by Default, 2024).
+    As the first layer it learns which columns matter (Holzmüller et al., Better by Default, 2024). Param: scale (n,).
     """
 
     source_count = 1
