@@ -4,7 +4,7 @@ Runs of five kinds follow one another, spread over the minutes, on a scheduler a
 of their own. After each run four figures of every process are read from the system, the client's included: resident
 memory, open descriptors, threads, and maps of shared memory. None may be more than 2% higher (counts: more than two
 higher) after the last five runs than after run five, on average; the exit status is 1 where one is. All processes have
-the environment of this one: the settings for long-lived clusters in docs/speed.md.
+the environment of this one: the settings for long-lived clusters in docs/howto/speed.md.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; where a signal ends it, say so and exit with the status of docs/recovery.md."""
+        """Run the command; where a signal ends it, say so and exit with the status of docs/howto/stop-and-resume.md."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)

@@ -124,6 +124,9 @@ class ClusterConf(Message):
     place of the gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask
     workers starts again (default: up to 3 times from one snapshot). While it then, or at the start, has fewer than
     ``min_workers`` processes, or has too few for its workers at the start, it waits, for at most ``patience`` seconds.
+    Then it raises :class:`dsinga.ClusterNotReady`, and a command ends with status 75. A run that has a thread for each
+    worker, but fewer Dask workers, starts when none has joined for 10 seconds, or for up to a minute where the first
+    one took so long to join.
     ``block_size`` is the number of elements of a block of ``slicing: kBlock`` (default: PaddlePaddle's formula),
     ``block_rows`` the number of rows of a block of an embedding (default: as many as fit into such a block).
     """
