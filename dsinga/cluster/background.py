@@ -218,7 +218,8 @@ def submit(
 
     Runs of one cluster wait in its queue until there are free threads of Dask workers, in the order in which they come
     there. Where there is no cluster, those of this process share one that is started in it. A program that ends waits
-    for its runs.
+    for its runs. SIGTERM and the other signals of queues end the runs with checkpoints, then the program. Ctrl-C does
+    not reach them: call :meth:`Run.cancel`. The error of a run is logged if nothing asks how the run has ended.
 
     Args:
         job: a Job, or the path of a job file.

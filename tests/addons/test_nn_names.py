@@ -33,4 +33,4 @@ def test_what_the_answers_name_exists():
         for name in set(re.findall(names, text)):
             assert attrgetter(name)(module) is not None
     root = Path(__file__).parents[2]
-    assert not [page for page in set(re.findall(r"docs/[\w-]+\.md", text)) if not (root / page).is_file()]
+    assert not [page for page in set(re.findall(r"docs/[\w/-]+\.md", text)) if not (root / page).is_file()]

@@ -1,4 +1,4 @@
-"""The command of docs/workers.md that puts links in place of copies of oneDNN's library."""
+"""The command of docs/howto/services.md that puts links in place of copies of oneDNN's library."""
 
 import os
 import subprocess
@@ -25,7 +25,8 @@ def folder(tmp_path: Path) -> Path:
 
 def replace_copies(folder: Path) -> None:
     """Execute the command twice."""
-    (block,) = (block for block in blocks((ROOT / "docs" / "workers.md").read_text("utf-8")) if block.language == "sh")
+    page = (ROOT / "docs" / "howto" / "services.md").read_text("utf-8")
+    (block,) = (block for block in blocks(page) if block.language == "sh")
     environment = {**os.environ, "PATH": f"{folder.parents[1]}:{os.environ['PATH']}"}
     for _ in range(2):
         subprocess.run(["sh", "-euc", block.text], env=environment, check=True, timeout=60)

@@ -29,14 +29,14 @@ def test_the_page_on_data_names_every_importer():
     assert set(re.findall(r"`(\w+)`", "".join(cells))) == builtin("importer")
 
 
-def test_the_page_on_precision_names_the_layers_that_take_bfloat16():
-    page = (DOCS / "precision.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"^\| images between .*?dtype of their sources", page, flags=re.MULTILINE | re.DOTALL)
+def test_the_page_on_gpus_names_the_layers_that_take_bfloat16():
+    page = (DOCS / "howto" / "gpus.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"Images stay bfloat16.*?pass them on", page, flags=re.DOTALL)
     layers = entries("layer")
     takers = {layers[name] for name in builtin("layer") if layers[name].bf16 is Bfloat16.kFeatures}
-    named = {layers[name] for name in re.findall(r"\bk[A-Z]\w+", table)}
+    named = {layers[name] for name in re.findall(r"\bk[A-Z]\w+", text)}
     assert named == takers - {layers["kInnerProduct"]}  # its feature is float32
-    assert "kInnerProduct takes bfloat16" in page
+    assert "kInnerProduct accepts bfloat16" in page
 
 
 def test_the_index_names_every_page():

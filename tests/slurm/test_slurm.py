@@ -1,11 +1,10 @@
-"""The scripts of docs/slurm.md on a real SLURM; runs there have the bits of a run here."""
+"""The scripts of docs/howto/slurm.md on a real SLURM; runs there have the bits of a run here."""
 
 import csv
 import signal
 
 import pytest
 
-import dsinga
 from tests.support.slurm_queue import JOB_SECONDS, Slurm
 from tests.support.small_job import assert_same
 
@@ -13,20 +12,18 @@ from tests.support.small_job import assert_same
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
-def test_a_batch_job_trains_though_its_workers_come_20_seconds_late(slurm: Slurm, script: str, workspace: str) -> None:
+def test_a_batch_job_trains_though_its_workers_come_20_seconds_late(slurm: Slurm) -> None:
     slurm.delay_workers(20)
-    slurm.wait(slurm.submit(script))
+    slurm.wait(slurm.submit("train.sh"))
     assert "the job needs 4 workers, but the Dask cluster has no workers; waiting for others" in slurm.output()
-    assert_same(slurm.params(workspace), slurm.local_params())
+    assert_same(slurm.params("run"), slurm.local_params())
 
 
-@pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
-def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm, script: str, workspace: str) -> None:
+def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm) -> None:
     """The signal that SLURM sends before the time limit is sent by scancel; a requeued job would be kept back."""
     slurm.lengthen(1500)
-    job = slurm.submit(script)
-    checkpoints = slurm.folder / workspace / "checkpoint"
+    job = slurm.submit("train.sh")
+    checkpoints = slurm.folder / "run/checkpoint"
     slurm.until(lambda: (checkpoints / "step100").exists(), "a checkpoint")
     slurm.run("scancel", "--signal=TERM", "--batch", job)
     slurm.until(lambda: slurm.state(job) == "PENDING", "the job to be requeued")
@@ -34,27 +31,17 @@ def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm, script: 
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(job)
     assert "Restarts=1" in slurm.show(job)
-    assert_same(slurm.params(workspace), slurm.local_params())
-    assert not slurm.recoveries(workspace)
+    assert_same(slurm.params("run"), slurm.local_params())
+    assert not slurm.recoveries("run")
 
 
-@pytest.mark.parametrize("script", ["train.sh", "runner.sh"])
-def test_a_cancelled_job_is_not_requeued(slurm: Slurm, script: str) -> None:
+def test_a_cancelled_job_is_not_requeued(slurm: Slurm) -> None:
     slurm.lengthen(100_000)
-    job = slurm.submit(script)
-    workspace = slurm.folder / ("run" if script == "train.sh" else "runner")
-    slurm.until(lambda: (workspace / "checkpoint/step100").exists(), "a checkpoint")
+    job = slurm.submit("train.sh")
+    slurm.until(lambda: (slurm.folder / "run/checkpoint/step100").exists(), "a checkpoint")
     slurm.run("scancel", job)
     slurm.until(lambda: not slurm.state(job), "the job to end")
     assert "JobState=CANCELLED" in slurm.show(job)
-
-
-def test_a_failed_script_ends_all_tasks_of_its_job(slurm: Slurm) -> None:
-    (slurm.folder / "job.conf").write_text("name: 3")
-    job = slurm.submit("runner.sh")
-    slurm.until(lambda: not slurm.state(job), "the job to end")
-    assert "JobState=FAILED" in slurm.show(job)
-    assert "job.conf:1" in slurm.output()
 
 
 def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
@@ -65,7 +52,7 @@ def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
         assert "pending (JobHeldUser)" in sentence
         slurm.run("scontrol", "release", f"jobname={slurm.workers}")
         out, err = driver.communicate(timeout=100)
-    assert "after 400 steps" in out, err
+    assert driver.returncode == 0, (out, err)
     assert_same(slurm.params("cluster"), slurm.local_params())
 
 
@@ -85,7 +72,7 @@ def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
         assert len(workers) == 4
         slurm.run("scancel", workers[0])
         out, err = driver.communicate(timeout=100)
-    assert "after 1500 steps" in out, err
+    assert driver.returncode == 0, (out, err)
     assert "was lost; started again" in err
     assert_same(slurm.params("adaptive"), slurm.local_params())
     assert "was lost" in slurm.recoveries("adaptive")[0, "lost"]
@@ -111,14 +98,10 @@ def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slur
 def test_a_search_is_an_array_job(slurm: Slurm) -> None:
     job = slurm.submit("search.sh")
     slurm.wait(job)
-    assert sorted(slurm.show(job).split().count(f"ArrayTaskId={task}") for task in range(6)) == [1] * 6
+    assert sorted(slurm.show(job).split().count(f"ArrayTaskId={task}") for task in range(3)) == [1] * 3
     slurm.run("python", "search.py")
     with (slurm.folder / "search/search.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {(row["updater.learning_rate.base_lr"], row["seed"]) for row in rows} == {
-        (rate, seed) for rate in ("0.003", "0.03", "0.3") for seed in ("1", "2")
-    }
-    local = dsinga.load(slurm.folder / "job.conf", ["updater.learning_rate.base_lr=0.3", "seed=2"])
-    result = dsinga.train(local, workers=1, data_root=str(slurm.folder / "data"), progress=False)
-    found = next(row for row in rows if (row["updater.learning_rate.base_lr"], row["seed"]) == ("0.3", "2"))
-    assert float(found["score"]) == result.history.phase("train")[-1, "loss"]
+        rows = {row["rate"]: row for row in csv.DictReader(file)}
+    assert {*rows} == {"0.003", "0.03", "0.3"}
+    train = "import dsinga, search; print(dsinga.train(search.job(0.3), progress=False).history[-1, 'loss'])"
+    assert float(rows["0.3"]["score"]) == float(slurm.run("python", "-c", train))

@@ -1,8 +1,6 @@
 """Batch jobs of the tests: submitting, waiting, and the params that they leave."""
 
 import contextlib
-import functools
-import re
 import subprocess
 import threading
 import time
@@ -12,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-import dsinga
 from dsinga.checkpoint import latest, read_params
 from dsinga.monitor import RECOVERY, History, read_metrics
 
 # Seconds that a job of the tests may take, with a minute of waiting for the queue.
 JOB_SECONDS = 110.0
 POLL_SECONDS = 0.25
+
+_local_params: dict[int, dict[str, np.ndarray]] = {}  # by number of steps
 
 
 class Slurm:
@@ -27,12 +26,14 @@ class Slurm:
     Args:
         folder: the working directory, with the scripts.
         environment: that of the jobs.
-        records: a folder with the records of all tests, from which runs of this process read.
+
+    Attributes:
+        steps: how many steps runs take.
     """
 
-    def __init__(self, folder: Path, environment: dict[str, str], records: Path):
+    def __init__(self, folder: Path, environment: dict[str, str]):
         self.folder = folder
-        self.records = records
+        self.steps = 400
         self.workers = f"dask-worker-{uuid.uuid4().hex[:8]}"  # the name of jobs, which those of other tests do not have
         self._environment = environment
         self._jobs: list[str] = []
@@ -104,17 +105,20 @@ class Slurm:
         """Return the rows of recoveries of a run, which must have each step once."""
         rows = read_metrics(self.folder / workspace / "metrics.jsonl")
         steps = rows.phase("train")[:, "step"]
-        assert steps == list(range(100, dsinga.load(self.folder / "job.conf").train_steps + 1, 100))
+        assert steps == list(range(100, self.steps + 1, 100))
         return rows.phase(RECOVERY)
 
     def local_params(self) -> dict[str, np.ndarray]:
-        """Return the params of a run of the same job in this process, which trains it once for all tests."""
-        return _local_params((self.folder / "job.conf").read_text(), str(self.records))
+        """Return the params of a run of as many steps without a cluster, which is trained once for all tests."""
+        if self.steps not in _local_params:
+            self.run("python", "-c", "import fit; fit.fit(None, 'local')")
+            _local_params[self.steps] = self.params("local")
+        return _local_params[self.steps]
 
     def lengthen(self, steps: int) -> None:
         """Let runs take so many steps."""
-        conf = self.folder / "job.conf"
-        conf.write_text(re.sub(r"train_steps: \d+", f"train_steps: {steps}", conf.read_text()))
+        self.change("fit.py", f"train_steps={self.steps}", f"train_steps={steps}")
+        self.steps = steps
 
     def change(self, script: str, old: str, new: str) -> None:
         """Replace a part of a script."""
@@ -124,23 +128,11 @@ class Slurm:
         path.write_text(text.replace(old, new))
 
     def delay_workers(self, seconds: int) -> None:
-        """Let the first Dask worker of the batch scripts start so many seconds late, each further one later."""
+        """Let the first Dask worker of the batch script start so many seconds late, each further one later."""
         (self.folder / "late.sh").write_text(f'sleep $(({seconds} + 3 * SLURM_PROCID))\nexec "$@"\n')
-        for name, change in {
-            "train.sh": ("srun dask worker", "srun bash late.sh dask worker"),
-            "runner.sh": (
-                "python train.py",
-                "bash -c '[ $SLURM_PROCID -lt 2 ] || exec bash late.sh python train.py; exec python train.py'",
-            ),
-        }.items():
-            self.change(name, *change)
+        self.change("train.sh", "srun dask worker", "srun bash late.sh dask worker")
 
     def cancel_all(self) -> None:
         """Cancel all jobs that were submitted here."""
         if self._jobs:
             self.run("scancel", *self._jobs)
-
-
-@functools.cache
-def _local_params(job: str, data_root: str) -> dict[str, np.ndarray]:
-    return dsinga.train(dsinga.loads(job), workers=4, data_root=data_root, progress=False).params

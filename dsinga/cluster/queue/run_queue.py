@@ -48,7 +48,11 @@ class RunQueue(SchedulerPlugin):
 
     @property
     def runs(self) -> dict[str, Record]:
-        """The records of runs by name, in the order of their arrival."""
+        """The records of runs by name, in the order of their arrival.
+
+        A client sees them with
+        ``client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["dsinga-queue"].runs))``.
+        """
         return self.claims.runs
 
     async def start(self, scheduler: Any) -> None:

@@ -14,7 +14,7 @@ from dsinga.nn.words.keras_arguments import check_names, checked
 
 
 class ClusterFields(TypedDict, total=False):
-    """Further fields of ``cluster { }`` in a job (docs/clusters.md, docs/sites.md)."""
+    """Further fields of ``cluster { }`` in a job (docs/howto/run-on-a-cluster.md, docs/howto/sites.md)."""
 
     server_worker_separate: bool  # whether servers run in processes of their own
     slicing: str  # how params are cut into slices for servers: "kSinga" or "kBlock"
@@ -60,7 +60,7 @@ def Cluster(
         workers_per_process: how many workers of a group run in a process, on threads.
         servers_per_process: how many servers of a group run in a process.
         sites: the number of worker groups with servers of their own, which train apart, and whose params move by the
-            mean of their changes every ``sync_freq`` steps, as in DiLoCo (docs/sites.md).
+            mean of their changes every ``sync_freq`` steps, as in DiLoCo (docs/howto/sites.md).
         sync_freq: the number of steps between two synchronisations of server groups.
         fields: further fields of ``cluster { }`` in a job, by their names there.
 

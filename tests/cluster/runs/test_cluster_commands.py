@@ -1,4 +1,4 @@
-"""A scheduler and a Dask worker started by the commands of docs/security.md: their open ports, and their logs."""
+"""A scheduler and a Dask worker started by the commands of docs/howto/security.md: their open ports, and their logs."""
 
 import contextlib
 import ipaddress
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which the commands of the page have started a cluster, with its certificates and logs."""
     folder = write_certificates(tmp_path_factory.mktemp("cluster"))
     shell = command_environment(tmp_path_factory.mktemp("commands"), folder / "cache")
-    page = blocks((ROOT / "docs/security.md").read_text(encoding="utf-8"))
+    page = blocks((ROOT / "docs/howto/security.md").read_text(encoding="utf-8"))
     (script,) = [block.text for block in page if block.file == "start.sh"]
     process = subprocess.Popen(["bash", "-c", f"{script}wait\n"], cwd=folder, env=shell, start_new_session=True)
     try:

@@ -65,7 +65,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "FieldErrorConf.climatology", "NormalizationConf.mean", "SequenceLengthConf.mask_value",
     "ExtensionConf.above", "ExtensionConf.baseline", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
-    "LeadRecordConf.fill", "LeadRecordConf.mask",  # -1: no mask
+    "LeadRecordConf.fill", "LeadRecordConf.mean", "LeadRecordConf.mask",  # -1: no mask
     "MeanLossConf.scale",  # -1: the mean is maximised
     "ArithmeticConf.number", "ActivationConf.beta", "PaddingConf.value", "ResizeConf.cubic_coeff",
     "ReinforcementConf.stop_return",  # returns may be negative
