@@ -75,8 +75,18 @@ def open_records(
 ) -> RecordSource:
     """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
-    Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
-    gives the same bits as from a store with the same records; docs/arrays.md says which chunks are too large for that.
+    Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
+    rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
+
+    *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
+    records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
+    array above 128 MiB with chunks above 1 MiB is shuffled by whole chunks, which is a different order from a store's.
+    Integer labels, and float labels of up to 128 MiB, are computed once at the start.
+
+    *Datasets.* Records are made again in each epoch. Before each, the generators of ``random``, ``numpy.random`` and
+    PyTorch are seeded by the job's seed, the epoch and the record, so a seed gives the same bits. A DataLoader with
+    ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with another sampler or a
+    ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
 
     Args:
         source: one of
