@@ -7,6 +7,7 @@ somewhere in both places. A link whose text is the name of a page's file has the
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import re
@@ -61,6 +62,7 @@ INHERITED = {
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 # How much pages count in the search, others 1: reference and diaries repeat words often; two answer many words.
 SEARCH_BOOSTS = {"api/": 0.05, "settings-": 0.05, "dev/": 0.01, "project/": 0.01, "extending.md": 2, "slurm.md": 2}
+OUTPUT_LINES = 40  # of a cell of a notebook, that the site shows
 # What a page with formulas loads, below docs/.
 TYPESETTING = ("assets/katex/katex.min.css", "assets/katex/katex.min.js", "assets/typeset.js")
 
@@ -245,12 +247,30 @@ def page_text(path: str) -> str:
 
 
 def notebook_blocks(notebook: dict[str, Any], name: str) -> Iterator[str]:
-    """Yield the cells of a notebook as Markdown; a link to the notebook comes after its title."""
+    """Yield the cells of a notebook and their outputs as Markdown; a link to the notebook comes after its title."""
     for number, cell in enumerate(notebook["cells"]):
         text = "".join(cell["source"])
         yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for output in cell.get("outputs", ()):
+            yield output_block({"text/plain": output.get("text", ""), **output.get("data", {})})
         if not number:
             yield f'<p><a href="{name}" download>{name}</a>: download it, and open it in JupyterLab.</p>'
+
+
+def output_block(data: dict[str, Any]) -> str:
+    """Return the Markdown of an output of a notebook, by MIME type: its picture, else HTML or lines of text."""
+    drawn = re.search(r"<svg.*?</svg>", "".join(data.get("image/svg+xml", data.get("text/html", ""))), re.DOTALL)
+    if "image/png" in data:
+        source = "data:image/png;base64," + "".join("".join(data["image/png"]).split())
+    elif drawn and 'xmlns="http://www.w3.org/2000/svg"' in drawn[0]:
+        source = "data:image/svg+xml;base64," + base64.b64encode(drawn[0].encode()).decode()
+    elif "".join(data["text/plain"]).startswith("<IPython.core.display.HTML"):
+        return "<div>" + re.sub(r"\n\s*\n", "\n", "".join(data["text/html"])) + "</div>"
+    else:
+        lines = re.sub(r"\x1b\[[\d;]*m", "", "".join(data["text/plain"])).rstrip().splitlines()
+        shown = [*lines[:OUTPUT_LINES], "..."] if len(lines) > OUTPUT_LINES else lines
+        return "\n".join(["````text", *shown, "````"])
+    return f'<p><img alt="output" src="{source}"></p>'
 
 
 def replace_links(markdown: str, rewrite: Callable[[str], str]) -> str:
