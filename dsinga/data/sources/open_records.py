@@ -78,6 +78,12 @@ def open_records(
     Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
     rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
 
+    Usual names of records are data, x, image, feature, record and input, of labels label, y, class and target, in any
+    case and also in the plural; an array that is the only one besides labels is taken, too. Coordinates that xarray
+    writes do not count. Numbers equal to ``_FillValue`` or ``missing_value`` of a zarr array are NaN, ``valid_range``
+    is ignored. Packed arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open
+    them with ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
+
     *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
     records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
     array above 128 MiB with chunks above 1 MiB is shuffled by whole chunks, which is a different order from a store's.
