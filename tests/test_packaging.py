@@ -52,7 +52,7 @@ def test_what_the_package_imports_is_declared():
 
 
 def test_the_page_on_installing_names_every_extra_and_what_it_brings():
-    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "install.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (`.+?) \| (.+?) \|", page, re.MULTILINE))
     documented = {extra: brings for cell, brings in rows.items() for extra in re.findall(r"`([\w-]+)`", cell)}
     assert documented.keys() == EXTRAS.keys()

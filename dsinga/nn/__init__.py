@@ -1,7 +1,7 @@
 """Builds nets with the names and arguments of Keras: layers, losses, optimizers, and models that train.
 
 ``nn.Sequential([nn.Dense(128, activation="relu"), nn.Dense(10)])`` is a model; ``print`` shows it as a job file.
-docs/nn.md has examples, and what differs from Keras.
+docs/howto/keras.md has examples, and what differs from Keras.
 """
 
 from collections import ChainMap

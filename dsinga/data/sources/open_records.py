@@ -26,9 +26,8 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Labels, Options, is_array
 class DataSource(ABC):
     """Base class of a user's data source, which a job names by ``backend`` in a ``store_conf``.
 
-    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it,
-    several times; workers get the records that it opens. A job names it ``store_conf { backend: "Name" path: "x.raw"
-    batchsize: 60 name_conf { ... } }``, a model ``nn.Name("x.raw", ...)``.
+    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
+    workers get the records that it opens.
 
     Attributes:
         Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.
@@ -76,15 +75,24 @@ def open_records(
 ) -> RecordSource:
     """Return a RecordSource for ``source``: a path or URL, arrays, a data frame, a dataset or a pair (x, y).
 
-    Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
-    gives the same bits as from a store with the same records, unless the array has more than 128 MiB and chunks above
-    one MiB: then whole chunks are shuffled. Chunks above 256 MiB and chunks of various sizes are refused.
+    Nothing is copied to disk. Bytes and booleans are read as uint8, int32 as int32, other numbers as float32, which
+    rounds integers beyond 2^24; integer labels as int64. Training gives the same bits as a store with the same records.
 
     Usual names of records are data, x, image, feature, record and input, of labels label, y, class and target, in any
     case and also in the plural; an array that is the only one besides labels is taken, too. Coordinates that xarray
     writes do not count. Numbers equal to ``_FillValue`` or ``missing_value`` of a zarr array are NaN, ``valid_range``
     is ignored. Packed arrays (``scale_factor``, ``add_offset``), and integers with a ``_FillValue``, are refused: open
     them with ``xarray.open_zarr``. Chunks that are not stored are reported once, and refused if the fill value is null.
+
+    *Dask arrays.* Chunks divide records only, and their sizes must be known. Each worker computes the chunks that its
+    records need, again in each epoch, and keeps up to ten of them or 128 MiB; chunks above 256 MiB are refused. An
+    array above 128 MiB with chunks above 1 MiB is shuffled by whole chunks, which is a different order from a store's.
+    Integer labels, and float labels of up to 128 MiB, are computed once at the start.
+
+    *Datasets.* Records are made again in each epoch. Before each, the generators of ``random``, ``numpy.random`` and
+    PyTorch are seeded by the job's seed, the epoch and the record, so a seed gives the same bits. A DataLoader with
+    ``shuffle=True`` is shuffled by dsinga, with ``shuffle=False`` read in order; one with another sampler or a
+    ``collate_fn`` makes its own batches. Its ``num_workers`` has no effect.
 
     Args:
         source: one of

@@ -16,7 +16,7 @@ class Variable:
     Attributes:
         name: its name in the model, as in ``model.params``; ``path`` is the same.
         trainable: whether training moves it by gradients.
-        shape: its shape, which may be another one than in Keras (docs/nn-keras.md).
+        shape: its shape, which may differ from Keras's (docs/howto/keras.md).
     """
 
     dtype = "float32"
