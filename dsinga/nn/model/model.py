@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import value_text, values_by_name
+from dsinga.base.arguments import value_text, values_by_name, with_types
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
@@ -328,6 +328,7 @@ def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
     return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
 
+@with_types
 def CD(k: int = 1) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
     return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type, call-arg]

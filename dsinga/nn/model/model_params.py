@@ -14,6 +14,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.api.trained import FILES, JOB, PARAMS, Trained
+from dsinga.base.arguments import with_types
 from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
@@ -213,6 +214,7 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         check_params(local.net, params)
         return {name: params[name] for name in local.net.params if name in params}
 
+    @with_types
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of the params in the order of the layers, including frozen params."""
         return [array.copy() for array in self.ordered_params().values()]
@@ -225,10 +227,12 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             Variable(self, name, params[name].trainable and not params[name].static) for name in self.ordered_params()
         ]
 
+    @with_types
     def count_params(self) -> int:
         """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""
         return sum(array.size for array in self.ordered_params().values())
 
+    @with_types
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
         if isinstance(weights, Mapping):

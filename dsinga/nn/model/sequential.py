@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsinga.base.arguments import value_text
+from dsinga.base.arguments import value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.nn.model.model import Model
 from dsinga.nn.words.inputs import Input
@@ -31,6 +31,7 @@ class Sequential(Model):
         for layer in layers:
             self.add(layer)
 
+    @with_types
     def add(self, layer: Any) -> None:
         """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
         self.refuse_while_training("add")
@@ -57,6 +58,7 @@ class Sequential(Model):
         self.trained = replace(self.trained, is_complete=False)
         self.outputs = [chain]
 
+    @with_types
     def pop(self) -> LayerBuilder | Model:
         """Remove the last layer and return it. Raises UserError for a model without layers."""
         self.refuse_while_training("pop")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from dsinga.api.workspaces import remove_checkpoints
+from dsinga.base.arguments import with_types
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
@@ -63,7 +64,11 @@ class Trainable(Predictable):
         seed: int | None = None,
         cluster: Any = None,
         name: str | None = None,
-        **fields: Unpack[JobFields],
+        checkpoint_freq: int | None = None,
+        precision: str | None = None,
+        gpu: Sequence[int] | None = None,
+        micro_batches: int | None = None,
+        **job_fields: Unpack[JobFields],
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
 
@@ -80,17 +85,21 @@ class Trainable(Predictable):
             seed: determines all random numbers, by default 0.
             cluster: the topology, in place of that of ``compile``.
             name: the name of the job, by default the model's.
-            fields: further fields of the job, such as ``checkpoint_freq``.
+            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            precision: "kBF16" to multiply in bfloat16, "kTF32" in TF32 on GPUs; by default "kFloat32".
+            gpu: the numbers of the GPUs to compute on, such as [0, 1].
+            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         The job begins with the model's params, where training or a user has set them; no text of the job has these.
 
         Raises:
             UserError: shapes, losses and data do not fit.
         """
-        if fields:
-            check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
-        chosen = {"seed": seed, "cluster": cluster, "name": name}
-        settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
+        settings = _job_settings(
+            Trainable.job, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
+            micro_batches=micro_batches, seed=seed, cluster=cluster, name=name,
+        )  # fmt: skip
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
         job = fitting.bound_job(self, fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings))
@@ -121,7 +130,11 @@ class Trainable(Predictable):
         resume: bool | str | os.PathLike[str] = False,
         progress: bool = True,
         shuffle: bool = True,
-        **fields: Unpack[FitFields],
+        checkpoint_freq: int | None = None,
+        precision: str | None = None,
+        gpu: Sequence[int] | None = None,
+        micro_batches: int | None = None,
+        **job_fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, which has a row for each epoch.
 
@@ -155,7 +168,11 @@ class Trainable(Predictable):
             resume: True to continue from the newest checkpoint of the workspace, a path from that one, "auto" if any.
             progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
             shuffle: False reads the records in the order given; worker groups take the batches in turn.
-            fields: further fields of the job, such as ``checkpoint_freq``.
+            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            precision: "kBF16" to multiply in bfloat16, "kTF32" in TF32 on GPUs; by default "kFloat32".
+            gpu: the numbers of the GPUs to compute on, such as [0, 1].
+            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         Raises:
             UserError: shapes, losses and data do not fit.
@@ -163,13 +180,15 @@ class Trainable(Predictable):
         """
         self.refuse_while_training("a further fit")
         self.require_loss()
-        if fields:
-            check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
+        settings = _job_settings(
+            Trainable.fit, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
+            micro_batches=micro_batches,
+        )  # fmt: skip
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
         phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
-        run, settings = fitting.RunSettings(listed(callbacks), client, workers, progress), dict[str, Any](fields)
+        run = fitting.RunSettings(listed(callbacks), client, workers, progress)
         begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
@@ -217,14 +236,24 @@ class Trainable(Predictable):
             set_trained(self, trained)
         return _figures(self, metrics, return_dict)
 
+    @with_types
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss and metrics of a batch of numpy arrays without training on it."""
         x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
         return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
+    @with_types
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
+
+
+def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
+    """Return the fields of a job that a call gives. Raises UserError for a name that is no field of a job."""
+    if fields:
+        known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
+        check_names(function.__name__, [*known, *field_names(Job)], fields)
+    return {**fields, **{name: value for name, value in named.items() if value is not None}}
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from dsinga.base.arguments import check_whole, value_text
+from dsinga.base.arguments import check_whole, value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
 from dsinga.nn.words.basic_layers import Add, Average, Maximum, Minimum, Multiply, Subtract
@@ -97,5 +97,6 @@ def set_random_seed(seed: int) -> None:
     np.random.seed(seed)
 
 
+@with_types
 def clear_session(free_memory: bool = True) -> None:
     """Do nothing: there is no global state of models."""

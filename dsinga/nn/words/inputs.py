@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, is_whole, unknown_name, value_text
+from dsinga.base.arguments import check_range, is_whole, unknown_name, value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
 from dsinga.job import AugmentConf, Phase, StoreConf
@@ -29,6 +29,7 @@ INPUT = "_input"  # the kind of an input's builder
 DEFAULT_NAME = "data"
 
 
+@with_types
 def Input(
     shape: int | Sequence[int] | None = None,
     name: str | None = None,
@@ -94,11 +95,13 @@ def check_data_format(data_format: Any) -> str:
 _data_format = ["channels_first"]
 
 
+@with_types
 def set_image_data_format(data_format: str) -> None:
     """Set the default order of the axes of images and volumes for inputs made from now on."""
     _data_format[0] = check_data_format(data_format)
 
 
+@with_types
 def image_data_format() -> str:
     """Return the order of the axes of images, "channels_first" or "channels_last"."""
     return _data_format[0]
