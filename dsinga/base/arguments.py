@@ -166,15 +166,17 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or a remedy, for the first name that is not ``known``."""
+    """Raise UserError, with the nearest name or a remedy for each, for names that are not ``known``."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
+    faults: list[str] = []
     for name in given:
-        if name in known:
-            continue
-        remedy = nearest(name, known) or f"; it has {listed(known)}"
-        for key in (name, f"{function}.{name}"):
-            remedy = f"; {instead[key]}" if key in instead else remedy
-        raise UserError(f"{function} has no argument {name!r}{remedy}")
+        if name not in known:
+            remedy = nearest(name, known) or ("" if faults else f"; it has {listed(known)}")
+            for key in (name, f"{function}.{name}"):
+                remedy = f"; {instead[key]}" if key in instead else remedy
+            faults.append(f"no argument {name!r}{remedy}")
+    if faults:
+        raise UserError(f"{function} has {', and '.join(faults)}")
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:

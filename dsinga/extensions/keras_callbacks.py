@@ -172,8 +172,8 @@ class TerminateOnNaN(Callback):
 class BackupAndRestore:
     """Lets ``fit`` go on where it was interrupted, from the checkpoint of the last epoch, or of ``save_freq`` steps.
 
-    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``. When fit has ended in order, the
-    checkpoints are removed, unless ``delete_checkpoint`` is False.
+    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``, and keeps the newest checkpoint.
+    When fit has ended in order, the checkpoint is removed, unless ``delete_checkpoint`` is False.
     """
 
     def __init__(self, backup_dir: Any, save_freq: Any = "epoch", delete_checkpoint: bool = True):

@@ -48,6 +48,8 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
             raise
         jobs = sorted(Path(file).glob("*.conf"))
         remedy = f"; give the job file in it, {str(jobs[0])!r}" if jobs else ""
+        if isinstance(error, FileNotFoundError):
+            remedy = nearest(file, map(str, Path(file).parent.glob("*.conf")))
         reason = getattr(error, "strerror", None) or error
         raise JobError(f"cannot read the job file {file!r}: {reason}{remedy}") from redacted_cause(error)
 

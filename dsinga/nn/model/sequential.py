@@ -41,7 +41,9 @@ class Sequential(Model):
             self.inputs, self.outputs = [layer], [layer]
             return
         if not isinstance(layer, (LayerBuilder, Model)):
-            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}")
+            is_module = any(cls.__module__.startswith("torch.") for cls in type(layer).__mro__)
+            remedy = "; dsinga.convert.from_torch(module) makes a model of a module of PyTorch" if is_module else ""
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}{remedy}")
         if not self.outputs:
             start = Input(getattr(layer, "input_rows", None))
             self.inputs, self.outputs = [start], [start]

@@ -20,6 +20,7 @@ from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
+from dsinga.nn.model.column_scales import remark_on_scales
 from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
@@ -32,6 +33,7 @@ from dsinga.nn.model.training_state import (
     with_state,
 )
 from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -48,6 +50,10 @@ class Trainable(Predictable):
 
     default_batch_size: int | None = 32
     default_epochs: int | None = 1
+
+    def _inputs(self) -> list[Symbol]:
+        """Return the symbols of the inputs, which a model of a job lacks."""
+        return []
 
     @checked
     def job(
@@ -188,6 +194,8 @@ class Trainable(Predictable):
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
         phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
+        if not self.trained.steps:
+            remark_on_scales(self._inputs(), phases["train"].pairs)
         run = fitting.RunSettings(listed(callbacks), client, workers, progress)
         begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed

@@ -1,0 +1,70 @@
+"""What a beginner does wrong with nn is answered in the words of nn, with the line to write."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from tests.support.refusals import refused
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+def model(outputs=2, loss="sparse_categorical_crossentropy"):
+    made = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(outputs)])
+    made.compile("sgd", loss)
+    return made
+
+
+def fit(x=X, y=Y, outputs=2, loss="sparse_categorical_crossentropy", **arguments):
+    return model(outputs, loss).fit(x, y, progress=False, **arguments)
+
+
+MISTAKES = {
+    "PyTorch's arguments": (lambda: nn.Dense(in_features=4, out_features=2), "out_features.* units"),
+    "labels from 1": (lambda: fit(y=Y + 1), "labels begin at 0"),
+    "one output": (lambda: fit(outputs=1), "binary_crossentropy"),
+    "no validation": (lambda: fit(callbacks=[nn.callbacks.EarlyStopping("val_loss")]), "val_loss.* validation_data="),
+    "batchsize": (lambda: fit(batchsize=3), "batch_size"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_in_the_words_of_nn(name):
+    refused(*MISTAKES[name])
+
+
+def test_a_module_of_pytorch_in_a_model_names_from_torch():
+    torch = pytest.importorskip("torch")
+    refused(lambda: nn.Sequential([torch.nn.Linear(4, 2)]), "from_torch")
+
+
+def test_columns_of_very_different_scales_are_named_once(caplog):
+    x = X * np.array([1, 1, 1000, 1e6], np.float32)
+    made = model()
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        made.fit(x, Y, progress=False)
+        made.fit(x, Y, progress=False)
+    (record,) = caplog.records
+    assert "nn.Normalization()" in record.getMessage()
+    assert "column 3" in record.getMessage()
+
+
+@pytest.mark.parametrize("first", ["plain", "normalised"])
+def test_columns_that_are_scaled_are_not_named(first, caplog):
+    layer = nn.Normalization()
+    x = X if first == "plain" else X * np.array([1, 1, 1000, 1e6], np.float32)
+    layer.adapt(x)
+    made = nn.Sequential([nn.Dense(2)] if first == "plain" else [layer, nn.Dense(2)])
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        made.fit(x, Y, progress=False)
+    assert not caplog.records
+
+
+def test_a_backup_keeps_the_newest_checkpoint(tmp_path):
+    backup = nn.callbacks.BackupAndRestore(str(tmp_path), delete_checkpoint=False)
+    fit(epochs=3, callbacks=[backup])
+    assert [path.name for path in (tmp_path / "checkpoint").glob("step*")] == ["step6"]
