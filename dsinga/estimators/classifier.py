@@ -111,6 +111,14 @@ class Classifier(ClassifierMixin, Supervised):
         n_features_in_: the number of features of a record, or of columns of a data frame.
         columns_: what the columns of a data frame are; None for arrays, and for frames of numbers without gaps.
         temperature_: what scores are divided by for probabilities; 1 without calibration.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga.estimators import Classifier
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> y = np.where(X[:, 0] > 0, "high", "low")
+        >>> Classifier().fit(X, y).predict(X[:2]).shape
+        (2,)
     """
 
     class_weight: Mapping[Any, float] | str | None = None

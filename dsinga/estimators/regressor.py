@@ -48,6 +48,13 @@ class Regressor(RegressorMixin, Supervised):
             "quantile" (the ``quantiles``), or a distribution of each target, by its likelihood: "normal", "laplace",
             "lognormal" of positive numbers, "poisson" and "negative_binomial" of counts.
         quantiles: the levels that are predicted with the loss "quantile", in (0, 1) and increasing.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga.estimators import Regressor
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> Regressor().fit(X, X[:, 0]).predict(X[:2]).shape
+        (2,)
     """
 
     loss: str = "squared_error"

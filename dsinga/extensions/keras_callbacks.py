@@ -124,6 +124,10 @@ class ModelCheckpoint(Callback):
         mode: "min", "max" or "auto", by the metric's name.
         save_freq: "epoch".
         initial_value_threshold: a value that the first model that is saved is better than, with ``save_best_only``.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> best = nn.callbacks.ModelCheckpoint("best.weights.h5", monitor="val_loss", save_best_only=True)
     """
 
     def __init__(
@@ -174,6 +178,10 @@ class BackupAndRestore:
 
     It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``, and keeps the newest checkpoint.
     When fit has ended in order, the checkpoint is removed, unless ``delete_checkpoint`` is False.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> backup = nn.callbacks.BackupAndRestore("run")
     """
 
     def __init__(self, backup_dir: Any, save_freq: Any = "epoch", delete_checkpoint: bool = True):

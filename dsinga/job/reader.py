@@ -57,7 +57,14 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 @with_types
 @public
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
-    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does."""
+    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does.
+
+    Examples:
+        >>> import dsinga
+        >>> job = dsinga.loads('name: "first" train_steps: 100', overrides=["train_steps=5"])
+        >>> job.train_steps
+        5
+    """
     note_distributions(text)
     try:
         block = parse(text, file)

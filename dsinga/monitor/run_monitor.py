@@ -83,6 +83,16 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
     """Return the rows of a ``metrics.jsonl``, or of a workspace's; a last line cut by a killed run is left out.
 
     Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones((32, 3)), np.ones((32, 1)), workspace="run", progress=False)
+        >>> dsinga.monitor.read_metrics("run")[-1]["step"]
+        1
     """
     path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
     try:

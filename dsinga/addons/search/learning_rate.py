@@ -174,6 +174,18 @@ def find_learning_rate(
         progress: show a progress line (in a notebook: a picture of the metrics).
 
     Raises UserError for what :func:`train` refuses, and for rates that do not rise from above 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> from dsinga import nn
+        >>> x = np.random.default_rng(0).normal(size=(100, 4))
+        >>> y = (x[:, 0] > 0).astype(int)
+        >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+        >>> model.compile("adam", "sparse_categorical_crossentropy")
+        >>> found = dsinga.find_learning_rate(model, x, y, steps=20, progress=False)
+        >>> len(found.rates)
+        20
     """
     if not (0 < low < high < math.inf and steps >= 10):
         raise UserError(f"a search needs 0 < low < high and at least 10 steps, not {low} to {high} in {steps} steps")

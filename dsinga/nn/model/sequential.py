@@ -21,6 +21,12 @@ class Sequential(Model):
     """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 
     Without ``nn.Input`` the shape of the records is that of the data.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Input(784), nn.Dense(128, activation="relu"), nn.Dense(10)])
+        >>> model.count_params()
+        101770
     """
 
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
@@ -85,6 +91,12 @@ def clone_model(model: Model) -> Model:
     """Return an uncompiled model with the same layers, shapes of records and new initial params.
 
     Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+        >>> nn.clone_model(model).count_params()
+        10
     """
     if not isinstance(model, Model):
         raise UserError(

@@ -101,6 +101,14 @@ class Trainable(Predictable):
 
         Raises:
             UserError: shapes, losses and data do not fit.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+            >>> model.compile("adam", "mse")
+            >>> job = model.job(epochs=5, checkpoint_freq=100)
+            >>> job.epochs
+            5
         """
         settings = _job_settings(
             Trainable.job, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
@@ -183,6 +191,17 @@ class Trainable(Predictable):
         Raises:
             UserError: shapes, losses and data do not fit.
             RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> x = np.random.default_rng(0).normal(size=(100, 4))
+            >>> y = (x[:, 0] > 0).astype(int)
+            >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy")
+            >>> history = model.fit(x, y, epochs=20, validation_split=0.2, progress=False)
+            >>> history[-1]["phase"], history[-1]["epoch"]
+            ('val', 20)
         """
         self.refuse_while_training("a further fit")
         self.require_loss()
@@ -223,6 +242,14 @@ class Trainable(Predictable):
         The optimizer goes on from the last step or fit, and the next fit from here; in an event of a callback, the fit
         that goes on, which does not count the step. With ``compile(metrics=...)`` it
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Dense(1, kernel_initializer="zeros")])
+            >>> model.compile("sgd", "mse")
+            >>> float(model.train_on_batch(np.ones((8, 3)), np.ones((8, 1))))
+            1.0
         """
         self.require_loss()
         if optimizer_fields(self).get("ema_conf") is not None:

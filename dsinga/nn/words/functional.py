@@ -72,6 +72,12 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
     """Return classes (...) as one-hot rows (..., num_classes), float32, without a last axis of length 1.
 
     Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> nn.to_categorical([0, 2], num_classes=3)
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     classes = np.asarray(x)
     classes = classes[..., 0] if classes.ndim > 1 and classes.shape[-1] == 1 else classes

@@ -53,6 +53,11 @@ def Input(
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> nn.Input(shape=(3, 32, 32)).shape
+        (None, 3, 32, 32)
     """
     if store.get("dtype") in ("string", "str", str):  # texts, of which TextVectorization knows the codes
         del store["dtype"]

@@ -172,7 +172,6 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
     own, shared = inspect.signature(function).parameters, arguments.signature_with_types(common)
     more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]
     signature = arguments.extended_signature(function, more, shared.return_annotation)
-    explained = meanings(common) | meanings(function)
 
     @public
     @functools.wraps(function)
@@ -183,8 +182,7 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
         return message
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    sentences = (inspect.getdoc(function) or "").partition("Args:\n")[0].rstrip()
-    make.__doc__ = "\n".join([sentences, "", "Args:", *(explained[name] for name in signature.parameters)])
+    make.__doc__ = explaining(function, signature.parameters, meanings(common))
     return make
 
 
@@ -193,21 +191,20 @@ def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mappi
 
     ``shared`` has what the docstring does not explain itself, by argument and by "Function.argument".
     """
-    text, own = inspect.getdoc(function) or "", meanings(function)
-    head, _, rest = text.partition("\n\nArgs:\n")
-    rest = rest.partition("\n\n")[2] if own else rest
-    if not own:
-        head, found, rest = head.partition("\n\nRaises:")
-        rest = f"Raises:{rest}" if found else ""
-    lines = []
+    parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
     for name in names:
         meaning = shared.get(f"{function.__name__}.{name}", shared.get(name))
-        if name in own or (meaning and f"``{name}``" not in head):
-            lines.append(own.get(name) or f"    {name}: {meaning}")
-    return "\n\n".join(part for part in (head, "\n".join(["Args:", *lines]) if lines else "", rest) if part)
+        if name in own or meaning:
+            lines.append(f"    {name}: {own.get(name, meaning)}")
+    explained = "\n".join(["Args:", *lines])
+    sections = [number for number, part in enumerate(parts) if part.startswith(("Args:\n", "Raises:\n", "Examples:\n"))]
+    at = sections[0] if sections else len(parts)
+    rest = parts[at + 1 :] if own else parts[at:]
+    return "\n\n".join([*parts[:at], *([explained] if lines else []), *rest])
 
 
 def meanings(function: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of a docstring that explain each argument, by name."""
     text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    return {part.split(":")[0].strip(): part for part in re.split(r"\n(?= {4}\w)", text) if part}
+    parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
+    return {name.strip(): meaning.strip() for name, _, meaning in parts}
