@@ -18,10 +18,11 @@ OWNERS = {
 WITHOUT = {"nn": {"backend", "callbacks", "config", "layers", "models", "saving", "utils"}}  # nn by other names
 MUST = """
 nn.Sequential nn.Model nn.Input nn.Dense nn.Conv2D nn.LSTM nn.Embedding nn.Dropout nn.BatchNormalization
-nn.Normalization nn.MaxPooling2D nn.MultiHeadAttention nn.Adam nn.SGD nn.CosineDecay nn.Cluster nn.Sequential.compile nn.Sequential.fit
-nn.Sequential.predict nn.Sequential.evaluate nn.Sequential.summary nn.Sequential.save nn.Sequential.predict_lazily
-dsinga.train dsinga.evaluate dsinga.predict dsinga.loads dsinga.windows dsinga.table dsinga.find_learning_rate
-estimators.Classifier estimators.Regressor extensions.EarlyStopping monitor.read_metrics data.open_records
+nn.Normalization nn.MaxPooling2D nn.MultiHeadAttention nn.Adam nn.SGD nn.CosineDecay nn.Cluster nn.Sequential.compile
+nn.Sequential.fit nn.Sequential.predict nn.Sequential.evaluate nn.Sequential.summary nn.Sequential.save
+nn.Sequential.predict_lazily dsinga.train dsinga.evaluate dsinga.predict dsinga.loads dsinga.windows dsinga.table
+dsinga.find_learning_rate estimators.Classifier estimators.Regressor extensions.EarlyStopping monitor.read_metrics
+data.open_records
 """.split()
 
 

@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, imported, registered
 from dsinga.job.component import Settings, docs
 from dsinga.job.message import set_fields
-from dsinga.job.setting_arguments import signature
+from dsinga.job.setting_arguments import argument_lines, signature
 from dsinga.job.type_names import TypeName
 from dsinga.nn.words.keras_arguments import bind
 
@@ -48,7 +48,8 @@ def derived_function(
     parameters = [*first, *(setting.replace(name=names.get(setting.name, setting.name)) for setting in settings)]
     parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
     sentence = (inspect.getdoc(cls) or f"Makes a {cls.__name__}.").partition("\n\n")[0]
-    meanings = [f"    {names.get(name, name)}: {text}." for name, text in (docs(conf) if conf else {}).items()]
+    known = docs(conf) if conf else {}
+    meanings = [argument_lines(names.get(name, name), f"{text}.") for name, text in known.items()]
     function.__name__ = function.__qualname__ = name
     function.__module__ = "dsinga.nn"  # where pickle finds it
     function.__doc__ = "\n".join([sentence, *(["", "Args:", *meanings] if meanings else [])])

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar, get_type_hints
 
@@ -24,6 +24,7 @@ from dsinga.extensions.extension import CALLBACKS
 from dsinga.job.checks import iterate_messages
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import Message
+from dsinga.job.setting_arguments import explaining, meanings
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
@@ -184,27 +185,3 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
     make.__signature__ = signature  # type: ignore[attr-defined]
     make.__doc__ = explaining(function, signature.parameters, meanings(common))
     return make
-
-
-def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mapping[str, str]) -> str:
-    """Return the docstring of a function, which explains the arguments ``names`` in order.
-
-    ``shared`` has what the docstring does not explain itself, by argument and by "Function.argument".
-    """
-    parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
-    for name in names:
-        meaning = shared.get(f"{function.__name__}.{name}", shared.get(name))
-        if name in own or meaning:
-            lines.append(f"    {name}: {own.get(name, meaning)}")
-    explained = "\n".join(["Args:", *lines])
-    sections = [number for number, part in enumerate(parts) if part.startswith(("Args:\n", "Raises:\n", "Examples:\n"))]
-    at = sections[0] if sections else len(parts)
-    rest = parts[at + 1 :] if own else parts[at:]
-    return "\n\n".join([*parts[:at], *([explained] if lines else []), *rest])
-
-
-def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of a docstring that explain each argument, by name."""
-    text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
-    return {name.strip(): meaning.strip() for name, _, meaning in parts}

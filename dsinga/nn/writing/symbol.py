@@ -13,8 +13,9 @@ import numpy as np
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
+from dsinga.job.setting_arguments import explaining
 from dsinga.layers.interface.layer import Shape
-from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, explaining, keyword_parameters
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters
 from dsinga.nn.writing.explained_arguments import MEANINGS
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
