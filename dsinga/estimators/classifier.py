@@ -192,7 +192,10 @@ class Classifier(ClassifierMixin, Supervised):
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
-        check_classification_targets(_known(y))
+        try:
+            check_classification_targets(_known(y))
+        except ValueError as error:
+            raise UserError(f"{error} For numbers write dsinga.estimators.Regressor.") from None
         kind = type_of_target(y)
         if kind == "multiclass-multioutput":
             raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")

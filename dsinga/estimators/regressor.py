@@ -142,6 +142,8 @@ class Regressor(RegressorMixin, Supervised):
         return form
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        if isinstance(y, np.ndarray) and y.dtype.kind == "U":
+            raise UserError("y has texts; dsinga.estimators.Classifier is for classes")
         check_numbers(y, "y")
         y, missing = fill_missing(with_nan(y, "y"))
         x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)

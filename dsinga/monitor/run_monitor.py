@@ -179,6 +179,8 @@ class RunMonitor(contextlib.ExitStack):
             try:
                 self._lock = self.enter_context(locked_workspace(self._workspace))
                 self._open(self._workspace / "metrics.jsonl", step)
+            except FileExistsError:
+                raise UserError(f"the workspace {short_path(self._workspace)} is a file; give a folder") from None
             except OSError as error:
                 raise UserError(f"the workspace {short_path(self._workspace)} cannot be written: {error}") from error
         if self._progress:

@@ -127,6 +127,7 @@ class Predictable(ModelParams):
         check_whole_numbers(batch_size=batch_size)
         if given := predicting.given_options(Predictable.evaluate, options):
             return predicting.evaluated_by_kind(self, x, batch_size, client, given, y=y, sample_weight=sample_weight)
+        self.require_loss()
         pairs, sample_weight = labelled(self, read_iterable((x, y, sample_weight))[0])
         if client is None and are_numpy(pairs):
             with explained(self, pairs):

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from dsinga.api.workspaces import remove_checkpoints
-from dsinga.base.arguments import with_types
+from dsinga.base.arguments import unknown_name, with_types
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
+from dsinga.job.enums import PRECISIONS, Precision
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
@@ -92,7 +93,7 @@ class Trainable(Predictable):
             cluster: the topology, in place of that of ``compile``.
             name: the name of the job, by default the model's.
             checkpoint_freq: every how many steps a checkpoint is written to the workspace.
-            precision: "kBF16" to multiply in bfloat16, "kTF32" in TF32 on GPUs; by default "kFloat32".
+            precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: the numbers of the GPUs to compute on, such as [0, 1].
             micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
@@ -183,7 +184,7 @@ class Trainable(Predictable):
             progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
             shuffle: False reads the records in the order given; worker groups take the batches in turn.
             checkpoint_freq: every how many steps a checkpoint is written to the workspace.
-            precision: "kBF16" to multiply in bfloat16, "kTF32" in TF32 on GPUs; by default "kFloat32".
+            precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: the numbers of the GPUs to compute on, such as [0, 1].
             micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
@@ -288,6 +289,13 @@ def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dic
     if fields:
         known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
         check_names(function.__name__, [*known, *field_names(Job)], fields)
+    if isinstance(named.get("gpu"), bool):
+        raise UserError(f"gpu has the numbers of the GPUs to compute on, as in gpu=[0], not {named['gpu']}")
+    precision, precisions = named.get("precision"), {name: member.name for member, name in PRECISIONS.items()}
+    if isinstance(precision, str) and precision not in Precision.__members__:
+        if precision not in precisions:
+            raise unknown_name("precision", precision, precisions)
+        named["precision"] = precisions[precision]
     return {**fields, **{name: value for name, value in named.items() if value is not None}}
 
 

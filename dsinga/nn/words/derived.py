@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from dsinga.base.arguments import signature_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, imported, registered
 from dsinga.job.component import Settings, docs
-from dsinga.job.message import set_fields
+from dsinga.job.message import JobError, set_fields
 from dsinga.job.setting_arguments import argument_lines, signature
 from dsinga.job.type_names import TypeName
 from dsinga.nn.words.keras_arguments import bind
@@ -28,7 +29,11 @@ def settings_field(
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
         return values
-    settings = conf(**values)
+    try:
+        settings = conf(**values)
+    except JobError as error:  # of a value of another type
+        text = re.sub(rf"^{conf.__name__}\.(\w+)", lambda found: names.get(found[1], found[1]), str(error))
+        raise UserError(f"{function}: {text}") from None
     for fault in settings.all_faults():
         name = fault.field or ""
         raise UserError(f"{function}: {fault.text.replace(name, names.get(name, name), 1)}")
