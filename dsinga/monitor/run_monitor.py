@@ -97,6 +97,8 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
     path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
     try:
         *lines, _unfinished = read_regular(path, TABLE_BYTES).split(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} was not found; give the workspace of a run, or its metrics.jsonl") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; move it away") from None
     rows = History()

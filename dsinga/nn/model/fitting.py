@@ -183,24 +183,26 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
             for callback in settings.callbacks
             if not isinstance(callback, BackupAndRestore)
         ]
-        check_watched(extensions, job)
+        check_watched(settings.callbacks, job)
         return api.train(
             job, runner, workers=settings.workers, workspace=begin.workspace, resume=begin.resume,
             progress=settings.progress, extensions=[*extensions, rescued], params=params, updater_state=slots,
         )  # fmt: skip
 
 
-def check_watched(extensions: Iterable[Any], job: Job) -> None:
+def check_watched(callbacks: Sequence[Any], job: Job) -> None:
     """Raise UserError for a callback that watches a metric of validation, where nothing validates."""
-    extensions = [each for each in extensions if isinstance(each, Extension) and not isinstance(each, KerasEvents)]
-    if Phase.kVal in training_phases(job) or any(each.phase == "val" for each in extensions):
+    if Phase.kVal in training_phases(job) or any(getattr(each, "phase", None) == "val" for each in callbacks):
         return
-    for extension in extensions:
-        for trigger in extension.trigger.metrics():
-            if trigger.monitor.startswith("val/"):
+    for callback in callbacks:
+        watched = [str(getattr(callback, "monitor", ""))]
+        if isinstance(callback, Extension):
+            watched = [trigger.monitor.replace("/", "_", 1) for trigger in callback.trigger.metrics()]
+        for name in watched:
+            if name.startswith("val_"):
                 raise UserError(
-                    f"{type(extension).__name__} watches {trigger.monitor.replace('/', '_', 1)}, but fit was called "
-                    "without validation_data=; give it (x_val, y_val), or fit validation_split=0.2"
+                    f"{type(callback).__name__} watches {name}, but fit was called without validation_data=; give it "
+                    "(x_val, y_val), or fit validation_split=0.2"
                 )
 
 

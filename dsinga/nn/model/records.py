@@ -132,6 +132,8 @@ def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
     if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
         return "validation_data has no labels; give it as a pair, validation_data=(x_val, y_val)"
     kind = next((type(x).__name__ for x, _ in pairs.values()), "")
+    if any(isinstance(x, RecordSource) for x, _ in pairs.values()):
+        return "x has no labels, which the loss needs; name them where x is made, as in dsinga.table(frame, label=...)"
     windows = ", or dsinga.windows(dataset, inputs=..., targets=...)" if kind in ("Dataset", "DataArray") else ""
     return f"x has no labels, which the loss needs; give y, as in fit(x, y){windows}"
 

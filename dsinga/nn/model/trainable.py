@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from dsinga.api.workspaces import remove_checkpoints
-from dsinga.base.arguments import unknown_name, with_types
+from dsinga.base.arguments import check_bool, unknown_name, with_types
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
@@ -206,6 +206,7 @@ class Trainable(Predictable):
         """
         self.refuse_while_training("a further fit")
         self.require_loss()
+        check_bool("shuffle", shuffle)
         settings = _job_settings(
             Trainable.fit, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
             micro_batches=micro_batches,

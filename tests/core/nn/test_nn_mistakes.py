@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.monitor import read_metrics
 from tests.support.refusals import refused
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
@@ -43,6 +44,13 @@ MISTAKES = {
     "PyTorch's initialiser": (lambda: fit_of(nn.Dense(2, kernel_initializer="xavier")), "glorot_uniform"),
     "evaluate before compile": (lambda: nn.Sequential([nn.Dense(2)]).evaluate(X, Y), "compile"),
     "codes that are numbers": (lambda: fit_of(nn.Embedding(10, 4), nn.Flatten(), nn.Dense(2)), "whole numbers"),
+    "a backup of the best": (
+        lambda: fit(callbacks=[nn.callbacks.ModelCheckpoint("b.h5", "val_loss", save_best_only=True)]),
+        "ModelCheckpoint watches val_loss.* validation_data=",
+    ),
+    "shuffle": (lambda: fit(shuffle="batch"), "shuffle .*True or False"),
+    "PyTorch's betas": (lambda: nn.Adam(betas=(0.9, 0.99)), "beta_1="),
+    "no metrics": (lambda: read_metrics("nowhere"), "workspace of a run"),
     "gpu=True": (lambda: fit(gpu=True), r"gpu=\[0\]"),
     "float16": (lambda: fit(precision="float16"), "precision 'float16'"),
     "images of vectors": (lambda: nn.MaxPooling2D(2)(nn.Input(20)), r"nn.Input\(\(channels"),
