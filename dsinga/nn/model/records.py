@@ -130,7 +130,7 @@ def explained(
 def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
     """Return the error sentence for records without labels, of training or of validation."""
     if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
-        return "validation_data has no labels; give it as a pair, validation_data=(x_val, y_val)"
+        return "validation_data has no labels; give validation_data=(x_val, y_val), or records that have labels"
     kind = next((type(x).__name__ for x, _ in pairs.values()), "")
     if any(isinstance(x, RecordSource) for x, _ in pairs.values()):
         return "x has no labels, which the loss needs; name them where x is made, as in dsinga.table(frame, label=...)"
