@@ -39,6 +39,10 @@ ATTRIBUTES = {
 }  # fmt: skip
 
 
+# What dsinga itself asks of a layer; dir(layer), by which notebooks complete, leaves it out.
+FOR_DSINGA = frozenset("calls encoder fit input_rows kind models remake values wrapped write".split())
+
+
 class LayerBuilder(HasVariables):
     """A layer of a model: its settings, and the function that writes the layer into a job.
 
@@ -206,6 +210,9 @@ class LayerBuilder(HasVariables):
         if self.trainable != state["trainable"]:
             self.trainable = state["trainable"]
         self.values, self.name = state["values"], state["name"]
+
+    def __dir__(self) -> list[str]:
+        return [*({*super().__dir__()} - FOR_DSINGA)]
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

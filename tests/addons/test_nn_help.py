@@ -1,4 +1,4 @@
-"""The help of nn's functions and of models: types, the arguments of training alone, and the names that dir() shows."""
+"""The help of nn and of models, with all add-ons: types, the arguments of training, the names that dir() shows."""
 
 import inspect
 import types
@@ -65,6 +65,12 @@ def test_a_model_shows_what_a_user_may_use():
     assert {"fit", "predict", "evaluate", "summary", "save", "weights", "export", "pop"} <= shown
     assert not shown & {"parts_of_nets", "weights_of", "on_features", "label_examples", "make_job", "trained"}
     assert MODEL.make_job
+
+
+def test_a_layer_shows_what_a_user_may_use():
+    shown = public(nn.Dense(2))
+    assert {"weights", "get_weights", "trainable", "name", "output", "settings"} <= shown
+    assert not shown & {"remake", "write", "wrapped", "values"}
 
 
 def test_nn_shows_its_words():
