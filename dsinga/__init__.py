@@ -44,7 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 INSTEAD = {
-    **dict.fromkeys(("Trainer", "LightningModule", "Sequential", "Model"), "a model of dsinga.nn has fit"),
+    **dict.fromkeys(("Trainer", "LightningModule", "Sequential", "Model", "fit"), "a model of dsinga.nn has fit"),
     "read_metrics": "write dsinga.monitor.read_metrics(path)",
 }
 if not TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from dsinga.base.arguments import bind, value_text
+from dsinga.base.arguments import bind, signature_with_types, value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 
@@ -48,6 +48,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
                     raise UserError(text)
             return function(*args, **kwargs)
 
+        call.__signature__ = signature_with_types(function)  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate

@@ -364,6 +364,16 @@ def train(
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> x = np.random.default_rng(0).integers(0, 256, (200, 4), dtype=np.uint8)
+        >>> y = (x[:, 0] > 127).astype(int)
+        >>> job = dsinga.models.mlp(hidden=[8], inputs=4, classes=2, train_steps=50)
+        >>> result = dsinga.train(job, data={"train": (x, y), "test": (x, y)}, progress=False)
+        >>> result.step
+        50
     """
     options = TrainingOptions(
         data=data, epochs=epochs, workspace=workspace, data_root=data_root, workers=workers, resume=resume,

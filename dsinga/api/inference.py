@@ -126,6 +126,16 @@ def evaluate(
     the job's workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input
     layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
     :func:`dsinga.train`. Raises UserError for bad input.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> x = np.random.default_rng(0).integers(0, 256, (200, 4), dtype=np.uint8)
+        >>> y = (x[:, 0] > 127).astype(int)
+        >>> job = dsinga.models.mlp(hidden=[8], inputs=4, classes=2, train_steps=50)
+        >>> result = dsinga.train(job, data={"train": (x, y), "test": (x, y)}, progress=False)
+        >>> sorted(dsinga.evaluate(job, result.params, data=(x, y)))
+        ['accuracy', 'loss']
     """
     with open_phase(job, params, None, phase, client, data, data_root, resources, hosts) as opened:
         return opened.evaluate()
@@ -152,6 +162,16 @@ def predict(
     ``hosts`` choose the Dask workers; see :func:`dsinga.train`. Where records have no labels, layers that need some are
     left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not fit into
     memory.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> x = np.random.default_rng(0).integers(0, 256, (200, 4), dtype=np.uint8)
+        >>> y = (x[:, 0] > 127).astype(int)
+        >>> job = dsinga.models.mlp(hidden=[8], inputs=4, classes=2, train_steps=50)
+        >>> result = dsinga.train(job, data={"train": (x, y), "test": (x, y)}, progress=False)
+        >>> dsinga.predict(job, result.params, "ip", data=x).shape
+        (200, 2)
     """
     is_empty = has_no_rows(data)
     rows = row_of_zeros(data) if is_empty else data

@@ -34,7 +34,7 @@ def job_with_data(
     Classes and columns of ``data`` have the codes and the order of the records on which ``params`` were trained.
     """
     if not isinstance(job, (Job, str, os.PathLike)):
-        remedy = "; its methods predict and evaluate, or job(...) returns its job" if hasattr(job, "make_job") else ""
+        remedy = "; model.fit(x, y) trains it, or model.job(x, y) is its job" if hasattr(job, "make_job") else ""
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}{remedy}")
     job = job if isinstance(job, Job) else load(job)
     if data is None:

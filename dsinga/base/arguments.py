@@ -152,23 +152,31 @@ def missing_names(
         names = known or [each for each in dir(sys.modules[module]) if each[0].isalpha()]
         fail_for_name(public or module, name, [*names, *values], instead)
 
-    if public:  # then it has no __dir__ of its own, by which editors complete
-        vars(sys.modules[module])["__dir__"] = lambda: sorted({*vars(sys.modules[module]), *derived()})
+    if public:  # its dir(), by which editors complete, has the names that its package has for users, and the derived
+        package = public.rpartition(".")[0]
+
+        def shown() -> list[str]:
+            names = {*vars(sys.modules[module])} & {*vars(sys.modules[package])["__all__"]}
+            return sorted(names | {*derived()})
+
+        vars(sys.modules[module])["__dir__"] = shown
     return find
 
 
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or a remedy, for the first name that is not ``known``."""
+    """Raise UserError, with the nearest name or a remedy for each, for names that are not ``known``."""
     known = [name for name in dict.fromkeys(known) if name != "self"]
+    faults: list[str] = []
     for name in given:
-        if name in known:
-            continue
-        remedy = nearest(name, known) or f"; it has {listed(known)}"
-        for key in (name, f"{function}.{name}"):
-            remedy = f"; {instead[key]}" if key in instead else remedy
-        raise UserError(f"{function} has no argument {name!r}{remedy}")
+        if name not in known:
+            remedy = nearest(name, known) or ("" if faults else f"; it has {listed(known)}")
+            for key in (name, f"{function}.{name}"):
+                remedy = f"; {instead[key]}" if key in instead else remedy
+            faults.append(f"no argument {name!r}{remedy}")
+    if faults:
+        raise UserError(f"{function} has {', and '.join(faults)}")
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
@@ -207,11 +215,40 @@ def bind(
         raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
 
 
+def signature_with_types(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, whose annotations are types and not the texts of types, for ``help``.
+
+    ``Any`` stands for a type that only type checkers import, and for those of ``**arguments``; a type that a module
+    defines further down stays a text.
+    """
+    signature = inspect.signature(function)
+    known = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
+
+    def typed(annotation: Any, unknown: Any) -> Any:
+        try:
+            return eval(annotation, known) if isinstance(annotation, str) else annotation
+        except (NameError, AttributeError):
+            return unknown
+
+    parameters = [
+        each.replace(annotation=Any if each.kind is each.VAR_KEYWORD else typed(each.annotation, Any))
+        for each in signature.parameters.values()
+    ]
+    returned = typed(signature.return_annotation, signature.return_annotation)
+    return signature.replace(parameters=parameters, return_annotation=returned)
+
+
+def with_types(function: F) -> F:
+    """Return the function, whose help shows types in place of the texts of types."""
+    function.__signature__ = signature_with_types(function)  # type: ignore[attr-defined]
+    return function
+
+
 def extended_signature(
-    function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: str
+    function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: Any
 ) -> inspect.Signature:
     """Return the signature of a function with more parameters in place of ``**arguments``, and what it ``returns``."""
-    own = inspect.signature(function).parameters.values()
+    own = signature_with_types(function).parameters.values()
     parameters = sorted([*own, *more], key=lambda parameter: parameter.kind)
     parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     return signature_of(function, parameters, returns)
@@ -235,6 +272,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
         bind(f"{prefix}{function.__name__}", signature, args, kwargs, instead)
         return function(*args, **kwargs)
 
+    call.__signature__ = signature_with_types(function)  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
@@ -260,5 +298,6 @@ def check_settings(
             check(given)
         constructor(self, *args, **kwargs)
 
+    create.__signature__ = signature_with_types(constructor)  # type: ignore[attr-defined]
     cls.__init__ = create  # type: ignore[assignment, method-assign]
     return cls

@@ -141,7 +141,8 @@ def lazy_names(
 
     The names, and the module of each, are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
     ``__init__.py``, or else in ``__init__.pyi``, where the core has the names of add-ons, since it imports none.
-    ``otherwise`` is called for any other name.
+    ``otherwise`` is called for any other name. ``dir`` shows these names, those of ``__all__``, and the package's
+    modules.
     """
     module = sys.modules[package]
 
@@ -167,7 +168,11 @@ def lazy_names(
         setattr(module, name, value)
         return value
 
-    return find, lambda: sorted({*vars(module), *names()})
+    def shown() -> list[str]:
+        own = {name for name in vars(module) if name.startswith("__") or f"{package}.{name}" in sys.modules}
+        return sorted(own | {*vars(module).get("__all__", ()), *names()})
+
+    return find, shown
 
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:

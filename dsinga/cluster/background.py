@@ -24,6 +24,7 @@ from distributed import Client
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result
 from dsinga.api.runners import TrainingOptions
+from dsinga.base.arguments import with_types
 from dsinga.base.error_frames import public
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.cluster.clients import ClusterSource, find_cluster, outside_thread_pool
@@ -210,6 +211,7 @@ def _set(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
+@with_types
 @public
 def submit(
     job: Job | str | os.PathLike[str], client: Client | None = None, *, progress: bool = False, **options: Any

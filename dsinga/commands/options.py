@@ -51,6 +51,18 @@ IMPORT = click.option(
 )  # fmt: skip
 
 
+class JobFile(click.Argument):
+    """The argument CONF; the error where it is missing says what to give."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the path. Raises MissingParameter where there is none."""
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter:
+            text = "Give a job file, such as job.conf; 'dsinga example digits digits' writes one."
+            raise click.MissingParameter(text, ctx=ctx, param=self) from None
+
+
 def job_options(command: Command) -> Command:
     """Add the arguments of a job to a command: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
     for option in (
@@ -59,7 +71,7 @@ def job_options(command: Command) -> Command:
             "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Set a field of the job. May be repeated."
         ),
         click.option("--data-root", help="Folder where relative paths of the job are looked up last."),
-        click.argument("conf", type=click.Path(path_type=Path)),
+        click.argument("conf", cls=JobFile, type=click.Path(path_type=Path)),
     ):
         command = option(command)
     return command

@@ -23,3 +23,7 @@ INSTEAD = {
     **{f"{name}Regressor": "write Regressor(net=model)" for name in ("MLP", "NeuralNet", "Keras", "XGB", "LGBM")},
 }
 __getattr__ = missing_names(__name__, __all__, instead=INSTEAD)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

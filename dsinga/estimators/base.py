@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import Trained, rescuing
-from dsinga.base.arguments import check_range, check_whole, fail_for_name
+from dsinga.base.arguments import check_range, check_whole, fail_for_name, with_types
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -298,6 +298,7 @@ class NetEstimator(EstimatorRecords):
         local.is_eager = True
         return local
 
+    @with_types
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in a new folder, from which :func:`dsinga.estimators.load` reads it."""
         save(self, path)

@@ -122,6 +122,14 @@ class Classifier(ClassifierMixin, Supervised):
         n_features_in_: the number of features of a record, or of columns of a data frame.
         columns_: what the columns of a data frame are; None for arrays, and for frames of numbers without gaps.
         temperature_: what scores are divided by for probabilities; 1 without calibration.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga.estimators import Classifier
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> y = np.where(X[:, 0] > 0, "high", "low")
+        >>> Classifier().fit(X, y).predict(X[:2]).shape
+        (2,)
     """
 
     class_weight: Mapping[Any, float] | str | None = None
@@ -195,7 +203,10 @@ class Classifier(ClassifierMixin, Supervised):
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
-        check_classification_targets(_known(y))
+        try:
+            check_classification_targets(_known(y))
+        except ValueError as error:
+            raise UserError(f"{error} For numbers write dsinga.estimators.Regressor.") from None
         kind = type_of_target(y)
         if kind == "multiclass-multioutput":
             raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")

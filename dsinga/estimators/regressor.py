@@ -48,6 +48,13 @@ class Regressor(RegressorMixin, Supervised):
             "quantile" (the ``quantiles``), or a distribution of each target, by its likelihood: "normal", "laplace",
             "lognormal" of positive numbers, "poisson" and "negative_binomial" of counts.
         quantiles: the levels that are predicted with the loss "quantile", in (0, 1) and increasing.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga.estimators import Regressor
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> Regressor().fit(X, X[:, 0]).predict(X[:2]).shape
+        (2,)
     """
 
     loss: str = "squared_error"
@@ -135,6 +142,8 @@ class Regressor(RegressorMixin, Supervised):
         return form
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        if isinstance(y, np.ndarray) and y.dtype.kind == "U":
+            raise UserError("y has texts; dsinga.estimators.Classifier is for classes")
         check_numbers(y, "y")
         y, missing = fill_missing(with_nan(y, "y"))
         x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)

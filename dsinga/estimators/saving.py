@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.trained import JOB, OPTIMIZER, PARAMS, Trained
+from dsinga.base.arguments import with_types
 from dsinga.base.arrays import refuse_nan
 from dsinga.base.durable_files import (
     explained_writing,
@@ -103,6 +104,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} cannot be saved; give the estimator plain values")
 
 
+@with_types
 @public
 def load(path: str | os.PathLike[str]) -> Any:
     """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""

@@ -1,5 +1,5 @@
 # ruff: noqa: I001  several names a line
-from collections.abc import Mapping
+from collections.abc import Mapping as _Mapping
 
 from dsinga.addons.lora.unfreezing import Unfreeze as Unfreeze
 from dsinga.addons.search.metric_values import MetricValues as MetricValues
@@ -37,4 +37,4 @@ __all__ = [
     "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions", "is_keras_callback",
 ]  # fmt: skip
 
-def classes() -> Mapping[str, type]: ...
+def classes() -> _Mapping[str, type]: ...

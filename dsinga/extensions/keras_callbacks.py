@@ -124,6 +124,10 @@ class ModelCheckpoint(Callback):
         mode: "min", "max" or "auto", by the metric's name.
         save_freq: "epoch".
         initial_value_threshold: a value that the first model that is saved is better than, with ``save_best_only``.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> best = nn.callbacks.ModelCheckpoint("best", monitor="val_loss", save_best_only=True)
     """
 
     def __init__(
@@ -139,7 +143,9 @@ class ModelCheckpoint(Callback):
     ):
         if save_freq != "epoch":
             raise UserError("ModelCheckpoint saves after epochs; give fit checkpoint_freq= for a number of steps")
-        self._path, self._monitor = filepath, monitor.replace("/", "_").removeprefix("train_")
+        self._path = filepath
+        # the metric that decides, "" where every model is saved
+        self.monitor = monitor.replace("/", "_").removeprefix("train_") if save_best_only else ""
         self._best = BestValue(metric_name(monitor), mode) if save_best_only else None
         if self._best is not None:
             self._best.value = initial_value_threshold
@@ -148,10 +154,10 @@ class ModelCheckpoint(Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save the model, if it is to be saved. Raises UserError where the metric is not there."""
         if self._best is not None:
-            if self._monitor not in logs:
-                remedy = "; give fit validation_data=" if self._monitor.startswith("val_") else ""
-                raise UserError(f"ModelCheckpoint: there is no {self._monitor!r}; there are {', '.join(logs)}{remedy}")
-            if not self._best.update(logs[self._monitor]):
+            if self.monitor not in logs:
+                remedy = "; give fit validation_data=" if self.monitor.startswith("val_") else ""
+                raise UserError(f"ModelCheckpoint: there is no {self.monitor!r}; there are {', '.join(logs)}{remedy}")
+            if not self._best.update(logs[self.monitor]):
                 return
         try:
             path = str(self._path).format(epoch=epoch + 1, **logs)
@@ -172,8 +178,12 @@ class TerminateOnNaN(Callback):
 class BackupAndRestore:
     """Lets ``fit`` go on where it was interrupted, from the checkpoint of the last epoch, or of ``save_freq`` steps.
 
-    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``. When fit has ended in order, the
-    checkpoints are removed, unless ``delete_checkpoint`` is False.
+    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``, and keeps the newest checkpoint.
+    When fit has ended in order, the checkpoint is removed, unless ``delete_checkpoint`` is False.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> backup = nn.callbacks.BackupAndRestore("run")
     """
 
     def __init__(self, backup_dir: Any, save_freq: Any = "epoch", delete_checkpoint: bool = True):

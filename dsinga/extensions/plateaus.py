@@ -91,6 +91,10 @@ class EarlyStopping(Extension):
     """Ends training once ``patience`` values of a metric in a row have brought no improvement.
 
     Prechelt, Early Stopping - But When?, in Neural Networks: Tricks of the Trade (1998).
+
+    Examples:
+        >>> from dsinga import nn
+        >>> stop = nn.callbacks.EarlyStopping("val_loss", patience=3, restore_best_weights=True)
     """
 
     class Conf(Settings):

@@ -28,6 +28,13 @@ from dsinga.job.message import (
 )
 from dsinga.job.textformat import BareWord, Block
 
+# Where a job has what is searched at its top, by the names that people try.
+PATHS = {
+    **dict.fromkeys(("lr", "learning_rate", "base_lr"), "updater.learning_rate.base_lr"),
+    **dict.fromkeys(("batchsize", "batch_size"), "neuralnet.layer[NAME].store_conf.batchsize"),
+    **dict.fromkeys(("workers", "nworkers"), "cluster.nworkers_per_group"),
+    "steps": "train_steps",
+}
 BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False, 1: True, 0: False}
 
 
@@ -90,6 +97,8 @@ class MessageBuilder:
 
     def placement_hint(self, spelled: str) -> str:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
+        if self.outer is None and spelled in PATHS:
+            return f"; it is {PATHS[spelled]}"
         kinds = {name: item_type(hint)[0] for name, hint in importable_fields(self.cls).items()}
         blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
         if issubclass(self.cls, Component):  # rather those of the layer's own type

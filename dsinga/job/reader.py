@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from dsinga.base.arguments import with_types
 from dsinga.base.components import note_distributions
 from dsinga.base.durable_files import read_saved_file
 from dsinga.base.error_frames import public
@@ -26,6 +27,7 @@ from dsinga.job.writer import written
 LARGEST_BYTES = 32 << 20  # of a job file; that is enough for 20,000 layers, or 3,000 columns of a table
 
 
+@with_types
 @public
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
@@ -46,13 +48,23 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
             raise
         jobs = sorted(Path(file).glob("*.conf"))
         remedy = f"; give the job file in it, {str(jobs[0])!r}" if jobs else ""
+        if isinstance(error, FileNotFoundError):
+            remedy = nearest(file, map(str, Path(file).parent.glob("*.conf")))
         reason = getattr(error, "strerror", None) or error
         raise JobError(f"cannot read the job file {file!r}: {reason}{remedy}") from redacted_cause(error)
 
 
+@with_types
 @public
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
-    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does."""
+    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does.
+
+    Examples:
+        >>> import dsinga
+        >>> job = dsinga.loads('name: "first" train_steps: 100', overrides=["train_steps=5"])
+        >>> job.train_steps
+        5
+    """
     note_distributions(text)
     try:
         block = parse(text, file)

@@ -6,7 +6,9 @@ import enum
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dsinga.base.arguments import Instead, bind, check_bool, check_range, check_whole
@@ -36,12 +38,42 @@ def signature(conf: type[Settings]) -> inspect.Signature:
     return inspect.Signature(sorted(parameters, key=lambda known: known.default is not known.empty))
 
 
+def argument_lines(name: str, meaning: str) -> str:
+    """Return the lines of a docstring that say what an argument means, of at most 120 characters."""
+    text = f"{name}: {meaning}"
+    return textwrap.fill(text, 116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False)
+
+
 def documented(text: str | None, conf: type[Settings]) -> str:
     """Return the docstring of a class, with what each setting means as the last arguments of its constructor."""
     head, _, rest = inspect.cleandoc(text or "").partition("\n\nArgs:\n")
     args, _, after = rest.partition("\n\n")
-    lines = [args] * bool(args) + [f"    {name}: {doc}." for name, doc in docs(conf).items()]
+    lines = [args] * bool(args) + [argument_lines(name, f"{doc}.") for name, doc in docs(conf).items()]
     return "\n\n".join([head, "\n".join(["Args:", *lines]), *[after] * bool(after)]) + "\n"
+
+
+def explaining(function: Callable[..., Any], names: Iterable[str], shared: Mapping[str, str]) -> str:
+    """Return the docstring of a function, which explains the arguments ``names`` in order.
+
+    ``shared`` has what the docstring does not explain itself, by argument and by "Function.argument".
+    """
+    parts, own, lines = (inspect.getdoc(function) or "").split("\n\n"), meanings(function), []
+    for name in names:
+        meaning = shared.get(f"{function.__name__}.{name}", shared.get(name))
+        if name in own or meaning:
+            lines.append(f"    {name}: {own[name]}" if name in own else argument_lines(name, meaning or ""))
+    explained = "\n".join(["Args:", *lines])
+    sections = [number for number, part in enumerate(parts) if part.startswith(("Args:\n", "Raises:\n", "Examples:\n"))]
+    at = sections[0] if sections else len(parts)
+    rest = parts[at + 1 :] if own else parts[at:]
+    return "\n\n".join([*parts[:at], *([explained] if lines else []), *rest])
+
+
+def meanings(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the texts of a docstring that explain each argument, by name."""
+    text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    parts = (part.partition(":") for part in re.split(r"\n(?= {4}\w)", text) if part)
+    return {name.strip(): meaning.strip() for name, _, meaning in parts}
 
 
 def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:

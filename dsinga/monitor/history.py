@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, overload
 
+from dsinga.base.arguments import with_types
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, lookup, nearest
 from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
@@ -45,6 +46,7 @@ class History(Sequence[Row]):
         """Add a row at the end; the row is not copied."""
         self._rows.append(row)
 
+    @with_types
     def phase(self, name: str) -> History:
         """Return the rows of the phase ``name``, a History."""
         return History(row for row in self._rows if row.get("phase") == name)
@@ -66,6 +68,7 @@ class History(Sequence[Row]):
         ends = [row["epoch"] for row in self._rows if row.get("phase") == "train" and "epoch" in row]
         return [int(epoch) - 1 for epoch in ends if epoch == int(epoch)]
 
+    @with_types
     def plot(
         self, metrics: str | Sequence[str] = (), *, x: str = "step", label: str = "", ax: Any = None, **line: Any
     ) -> Any:

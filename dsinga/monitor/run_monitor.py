@@ -83,10 +83,22 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
     """Return the rows of a ``metrics.jsonl``, or of a workspace's; a last line cut by a killed run is left out.
 
     Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones((32, 3)), np.ones((32, 1)), workspace="run", progress=False)
+        >>> dsinga.monitor.read_metrics("run")[-1]["step"]
+        1
     """
     path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
     try:
         *lines, _unfinished = read_regular(path, TABLE_BYTES).split(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} was not found; give the workspace of a run, or its metrics.jsonl") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; move it away") from None
     rows = History()
@@ -169,6 +181,8 @@ class RunMonitor(contextlib.ExitStack):
             try:
                 self._lock = self.enter_context(locked_workspace(self._workspace))
                 self._open(self._workspace / "metrics.jsonl", step)
+            except FileExistsError:
+                raise UserError(f"the workspace {short_path(self._workspace)} is a file; give a folder") from None
             except OSError as error:
                 raise UserError(f"the workspace {short_path(self._workspace)} cannot be written: {error}") from error
         if self._progress:

@@ -138,18 +138,23 @@ def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
     return reached
 
 
+class NoLabels(JobError):
+    """The error that a layer takes labels of records that have none."""
+
+
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     labelled = cls.labels.layer_of(layer.srclayers)
     if labelled in records and not records[labelled].has_labels:
-        raise layer.error(
+        fault = layer.error(
             f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none; give "
             "labels: y in Python, for a Dataset dsinga.windows(dataset, inputs=..., targets=...), or a store that has "
             "them",
             "srclayers",
         )
+        raise NoLabels(str(fault))
 
 
 def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:

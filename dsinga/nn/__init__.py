@@ -251,4 +251,4 @@ if not TYPE_CHECKING:
     __getattr__, _names = lazy_names(__name__, _other_name)
 
     def __dir__():
-        return sorted({*_names(), *ChainMap(*map(__getattr__, _DERIVED))})
+        return sorted({*_names(), *ChainMap(*map(__getattr__, _DERIVED))} - {*_DERIVED, "model", "words", "writing"})

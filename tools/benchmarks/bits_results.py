@@ -93,7 +93,7 @@ def searched(folder: Path, client: Client | None) -> Report:
     job = JOBS["mlp"].job(folder)
     space = {"updater.learning_rate.base_lr": [0.01, 0.05], "seed": [1, 2]}
     result = dsinga.search(job, space, client, progress=False)
-    rates = dsinga.find_learning_rate(job, client, steps=20, progress=False)
+    rates = dsinga.find_learning_rate(job, client=client, steps=20, progress=False)
     arrays = {**result.best_result.params, "rates": np.array(rates.rates), "losses": np.array(rates.losses)}
     return report(arrays, [{key: row[key] for key in ("number", "state", "score", "steps")} for row in result])
 

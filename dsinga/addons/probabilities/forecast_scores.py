@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.addons.probabilities.forecast_forms import EnsembleForm, ForecastForm, form_of
 from dsinga.addons.probabilities.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
+from dsinga.base.arguments import with_types
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
@@ -129,6 +130,7 @@ def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any
     return ArraySum(np.concatenate([sums, counts]))
 
 
+@with_types
 @public
 def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: float = 1.0) -> MetricValues:
     """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, as kForecastScores does.

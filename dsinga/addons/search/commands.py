@@ -147,7 +147,7 @@ def find_lr(
     source: Any  # it stands for a client
     job, source = job_and_runner(conf, options)
     result = find_learning_rate(
-        job, source, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
+        job, client=source, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
     )
     click.echo(result.sentence())
     without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules for which base_lr has no effect

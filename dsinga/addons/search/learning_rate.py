@@ -132,9 +132,12 @@ def has_diverged(losses: Sequence[float]) -> bool:
 @awaitable
 @typed()
 def find_learning_rate(
-    job: Job | str | os.PathLike[str],
-    client: Client | None = None,
+    job: Any,
+    x: Any = None,
+    y: Any = None,
     *,
+    batch_size: int | None = None,
+    client: Client | None = None,
     data: Any = None,
     low: float = 1e-6,
     high: float = 10.0,
@@ -145,7 +148,9 @@ def find_learning_rate(
     hosts: Sequence[str] = (),
     progress: bool = True,
 ) -> RateSearch:
-    """Train some steps with a learning rate that grows from step to step, and suggest a rate for the job.
+    """Train some steps with a learning rate that grows from step to step, and suggest a rate.
+
+    ``find_learning_rate(model, x, y)`` takes a compiled model of ``nn``, ``find_learning_rate(job)`` a job.
 
     The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
     kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
@@ -154,7 +159,10 @@ def find_learning_rate(
     :class:`RateSearch` says how the rate is chosen; in a notebook it is a picture.
 
     Args:
-        job: a Job, or the path of a job file.
+        job: a model of ``nn``, a Job, or the path of a job file.
+        x: the records of a model, as for its ``fit``.
+        y: their labels.
+        batch_size: rows of a batch of a model, by default 32.
         client: a Dask client; by default as for :func:`train`.
         data: arrays that the job's input layers read in place of stores, as for :func:`train`.
         low: the first learning rate.
@@ -167,10 +175,22 @@ def find_learning_rate(
         progress: show a progress line (in a notebook: a picture of the metrics).
 
     Raises UserError for what :func:`train` refuses, and for rates that do not rise from above 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> from dsinga import nn
+        >>> x = np.random.default_rng(0).normal(size=(100, 4))
+        >>> y = (x[:, 0] > 0).astype(int)
+        >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+        >>> model.compile("adam", "sparse_categorical_crossentropy")
+        >>> found = dsinga.find_learning_rate(model, x, y, steps=20, progress=False)
+        >>> len(found.rates)
+        20
     """
     if not (0 < low < high < math.inf and steps >= 10):
         raise UserError(f"a search needs 0 < low < high and at least 10 steps, not {low} to {high} in {steps} steps")
-    job = job_with_data(job, data, Phase.kTrain, data_root)
+    job = job_with_data(_job_of(job, x, y, batch_size), data, Phase.kTrain, data_root)
     rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
     sweep, end = RateSweep(), ""
     try:
@@ -185,6 +205,19 @@ def find_learning_rate(
         end = str(error)
     done = len(sweep.losses)
     return RateSearch(rates[:done], sweep.losses, end or f"all {done} rates were tried")
+
+
+def _job_of(job: Any, x: Any, y: Any, batch_size: int | None) -> Any:
+    """Return the job of a model with its records, or the job that is given. Raises UserError for records of a job."""
+    if hasattr(job, "make_job"):
+        if x is None:
+            raise UserError("find_learning_rate takes a model and its records: find_learning_rate(model, x, y)")
+        job.require_loss()
+        return job.job(x, y, batch_size=batch_size)
+    if x is not None or y is not None or batch_size is not None:
+        what = "a Dask client is named, client=client" if hasattr(x, "scheduler") else "data= has those of a job"
+        raise UserError(f"find_learning_rate: x, y and batch_size are for a model of nn; {what}")
+    return job
 
 
 def sweep_job(job: Job, rates: list[float]) -> Job:

@@ -164,6 +164,14 @@ def table(
     Raises:
         UserError: a column is not there, or has no values of a kind that a table has, or infinity; or all labels are
             the same.
+
+    Examples:
+        >>> import pandas as pd
+        >>> import dsinga
+        >>> frame = pd.DataFrame({"age": [20, 30, 40], "city": ["A", "B", "A"], "paid": [0, 1, 1]})
+        >>> records = dsinga.table(frame, label="paid")
+        >>> len(records)
+        3
     """
     frame = open_frame(data)
     label = None if label is None else str(label)

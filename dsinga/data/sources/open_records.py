@@ -115,6 +115,12 @@ def open_records(
 
     Raises:
         UserError: ``source`` is of another type, cannot be read, or does not have numbers of the right shape.
+
+    Examples:
+        >>> import numpy as np
+        >>> import dsinga
+        >>> len(dsinga.data.open_records(np.zeros((100, 4))))
+        100
     """
     if isinstance(source, RecordSource):
         return source

@@ -26,7 +26,7 @@ class ElementwiseCombination(Layer):
         super().__init__(conf, source_shapes, info)
         self.expect_some_source()
         for index, shape in enumerate(self.source_shapes):
-            remedy = "bring both to one shape, by kConvolution or kInnerProduct"
+            remedy = "bring both to one shape, by a dense layer or a convolution"
             self.expect_alike(shape == self.shape, remedy, index, verb="combines")
 
     def reach(self) -> tuple[Reach, ...]:

@@ -61,9 +61,13 @@ class CodesLayer(Layer):
         wrong = (codes < -1) | (codes >= self.vocab_size) | (codes != numbers)
         if wrong.any():
             first = numbers[wrong].flat[0]
+            remedy = "give vocab_size (input_dim in Python) the number of different words, users or films, with those"
+            remedy += " that training does not see"
+            if first != np.rint(first):
+                remedy = "codes are whole numbers: number the values, or put a dense layer in place for plain numbers"
             raise self.fail(
                 f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.vocab_size - 1}; "
-                "give vocab_size the number of different words, users or films, with those that training does not see"
+                f"{remedy}"
             )
         return ctx.ops.asarray(codes)
 

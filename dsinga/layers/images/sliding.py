@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
-from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.checks import SHAPE_OF_RECORD, shape_text
 from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.layers.interface.taps import Taps
@@ -140,7 +140,7 @@ class Window(NamedTuple):
 def window_shape(layer: Layer) -> Shape:
     """Return (C, H, W) of images or (C, D, H, W) of volumes of the first source; (B, H, W) are images of a channel."""
     takes = "images (batch, channels, height, width) or volumes with a depth before the height"
-    shape = layer.expect_axes((3, 4, 5), takes, "give the shape of a record in the input layer's store_conf")
+    shape = layer.expect_axes((3, 4, 5), takes, SHAPE_OF_RECORD)
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
@@ -254,7 +254,7 @@ V = TypeVar("V")
 def points_shape(layer: Layer) -> Shape:
     """Return (H, W) of images (B, C, H, W), or (D, H, W) of volumes (B, C, D, H, W), that a layer gets."""
     takes = "images (batch, channels, height, width) or volumes with a depth before the height"
-    return layer.expect_axes((4, 5), takes, "give the shape of a record in the input layer's store_conf")[2:]
+    return layer.expect_axes((4, 5), takes, SHAPE_OF_RECORD)[2:]
 
 
 def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:

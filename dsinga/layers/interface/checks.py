@@ -11,6 +11,9 @@ from dsinga.job.limits import out_of_range
 from dsinga.job.message import field_types
 from dsinga.ops.types import Shape
 
+# What to do where a layer of images gets other records.
+SHAPE_OF_RECORD = "give the shape of a record: nn.Input((channels, height, width)), store_conf in a job"
+
 
 class ConfiguredLayer:
     """A layer as its configuration and the shapes of its sources say; errors have its name, with file and line."""
@@ -122,8 +125,7 @@ class ConfiguredLayer:
 
     def image_shape(self) -> tuple[int, int, int]:
         """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
-        remedy = "give the shape of a record in the input layer's store_conf"
-        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
+        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", SHAPE_OF_RECORD)
         channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
         return channels, height, width
 

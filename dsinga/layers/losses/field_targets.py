@@ -106,7 +106,8 @@ class FieldTargets:
             return
         row, channel, point = (int(index) for index in np.argwhere(wrong)[0])
         value = "NaN" if np.isnan(values[row, channel, point]) else "infinite"
-        remedy = "" if self.masked else "set masked: true to leave out points that are NaN, or "
+        leave_out = "give the loss masked=True (in a job masked: true) to leave out points that are NaN, or "
+        remedy = "" if self.masked else leave_out
         where = f" at point {place_of(self.layer, point, space)}" if space else ""
         raise self.layer.fail(
             f"the target by {self.layer.source_name(1)} is {value} in row {ctx.rows.start + row} of the batch, channel "

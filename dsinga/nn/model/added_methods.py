@@ -12,6 +12,16 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import find, registered
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES
 
+# What other parts of dsinga ask of a model; dir(model), by which notebooks complete, leaves it out.
+FOR_DSINGA = frozenset(
+    """
+    as_labels default_batch_size default_epochs has_channels_last input_names input_shapes job_changes known_params
+    label_examples label_inputs label_shapes make_job objective on_features ordered_params output_layers parts_of_nets
+    predicting_net record_shapes refuse_while_training require_loss served set_param shaped_net text_encoders trained
+    trained_definitions weights_of
+    """.split()
+)
+
 
 class AddedMethods:
     """Base of models: finds the methods of add-ons; the error for another name says what to write instead."""
@@ -48,4 +58,4 @@ class AddedMethods:
             """Write the net to an ONNX file."""
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *registered("method")]
+        return [*({*super().__dir__()} - FOR_DSINGA), *registered("method")]

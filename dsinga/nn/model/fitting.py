@@ -17,8 +17,9 @@ from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.locations import is_url
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
-from dsinga.extensions.extension import RescuedParams
-from dsinga.job import Job
+from dsinga.extensions.extension import Extension, RescuedParams
+from dsinga.job import Job, Phase
+from dsinga.job.checks import training_phases
 from dsinga.nn.model.given_data import check_whole_numbers
 from dsinga.nn.model.labels import loss_of_labels, weights_of_classes
 from dsinga.nn.model.records import (
@@ -100,6 +101,7 @@ def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any],
         workspace, resume = backup.backup_dir, "auto"
         if backup.save_freq != "epoch":
             fields["checkpoint_freq"] = backup.save_freq
+        fields.setdefault("checkpoint_keep", 1)
     begin = FitBegin(model.trained.seed, model.trained.steps, workspace, resume, backups)
     return resumed(begin, model._fits.begins)
 
@@ -181,10 +183,27 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
             for callback in settings.callbacks
             if not isinstance(callback, BackupAndRestore)
         ]
+        check_watched(settings.callbacks, job)
         return api.train(
             job, runner, workers=settings.workers, workspace=begin.workspace, resume=begin.resume,
             progress=settings.progress, extensions=[*extensions, rescued], params=params, updater_state=slots,
         )  # fmt: skip
+
+
+def check_watched(callbacks: Sequence[Any], job: Job) -> None:
+    """Raise UserError for a callback that watches a metric of validation, where nothing validates."""
+    if Phase.kVal in training_phases(job) or any(getattr(each, "phase", None) == "val" for each in callbacks):
+        return
+    for callback in callbacks:
+        watched = [str(getattr(callback, "monitor", ""))]
+        if isinstance(callback, Extension):
+            watched = [trigger.monitor.replace("/", "_", 1) for trigger in callback.trigger.metrics()]
+        for name in watched:
+            if name.startswith("val_"):
+                raise UserError(
+                    f"{type(callback).__name__} watches {name}, but fit was called without validation_data=; give it "
+                    "(x_val, y_val), or fit validation_split=0.2"
+                )
 
 
 def keep_rescued(model: Any, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:

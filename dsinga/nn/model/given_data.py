@@ -25,17 +25,13 @@ class JobFields(TypedDict, total=False):
     validate_freq: int
     validate_steps: int
     validate_after: int
-    checkpoint_freq: int
     checkpoint_after: int
     checkpoint_keep: int
     checkpoint_path: list[str | os.PathLike[str]]
     warmup_steps: int
     skip_bad_batches: bool
-    micro_batches: int
-    precision: Any
     reset_param_version: bool
     num_openblas_threads: int
-    gpu: list[int]
     debug: bool
     step: int
     id: int

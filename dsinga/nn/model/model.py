@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import value_text, values_by_name
+from dsinga.base.arguments import value_text, values_by_name, with_types
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
@@ -47,6 +47,13 @@ class Model(Trainable):
     A subclass may define ``call`` in place of outputs: it makes its layers in the constructor, and ``call(self, x)``
     returns the outputs that they give for the symbol ``x`` of the input, or for the list of several. It is called once,
     for symbols: how batches are trained is not up to the model, so that a subclass with a ``train_step`` is refused.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input(16)
+        >>> model = nn.Model(x, nn.Dense(16)(x) + x)
+        >>> model.output.shape
+        (None, 16)
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, name: str = "model"):
@@ -97,6 +104,11 @@ class Model(Trainable):
 
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Dense(10)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["top_5_accuracy"])
         """
         self.refuse_while_training("compile")
         outputs = self._outputs()
@@ -177,6 +189,12 @@ class Model(Trainable):
         """Return a layer by its name in the job, or by its index in ``layers``. Raises UserError without one.
 
         The name may be that of a model that was called as a layer.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Input(4), nn.Dense(2, name="scores")])
+            >>> model.get_layer("scores").weights[0].shape
+            (2, 4)
         """
         layers = self.layers
         if isinstance(name, int):
@@ -328,6 +346,7 @@ def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
     return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
 
+@with_types
 def CD(k: int = 1) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
     return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type, call-arg]

@@ -14,6 +14,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.api.trained import FILES, JOB, PARAMS, Trained
+from dsinga.base.arguments import with_types
 from dsinga.base.arrays import NamedParams, refuse_nan
 from dsinga.base.durable_files import explained_writing, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
@@ -171,7 +172,16 @@ class ModelParams(AddedMethods, HasVariables, ABC):
 
     @checked
     def summary(self) -> None:
-        """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
+        """Print a line for each layer. Raises UserError where the shapes of the inputs are not known.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> nn.Sequential([nn.Input(4), nn.Dense(2)]).summary()
+            layer  type           feature  params
+            data   kRecordInput   4             0
+            dense  kInnerProduct  2            10
+            model: 10 numbers in params, 40 bytes
+        """
         from dsinga.net.description import as_table  # which training does not need
 
         local = self.shaped_net()
@@ -213,8 +223,16 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         check_params(local.net, params)
         return {name: params[name] for name in local.net.params if name in params}
 
+    @with_types
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the layers, including frozen params."""
+        """Return copies of the params in the order of the layers, including frozen params.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+            >>> [array.shape for array in model.get_weights()]
+            [(2, 4), (2,)]
+        """
         return [array.copy() for array in self.ordered_params().values()]
 
     @property
@@ -225,10 +243,12 @@ class ModelParams(AddedMethods, HasVariables, ABC):
             Variable(self, name, params[name].trainable and not params[name].static) for name in self.ordered_params()
         ]
 
+    @with_types
     def count_params(self) -> int:
         """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""
         return sum(array.size for array in self.ordered_params().values())
 
+    @with_types
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
         if isinstance(weights, Mapping):
@@ -273,6 +293,16 @@ class ModelParams(AddedMethods, HasVariables, ABC):
         files stay.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Dense(1)])
+            >>> model.compile("sgd", "mse")
+            >>> history = model.fit(np.ones((32, 3)), np.ones((32, 1)), progress=False)
+            >>> model.save("model")
+            >>> nn.load_model("model").predict(np.ones((2, 3))).shape
+            (2, 1)
         """
         path, params = model_folder(folder), self.ordered_params()
         job = to_text(redact_job(_written_job(self)))

@@ -111,10 +111,23 @@ class Predictable(ModelParams):
 
         Raises:
             UserError: shapes, losses and data do not fit.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> x = np.random.default_rng(0).normal(size=(100, 4))
+            >>> y = (x[:, 0] > 0).astype(int)
+            >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy")
+            >>> history = model.fit(x, y, epochs=50, progress=False)
+            >>> loss, accuracy = model.evaluate(x, y)
+            >>> bool(accuracy > 0.9)
+            True
         """
         check_whole_numbers(batch_size=batch_size)
         if given := predicting.given_options(Predictable.evaluate, options):
             return predicting.evaluated_by_kind(self, x, batch_size, client, given, y=y, sample_weight=sample_weight)
+        self.require_loss()
         pairs, sample_weight = labelled(self, read_iterable((x, y, sample_weight))[0])
         if client is None and are_numpy(pairs):
             with explained(self, pairs):
@@ -153,6 +166,17 @@ class Predictable(ModelParams):
 
         Raises:
             UserError: for bad input, and for a model without params.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> x = np.random.default_rng(0).normal(size=(100, 4))
+            >>> y = (x[:, 0] > 0).astype(int)
+            >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy")
+            >>> history = model.fit(x, y, epochs=50, progress=False)
+            >>> model.predict(x).shape
+            (100, 2)
         """
         check_whole_numbers(batch_size=batch_size, members=members)
         given = predicting.given_options(Predictable.predict, options)
@@ -175,6 +199,17 @@ class Predictable(ModelParams):
         So neither records nor outputs need to fit into memory; a list for several outputs. For a Dataset or DataArray,
         or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
         :func:`dsinga.predict_lazily` does the same for a job. Raises UserError for other records.
+
+        Examples:
+            >>> import dask.array as da
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+            >>> model.compile("adam", "mse")
+            >>> history = model.fit(np.ones((32, 4)), np.ones((32, 2)), progress=False)
+            >>> lazy = model.predict_lazily(da.ones((1000, 4), chunks=(100, 4)))
+            >>> lazy[:3].compute().shape
+            (3, 2)
         """
         given = predicting.given_options(Predictable.predict_lazily, options)
         if (predicted := predicting.predicted_by_kind(self, x, members, given)) is not NotImplemented:
@@ -214,7 +249,19 @@ class Predictable(ModelParams):
     def features(
         self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
     ) -> Any:
-        """Return the output of a named layer for all records, (n, ...) numpy; a list for several layers."""
+        """Return the output of a named layer for all records, (n, ...) numpy; a list for several layers.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> x = np.random.default_rng(0).normal(size=(100, 4))
+            >>> y = (x[:, 0] > 0).astype(int)
+            >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy")
+            >>> history = model.fit(x, y, epochs=50, progress=False)
+            >>> model.features(x, "dense").shape
+            (100, 8)
+        """
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
         features = predicting.features_of(self, unlabelled(self, x), names, batch_size, client)

@@ -15,6 +15,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
+from dsinga.net.build import NoLabels
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import as_codes
 from dsinga.nn.model.kept_nets import KeptNets
@@ -116,9 +117,25 @@ def explained(
         if isinstance(error, OtherRecords):
             raise
         rows = {name: shape[1:] for name, shape in shapes.items()}
-        if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out, encoded), rows):
+        if isinstance(error, NoLabels):
+            raise UserError(_no_labels(pairs, held_out)) from None
+        if fault := wrong_shape(shapes, trained):
             raise UserError(fault) from error
+        for name, shape in shapes_of(held_out, encoded).items():
+            if name in rows and shape[1:] != rows[name]:
+                raise UserError(f"validation_data has records of shape {shape[1:]}, but x of {rows[name]}") from error
         raise
+
+
+def _no_labels(pairs: Mapping[str, Pair], held_out: Mapping[str, Pair]) -> str:
+    """Return the error sentence for records without labels, of training or of validation."""
+    if any(y is not None or isinstance(x, RecordSource) for x, y in pairs.values()) and held_out:
+        return "validation_data has no labels; give validation_data=(x_val, y_val), or records that have labels"
+    kind = next((type(x).__name__ for x, _ in pairs.values()), "")
+    if any(isinstance(x, RecordSource) for x, _ in pairs.values()):
+        return "x has no labels, which the loss needs; name them where x is made, as in dsinga.table(frame, label=...)"
+    windows = ", or dsinga.windows(dataset, inputs=..., targets=...)" if kind in ("Dataset", "DataArray") else ""
+    return f"x has no labels, which the loss needs; give y, as in fit(x, y){windows}"
 
 
 def with_tables_open(

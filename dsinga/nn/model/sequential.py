@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsinga.base.arguments import value_text
+from dsinga.base.arguments import value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.nn.model.model import Model
 from dsinga.nn.words.inputs import Input
@@ -21,6 +21,12 @@ class Sequential(Model):
     """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 
     Without ``nn.Input`` the shape of the records is that of the data.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Input(784), nn.Dense(128, activation="relu"), nn.Dense(10)])
+        >>> model.count_params()
+        101770
     """
 
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
@@ -31,6 +37,7 @@ class Sequential(Model):
         for layer in layers:
             self.add(layer)
 
+    @with_types
     def add(self, layer: Any) -> None:
         """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
         self.refuse_while_training("add")
@@ -40,7 +47,9 @@ class Sequential(Model):
             self.inputs, self.outputs = [layer], [layer]
             return
         if not isinstance(layer, (LayerBuilder, Model)):
-            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}")
+            is_module = any(cls.__module__.startswith("torch.") for cls in type(layer).__mro__)
+            remedy = "; dsinga.convert.from_torch(module) makes a model of a module of PyTorch" if is_module else ""
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}{remedy}")
         if not self.outputs:
             start = Input(getattr(layer, "input_rows", None))
             self.inputs, self.outputs = [start], [start]
@@ -57,6 +66,7 @@ class Sequential(Model):
         self.trained = replace(self.trained, is_complete=False)
         self.outputs = [chain]
 
+    @with_types
     def pop(self) -> LayerBuilder | Model:
         """Remove the last layer and return it. Raises UserError for a model without layers."""
         self.refuse_while_training("pop")
@@ -81,6 +91,12 @@ def clone_model(model: Model) -> Model:
     """Return an uncompiled model with the same layers, shapes of records and new initial params.
 
     Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+        >>> nn.clone_model(model).count_params()
+        10
     """
     if not isinstance(model, Model):
         raise UserError(

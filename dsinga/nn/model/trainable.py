@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from dsinga.api.workspaces import remove_checkpoints
+from dsinga.base.arguments import check_bool, unknown_name, with_types
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.sources.data_loaders import size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
+from dsinga.job.enums import PRECISIONS, Precision
 from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.nn.model import fitting
+from dsinga.nn.model.column_scales import remark_on_scales
 from dsinga.nn.model.given_data import FitFields, JobFields, batch_in_order, listed
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.predicting import arrays_of, kinds_of_records, local_net, reported
@@ -31,6 +34,7 @@ from dsinga.nn.model.training_state import (
     with_state,
 )
 from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.pairs import ALL_IN_AN_EPOCH, ALL_VALIDATE, read_iterable, split_data
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -48,6 +52,10 @@ class Trainable(Predictable):
     default_batch_size: int | None = 32
     default_epochs: int | None = 1
 
+    def _inputs(self) -> list[Symbol]:
+        """Return the symbols of the inputs, which a model of a job lacks."""
+        return []
+
     @checked
     def job(
         self,
@@ -63,7 +71,11 @@ class Trainable(Predictable):
         seed: int | None = None,
         cluster: Any = None,
         name: str | None = None,
-        **fields: Unpack[JobFields],
+        checkpoint_freq: int | None = None,
+        precision: str | None = None,
+        gpu: Sequence[int] | None = None,
+        micro_batches: int | None = None,
+        **job_fields: Unpack[JobFields],
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
 
@@ -80,17 +92,29 @@ class Trainable(Predictable):
             seed: determines all random numbers, by default 0.
             cluster: the topology, in place of that of ``compile``.
             name: the name of the job, by default the model's.
-            fields: further fields of the job, such as ``checkpoint_freq``.
+            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
+            gpu: the numbers of the GPUs to compute on, such as [0, 1].
+            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         The job begins with the model's params, where training or a user has set them; no text of the job has these.
 
         Raises:
             UserError: shapes, losses and data do not fit.
+
+        Examples:
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+            >>> model.compile("adam", "mse")
+            >>> job = model.job(epochs=5, checkpoint_freq=100)
+            >>> job.epochs
+            5
         """
-        if fields:
-            check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
-        chosen = {"seed": seed, "cluster": cluster, "name": name}
-        settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
+        settings = _job_settings(
+            Trainable.job, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
+            micro_batches=micro_batches, seed=seed, cluster=cluster, name=name,
+        )  # fmt: skip
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
         job = fitting.bound_job(self, fitting.job_arguments(self, phases, batch_size, epochs, train_steps, settings))
@@ -121,7 +145,11 @@ class Trainable(Predictable):
         resume: bool | str | os.PathLike[str] = False,
         progress: bool = True,
         shuffle: bool = True,
-        **fields: Unpack[FitFields],
+        checkpoint_freq: int | None = None,
+        precision: str | None = None,
+        gpu: Sequence[int] | None = None,
+        micro_batches: int | None = None,
+        **job_fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, which has a row for each epoch.
 
@@ -155,21 +183,41 @@ class Trainable(Predictable):
             resume: True to continue from the newest checkpoint of the workspace, a path from that one, "auto" if any.
             progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
             shuffle: False reads the records in the order given; worker groups take the batches in turn.
-            fields: further fields of the job, such as ``checkpoint_freq``.
+            checkpoint_freq: every how many steps a checkpoint is written to the workspace.
+            precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
+            gpu: the numbers of the GPUs to compute on, such as [0, 1].
+            micro_batches: into how many parts a batch is cut, of which one is in memory at a time.
+            job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         Raises:
             UserError: shapes, losses and data do not fit.
             RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> x = np.random.default_rng(0).normal(size=(100, 4))
+            >>> y = (x[:, 0] > 0).astype(int)
+            >>> model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(2)])
+            >>> model.compile("adam", "sparse_categorical_crossentropy")
+            >>> history = model.fit(x, y, epochs=20, validation_split=0.2, progress=False)
+            >>> history[-1]["phase"], history[-1]["epoch"]
+            ('val', 20)
         """
         self.refuse_while_training("a further fit")
         self.require_loss()
-        if fields:
-            check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
+        check_bool("shuffle", shuffle)
+        settings = _job_settings(
+            Trainable.fit, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
+            micro_batches=micro_batches,
+        )  # fmt: skip
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
         held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
         phases = fitting.records_of_fit(self, data, held_out, validation_split, class_weight)
-        run, settings = fitting.RunSettings(listed(callbacks), client, workers, progress), dict[str, Any](fields)
+        if not self.trained.steps:
+            remark_on_scales(self._inputs(), phases["train"].pairs)
+        run = fitting.RunSettings(listed(callbacks), client, workers, progress)
         begin = fitting.begin_fit(self, workspace, resume, run.callbacks, settings)
         settings["seed"] = begin.seed if seed is None else seed
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
@@ -196,6 +244,14 @@ class Trainable(Predictable):
         The optimizer goes on from the last step or fit, and the next fit from here; in an event of a callback, the fit
         that goes on, which does not count the step. With ``compile(metrics=...)`` it
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
+
+        Examples:
+            >>> import numpy as np
+            >>> from dsinga import nn
+            >>> model = nn.Sequential([nn.Dense(1, kernel_initializer="zeros")])
+            >>> model.compile("sgd", "mse")
+            >>> float(model.train_on_batch(np.ones((8, 3)), np.ones((8, 1))))
+            1.0
         """
         self.require_loss()
         if optimizer_fields(self).get("ema_conf") is not None:
@@ -217,14 +273,31 @@ class Trainable(Predictable):
             set_trained(self, trained)
         return _figures(self, metrics, return_dict)
 
+    @with_types
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss and metrics of a batch of numpy arrays without training on it."""
         x, y = (x, y) if self.trained_definitions() else _batch(self, x, y)
         return _figures(self, self.evaluate(x, y, sample_weight=sample_weight, return_dict=True), return_dict)
 
+    @with_types
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays."""
         return self.predict(x)
+
+
+def _job_settings(function: Any, fields: Mapping[str, Any], **named: Any) -> dict[str, Any]:
+    """Return the fields of a job that a call gives. Raises UserError for a name that is no field of a job."""
+    if fields:
+        known = [name for name in inspect.signature(function).parameters if name != "job_fields"]
+        check_names(function.__name__, [*known, *field_names(Job)], fields)
+    if isinstance(named.get("gpu"), bool):
+        raise UserError(f"gpu has the numbers of the GPUs to compute on, as in gpu=[0], not {named['gpu']}")
+    precision, precisions = named.get("precision"), {name: member.name for member, name in PRECISIONS.items()}
+    if isinstance(precision, str) and precision not in Precision.__members__:
+        if precision not in precisions:
+            raise unknown_name("precision", precision, precisions)
+        named["precision"] = precisions[precision]
+    return {**fields, **{name: value for name, value in named.items() if value is not None}}
 
 
 def _batch(model: Any, x: Any, y: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import FunctionType
 from typing import Any, Unpack
 
 from dsinga.base.arguments import unknown_name
@@ -49,6 +50,9 @@ def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES
 
     A layer's activation may be a function of the user's own.
     """
+    if isinstance(activation, FunctionType) and activation.__module__ == __name__:
+        name = activation.__name__
+        raise UserError(f"{owner}: nn.{name} makes a layer; write activation={name.lower()!r}, or nn.{name}() after it")
     is_function = known is NAMES and callable(activation)
     if activation is not None and not is_function and activation not in known:
         if isinstance(activation, int):  # nn.Dense(4, 2), as PyTorch's Linear(4, 2)

@@ -79,6 +79,12 @@ def MultiHeadAttention(
     The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
     ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
     labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20, 32))
+        >>> nn.MultiHeadAttention(num_heads=4, key_dim=8)(x, x).shape
+        (None, 20, 32)
     """
     arguments = {"use_bias": use_bias, "kernel_initializer": kernel_initializer, "bias_initializer": bias_initializer}
     sizes = {"query": key_dim, "key": key_dim, "value": value_dim or key_dim}

@@ -28,7 +28,3 @@ def augmentation_function(name: str, type: str, cls: Any) -> Any:
 augmentation_functions = Derived("augmentation", augmentation_function, lambda _, cls: hasattr(cls, "mixes_records"))
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.augment", derived=lambda: augmentation_functions)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *augmentation_functions})

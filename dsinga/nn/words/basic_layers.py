@@ -47,6 +47,12 @@ def Dense(
         transpose: whether the weight is (inputs, units); so it can share that of another layer, (units, inputs).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input(784)
+        >>> nn.Dense(128, activation="relu")(x).shape
+        (None, 128)
     """
     check_activation("Dense", activation)
     settings = {"num_output": units, "bias_term": use_bias, "transpose": transpose}
@@ -65,7 +71,14 @@ def Dense(
 
 @layer
 def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]) -> Write:
-    """Sets a share ``rate`` of the numbers to 0 in training (kDropout); ``unit`` may be kFeature or kChannel."""
+    """Sets a share ``rate`` of the numbers to 0 in training (kDropout); ``unit`` may be kFeature or kChannel.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input(784)
+        >>> nn.Dropout(0.2)(x).shape
+        (None, 784)
+    """
     return dropout("Dropout", rate, unit)
 
 
@@ -101,7 +114,14 @@ def Identity(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Add(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the sum of the sources, number by number (kAdd), such as x + f(x) of a residual net."""
+    """Computes the sum of the sources, number by number (kAdd), such as x + f(x) of a residual net.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input(16)
+        >>> nn.Add()([x, nn.Dense(16)(x)]).shape
+        (None, 16)
+    """
     return simple("Add", "kAdd")
 
 

@@ -66,6 +66,11 @@ def Cluster(
 
     Raises:
         UserError: there is no such field, or ``sites`` are given without ``sync_freq`` or with a number of groups.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile("adam", "mse", cluster=nn.Cluster(workers=2))
     """
     check_names("Cluster", [*inspect.signature(Cluster).parameters, *field_names(ClusterConf)], fields)
     topology = {

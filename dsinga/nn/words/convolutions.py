@@ -58,6 +58,12 @@ def Conv2D(
         bias_regularizer: the penalty of the bias.
         dilation_rate: how far apart neighbours in a window are.
         groups: into how many equal groups filters and channels are divided; filters take the channels of their group.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((3, 32, 32))
+        >>> nn.Conv2D(16, 3, padding="same", activation="relu")(x).shape
+        (None, 16, 32, 32)
     """
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias, "group": groups}

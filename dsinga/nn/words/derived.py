@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from dsinga.base.arguments import signature_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, imported, registered
 from dsinga.job.component import Settings, docs
-from dsinga.job.message import set_fields
-from dsinga.job.setting_arguments import signature
+from dsinga.job.message import JobError, set_fields
+from dsinga.job.setting_arguments import argument_lines, signature
 from dsinga.job.type_names import TypeName
 from dsinga.nn.words.keras_arguments import bind
 
@@ -28,7 +29,11 @@ def settings_field(
     values = {name: value for name, value in given.items() if value is not None}
     if conf is None:
         return values
-    settings = conf(**values)
+    try:
+        settings = conf(**values)
+    except JobError as error:  # of a value of another type
+        text = re.sub(rf"^{conf.__name__}\.(\w+)", lambda found: names.get(found[1], found[1]), str(error))
+        raise UserError(f"{function}: {text}") from None
     for fault in settings.all_faults():
         name = fault.field or ""
         raise UserError(f"{function}: {fault.text.replace(name, names.get(name, name), 1)}")
@@ -48,7 +53,8 @@ def derived_function(
     parameters = [*first, *(setting.replace(name=names.get(setting.name, setting.name)) for setting in settings)]
     parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
     sentence = (inspect.getdoc(cls) or f"Makes a {cls.__name__}.").partition("\n\n")[0]
-    meanings = [f"    {names.get(name, name)}: {text}." for name, text in (docs(conf) if conf else {}).items()]
+    known = docs(conf) if conf else {}
+    meanings = [argument_lines(names.get(name, name), f"{text}.") for name, text in known.items()]
     function.__name__ = function.__qualname__ = name
     function.__module__ = "dsinga.nn"  # where pickle finds it
     function.__doc__ = "\n".join([sentence, *(["", "Args:", *meanings] if meanings else [])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+from dsinga.base.arguments import with_types
 from dsinga.base.errors import UserError
 from dsinga.job import ParamConf
 from dsinga.nn.words.basic_layers import Dense
@@ -61,6 +62,7 @@ def param_names(machine: str) -> tuple[str, str, str]:
     return f"{machine}_weight", f"{machine}_visible_bias", f"{machine}_bias"
 
 
+@with_types
 def encoder(machine: LayerBuilder) -> LayerBuilder:
     """Return the dense layer that computes a machine's hidden units, with the machine's params.
 
@@ -76,6 +78,7 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
     )
 
 
+@with_types
 def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
     """Return the dense layer that computes a machine's ``units`` visible units from its hidden units.
 

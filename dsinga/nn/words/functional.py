@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from dsinga.base.arguments import check_whole, value_text
+from dsinga.base.arguments import check_whole, value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
 from dsinga.nn.words.basic_layers import Add, Average, Maximum, Minimum, Multiply, Subtract
@@ -72,6 +72,12 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
     """Return classes (...) as one-hot rows (..., num_classes), float32, without a last axis of length 1.
 
     Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> nn.to_categorical([0, 2], num_classes=3)
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     classes = np.asarray(x)
     classes = classes[..., 0] if classes.ndim > 1 and classes.shape[-1] == 1 else classes
@@ -97,5 +103,6 @@ def set_random_seed(seed: int) -> None:
     np.random.seed(seed)
 
 
+@with_types
 def clear_session(free_memory: bool = True) -> None:
     """Do nothing: there is no global state of models."""

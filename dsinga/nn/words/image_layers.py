@@ -30,7 +30,14 @@ MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "k
 def MaxPooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Computes the maximum of each window of images, by default side by side (kPooling)."""
+    """Computes the maximum of each window of images, by default side by side (kPooling).
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((16, 32, 32))
+        >>> nn.MaxPooling2D(2)(x).shape
+        (None, 16, 16, 16)
+    """
     return pooling("MAX", 2, pool_size, strides, padding)
 
 
@@ -88,7 +95,14 @@ def GlobalMaxPooling3D(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Computes the mean of each channel of images (kPooling): (B, C)."""
+    """Computes the mean of each channel of images (kPooling): (B, C).
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((16, 8, 8))
+        >>> nn.GlobalAveragePooling2D()(x).shape
+        (None, 16)
+    """
     return global_pooling("AVG", 2)
 
 

@@ -98,6 +98,16 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
     return None if constant else conf
 
 
+# Names of initialisers in other libraries.
+OTHER_NAMES = {
+    **dict.fromkeys(("xavier", "xavier_uniform"), 'write "glorot_uniform"'),
+    "xavier_normal": 'write "glorot_normal"',
+    **dict.fromkeys(("kaiming", "kaiming_normal", "he"), 'write "he_normal"'),
+    "kaiming_uniform": 'write "he_uniform"',
+    **dict.fromkeys(("normal", "random_normal", "gaussian"), "write nn.RandomNormal(stddev=0.05)"),
+}
+
+
 def named_init(init: Any) -> ParamGenConf:
     """Return an initialiser that does not depend on fans (inputs and outputs of a unit), by its name."""
     if isinstance(init, ParamGenConf):
@@ -112,7 +122,7 @@ def named_init(init: Any) -> ParamGenConf:
         return ParamGenConf(**type_fields(InitMethod, init))
     if init in FAN_SCALES:
         raise UserError(f"{init!r} depends on the layer; name it as the initialiser of a layer")
-    raise unknown_name("initialiser", init, [*PLAIN, *FAN_SCALES, *registered("initialiser")])
+    raise unknown_name("initialiser", init, [*PLAIN, *FAN_SCALES, *registered("initialiser")], OTHER_NAMES)
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:

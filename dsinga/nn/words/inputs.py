@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, is_whole, unknown_name, value_text
+from dsinga.base.arguments import check_range, is_whole, unknown_name, value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
 from dsinga.job import AugmentConf, Phase, StoreConf
@@ -29,6 +29,7 @@ INPUT = "_input"  # the kind of an input's builder
 DEFAULT_NAME = "data"
 
 
+@with_types
 def Input(
     shape: int | Sequence[int] | None = None,
     name: str | None = None,
@@ -52,6 +53,11 @@ def Input(
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> nn.Input(shape=(3, 32, 32)).shape
+        (None, 3, 32, 32)
     """
     if store.get("dtype") in ("string", "str", str):  # texts, of which TextVectorization knows the codes
         del store["dtype"]
@@ -94,11 +100,13 @@ def check_data_format(data_format: Any) -> str:
 _data_format = ["channels_first"]
 
 
+@with_types
 def set_image_data_format(data_format: str) -> None:
     """Set the default order of the axes of images and volumes for inputs made from now on."""
     _data_format[0] = check_data_format(data_format)
 
 
+@with_types
 def image_data_format() -> str:
     """Return the order of the axes of images, "channels_first" or "channels_last"."""
     return _data_format[0]

@@ -11,7 +11,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dsinga.extensions.extension import CALLBACKS
 from dsinga.job.checks import iterate_messages
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import Message
+from dsinga.job.setting_arguments import explaining, meanings
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
@@ -92,7 +93,7 @@ def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwarg
 def checked(function: F) -> F:
     """Return the function with a check of argument names, which drops Keras's arguments that change nothing.
 
-    Its signature has the fields of a TypedDict in place of ``**fields: Unpack[...]``, for completion in notebooks.
+    Its signature has the options of a TypedDict in place of ``**options: Unpack[...Options]``, None where not given.
     """
     signature = inspect.signature(function)
 
@@ -103,11 +104,11 @@ def checked(function: F) -> F:
         arguments.bind(function.__name__, signature, args, kwargs, ARGUMENTS)
         return function(*args, **kwargs)
 
-    if fields := re.search(r"Unpack\[(\w+)\]", str(signature)):
-        more = keyword_parameters(function.__globals__[fields[1]], default=...)
-        more = {name: more[name] for name in more if name not in signature.parameters}
-        expanded = arguments.extended_signature(function, more.values(), signature.return_annotation)
-        call.__signature__ = expanded  # type: ignore[attr-defined]
+    shown = arguments.signature_with_types(function)
+    if options := re.search(r"Unpack\[(\w+Options)\]", str(signature)):
+        more = keyword_parameters(function.__globals__[options[1]], default=None)
+        shown = arguments.extended_signature(function, more.values(), shown.return_annotation)
+    call.__signature__ = shown  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
@@ -118,9 +119,9 @@ def keyword_parameters(fields: Any, default: Any, defaults: Mapping[str, Any] = 
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=defaults.get(name, default),
-            annotation=hint.__forward_arg__,  # the text that the class has
+            annotation=hint,
         )
-        for name, hint in fields.__annotations__.items()
+        for name, hint in get_type_hints(fields).items()
     }
 
 
@@ -169,10 +170,9 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
     In place of ``**common``, its signature has the keyword-only arguments of ``common``, which it calls and which also
     explains them. ``aliases`` are Keras's names of some, None for the default.
     """
-    own, shared = inspect.signature(function).parameters, inspect.signature(common)
+    own, shared = inspect.signature(function).parameters, arguments.signature_with_types(common)
     more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]
     signature = arguments.extended_signature(function, more, shared.return_annotation)
-    explained = meanings(common) | meanings(function)
 
     @public
     @functools.wraps(function)
@@ -183,12 +183,5 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
         return message
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    sentences = (inspect.getdoc(function) or "").partition("Args:\n")[0].rstrip()
-    make.__doc__ = "\n".join([sentences, "", "Args:", *(explained[name] for name in signature.parameters)])
+    make.__doc__ = explaining(function, signature.parameters, meanings(common))
     return make
-
-
-def meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of a docstring that explain each argument, by name."""
-    text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    return {part.split(":")[0].strip(): part for part in re.split(r"\n(?= {4}\w)", text) if part}

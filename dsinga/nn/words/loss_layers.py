@@ -24,6 +24,11 @@ def SoftmaxLoss(
         topk: a prediction counts as right if the label is among so many highest scores.
         scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(10)])
+        >>> model.compile("adam", nn.SoftmaxLoss(topk=5))
     """
     settings = {"topk": topk, "scale": scale, "label_smoothing": label_smoothing}
     conf = layer_settings("SoftmaxLoss", "kSoftmaxLoss", settings)
@@ -105,6 +110,11 @@ def MeanSquaredError(
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile("adam", nn.MeanSquaredError(masked=True))  # leaves out targets that are NaN
     """
     settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
     return difference_loss("MeanSquaredError", "kEuclideanLoss", True, settings)

@@ -218,3 +218,8 @@ def _functions() -> Mapping[str, Any]:
 
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=_functions)
+
+
+def __dir__() -> list[str]:
+    functions = {name for name in {*vars(loss_layers), *layer_functions} if is_loss(name)}
+    return sorted(functions | {*_CLASSES, *losses_by_name()})

@@ -34,6 +34,12 @@ def BatchNormalization(
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
     is Keras's default, those of each worker's rows. A layer that is not trainable normalises with its running
     statistics in training, too, and does not move them.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((16, 8, 8))
+        >>> nn.BatchNormalization()(x).shape
+        (None, 16, 8, 8)
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -61,6 +67,12 @@ def LayerNormalization(
     """Normalises over the last axis of each row, or over all axes from the first of ``axis`` on (kLayerNorm).
 
     Where records have their channels last, -1 are the channels.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20, 32))
+        >>> nn.LayerNormalization()(x).shape
+        (None, 20, 32)
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -169,6 +181,17 @@ def Normalization(
     divides by 8. Without them ``adapt(records)`` finds those of each number along ``axis`` of the records, by default
     the last, or with None of all numbers. Directly after nn.Input, numbers are used where records are read, and so are
     ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dsinga import nn
+        >>> x = np.array([[1.0, 100.0], [3.0, 500.0]])
+        >>> scale = nn.Normalization()
+        >>> scale.adapt(x)
+        >>> model = nn.Sequential([scale])
+        >>> model.predict(x)
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
     """
     if variance is not None and std is not None:
         raise UserError("Normalization: give the variance or the std, not both")

@@ -104,6 +104,11 @@ def SGD(
     Args:
         momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
         nesterov: whether the gradient is that after the step of the momentum.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile(nn.SGD(learning_rate=0.01, momentum=0.9), "mse")
     """
     type, settings = "kNesterov" if nesterov else "kSGD", momentum_fields(momentum)
     return updater(type, settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
@@ -124,6 +129,11 @@ def Adam(
         beta_1: the decay of the first moment, the running mean of gradients.
         beta_2: the decay of the second moment, the running mean of squared gradients.
         epsilon: what is added to the divisor.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> model = nn.Sequential([nn.Dense(1)])
+        >>> model.compile(nn.Adam(learning_rate=1e-3, clip_norm=1.0), "mse")
     """
     settings = {"beta1": beta_1, "beta2": beta_2, "bias_correction": True, "delta": epsilon}
     return updater("kAdam", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)

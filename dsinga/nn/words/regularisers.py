@@ -34,6 +34,10 @@ def L2(l2: float = 0.01) -> Penalty:
     """Return the penalty l2·Σw² of a param w, for an argument such as ``kernel_regularizer``.
 
     Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> layer = nn.Dense(10, kernel_regularizer=nn.L2(0.01))
     """
     return L1L2(l2=l2)
 

@@ -97,6 +97,11 @@ def CosineDecay(
         decay_steps: the number of steps from the highest rate to the last.
         alpha: the last rate, as a share of the highest.
         warmup_target: the rate to which that of the beginning rises in the first ``warmup_steps`` steps, as in Keras.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> rate = nn.CosineDecay(0.1, decay_steps=1000, warmup_steps=100)
+        >>> optimizer = nn.SGD(rate)
     """
     settings = {"change_freq": decay_steps, "alpha": alpha}
     if warmup_target is None:

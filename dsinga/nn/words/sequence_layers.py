@@ -41,6 +41,12 @@ def Embedding(
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
         mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20,))
+        >>> nn.Embedding(1000, 16)(x).shape
+        (None, 20, 16)
     """
     settings = {"vocab_size": input_dim, "feature_dim": output_dim, "dense_gradient": dense_gradient}
     conf = layer_settings("Embedding", "kEmbedding", settings)
@@ -130,6 +136,12 @@ def Conv1D(
 
     ``padding`` is "valid", "same", "causal", or how many steps of zeros are before and after each sequence; the other
     arguments are those of :func:`dsinga.nn.Conv2D`.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20, 4))
+        >>> nn.Conv1D(8, 3, padding="same")(x).shape
+        (None, 20, 8)
     """
     check_activation("Conv1D", activation)
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
@@ -214,6 +226,12 @@ def GRU(
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias.
         dropout: the share of the features of the source that training leaves out, at all steps.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20, 4))
+        >>> nn.GRU(32, return_sequences=True)(x).shape
+        (None, 20, 32)
     """
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
@@ -244,6 +262,12 @@ def LSTM(
 
     ``activation`` is that of the candidate and of the cell state. The bias of the forget gate begins at 0, in Keras
     at 1.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((20, 4))
+        >>> nn.LSTM(32)(x).shape
+        (None, 32)
     """
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)

@@ -15,6 +15,12 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
     """Makes each row a vector (B, n), by a kReshape layer if the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input((3, 8, 8))
+        >>> nn.Flatten()(x).shape
+        (None, 192)
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -29,6 +35,12 @@ def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
     """Joins its sources along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
 
     Where records have their channels last, axes count as there: -1 are the channels.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> left, right = nn.Input(3, name="left"), nn.Input(5, name="right")
+        >>> nn.Concatenate()([left, right]).shape
+        (None, 8)
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -69,6 +81,12 @@ def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Wr
     """Gives rows another shape (kReshape), where one size may be -1 and is then computed.
 
     The numbers keep their order, that of the records where these have their channels last.
+
+    Examples:
+        >>> from dsinga import nn
+        >>> x = nn.Input(64)
+        >>> nn.Reshape((1, 8, 8))(x).shape
+        (None, 1, 8, 8)
     """
     conf = layer_settings("Reshape", "kReshape", {"shape": target_shape})
 

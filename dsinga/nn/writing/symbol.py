@@ -13,8 +13,10 @@ import numpy as np
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
+from dsinga.job.setting_arguments import explaining
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, keyword_parameters
+from dsinga.nn.writing.explained_arguments import MEANINGS
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
@@ -35,6 +37,10 @@ ATTRIBUTES = {
     "_values", "calls", "encoder", "fit", "input_rows", "kind", "models", "name", "remake", "settings", "trainable",
     "values", "wrapped", "write",
 }  # fmt: skip
+
+
+# What dsinga itself asks of a layer; dir(layer), by which notebooks complete, leaves it out.
+FOR_DSINGA = frozenset("calls encoder fit input_rows kind models remake values wrapped write".split())
 
 
 class LayerBuilder(HasVariables):
@@ -205,6 +211,9 @@ class LayerBuilder(HasVariables):
             self.trainable = state["trainable"]
         self.values, self.name = state["values"], state["name"]
 
+    def __dir__(self) -> list[str]:
+        return [*({*super().__dir__()} - FOR_DSINGA)]
+
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
         return f"{self.kind}({arguments})"
@@ -338,14 +347,7 @@ def call_again(
 
 
 class LayerArguments(TypedDict, total=False):
-    """The arguments of every layer.
-
-    ``param`` has ``nn.Param(...)`` for each param. ``lr_scale`` and ``wd_scale``, of the learning rate and of weight
-    decay, are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
-    ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it;
-    ``recompute=True`` frees the feature after the forward pass and computes it again in the backward pass; ``include``
-    and ``exclude`` are its phases.
-    """
+    """The arguments of every layer; :data:`.COMMON_MEANINGS` says what they mean."""
 
     name: str | None
     param: Sequence[Any] | None
@@ -375,7 +377,7 @@ def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuild
 
     Its signature has the :class:`LayerArguments` in place of ``**common``. Arguments are checked by name.
     """
-    signature = extended_signature(function, COMMON.values(), "LayerBuilder")
+    signature = extended_signature(function, COMMON.values(), LayerBuilder)
     writes: Callable[..., Write] = function
 
     @public
@@ -391,4 +393,5 @@ def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuild
         return made
 
     make.__signature__ = signature  # type: ignore[attr-defined]
+    make.__doc__ = explaining(function, signature.parameters, MEANINGS)
     return make

@@ -13,7 +13,7 @@ from tests.support.late_workers import check_status, check_wait
 
 def find_rate(job: Job, client: Client) -> object:
     """Search for a learning rate with two workers."""
-    return dsinga.find_learning_rate(job, client, workers=2, steps=10, progress=False)
+    return dsinga.find_learning_rate(job, client=client, workers=2, steps=10, progress=False)
 
 
 def search(job: Job, client: Client) -> object:

@@ -29,7 +29,7 @@ def job(short: Job) -> Job:
 
 
 def search(job: Job, client: Client, **more) -> RateSearch:
-    return dsinga.find_learning_rate(job, client, progress=False, **more)
+    return dsinga.find_learning_rate(job, client=client, progress=False, **more)
 
 
 def test_a_job_with_one_cycle_is_searched_with_the_momentum_of_its_beginning(job: Job) -> None:
@@ -134,6 +134,6 @@ def test_the_command_names_no_base_lr_that_a_sequence_of_schedules_lacks(tmp_pat
 def test_an_asynchronous_client_gets_an_awaitable(job: Job) -> None:
     async def use() -> RateSearch:
         async with async_client() as client:
-            return await dsinga.find_learning_rate(job, client, steps=10, progress=False)
+            return await dsinga.find_learning_rate(job, client=client, steps=10, progress=False)
 
     assert len(asyncio.run(asyncio.wait_for(use(), 100)).rates) == 10

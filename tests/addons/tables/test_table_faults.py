@@ -147,7 +147,7 @@ def test_a_batch_of_a_frame_is_tested_but_not_trained_on(model):
 
 
 def test_the_shape_of_a_frame_hides_no_other_fault(model):
-    with pytest.raises(dsinga.UserError, match="takes labels from 'data', whose records have none"):
+    with pytest.raises(dsinga.UserError, match="validation_data has no labels"):
         model.fit(TABLE, validation_data=FRAME.drop(columns="late"), progress=False)
 
 

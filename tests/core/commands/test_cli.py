@@ -314,5 +314,8 @@ def test_a_disk_that_is_full_at_the_end_is_an_error(dsinga: Dsinga, folder: Path
 
 def test_a_wrong_command_and_a_folder_of_a_job_are_answered(dsinga, tmp_path):
     assert "No such command 'trian'; did you mean 'train'?" in dsinga("trian").stderr
+    assert "dsinga example digits" in dsinga("train").stderr
+    assert "did you mean 'job.conf'?" in dsinga("train", "jbo.conf").stderr
+    assert "updater.learning_rate.base_lr" in dsinga("train", "job.conf", "--set", "lr=0.1").stderr
     (tmp_path / "job.conf").write_text("")
     assert f"give the job file in it, '{tmp_path / 'job.conf'}'" in dsinga("train", str(tmp_path)).stderr

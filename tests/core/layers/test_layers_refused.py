@@ -132,7 +132,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kCosineSimilarity", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12, with 'more', 6 x 11", "num_output"]),
     ("kRegressionError", {}, [(6, 3), (6, 2)], ["compares 'data', 6 x 3, with labels 6 x 2 of 'more'"]),
     ("kAdd", {}, [ROWS, (6, 11)], ["'data', 6 x 12, with 'more', 6 x 11", "to one shape"]),
-    ("kMultiply", {}, [IMAGES, ROWS], ["'data', 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
+    ("kMultiply", {}, [IMAGES, ROWS], ["'data', 6 x 3 x 8 x 8", "dense layer or a convolution"]),
     ("kHingeLoss", {"hingeloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes"]),
     ("kEuclideanLoss", {}, [ROWS, ROWS, (6, 2)], ["one weight for each of 6 rows from 'a', which gives 6 x 2"]),
     ("kSoftmaxLoss", {}, [ROWS, ROWS, (5,)], ["one weight for each of 6 rows", "records that are one number"]),

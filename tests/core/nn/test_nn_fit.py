@@ -75,10 +75,11 @@ def test_records_of_another_shape_than_in_training_are_named(shape):
         lambda: model.predict(narrow),
         lambda: model.evaluate(narrow, Y),
         lambda: model.fit(narrow, Y, progress=False),
-        lambda: model.fit(X, Y, validation_data=(narrow, Y), progress=False),
     ):
         with pytest.raises(UserError, match=message):
             call()
+    with pytest.raises(UserError, match=r"validation_data .*\(3,\).*\(4,\)"):
+        model.fit(X, Y, validation_data=(narrow, Y), progress=False)
     with pytest.raises(UserError, match=r"records have shape \(\), .* \(4,\); for one record, give x\[None\]"):
         model.predict(X[0])
     with pytest.raises(UserError, match=message):  # of a length that is not known

@@ -206,7 +206,7 @@ LAYERS = {
 }
 
 LOSSES_AND_OPTIMIZERS = {
-    "nn.HingeLoss('L3')": "HingeLossConf.norm: there is no HingeNorm 'L3'; these are L1, L2",
+    "nn.HingeLoss('L3')": "HingeLoss: norm: there is no HingeNorm 'L3'; these are L1, L2",
     "nn.SoftmaxLoss(scale=-1)": "SoftmaxLoss: scale must be at least 0, not -1",
     "nn.HuberLoss()(nn.Dense(5)(nn.Input(6)), nn.Input(6))": "compares 'dense', 5 numbers a row, with 'data', 6; give",
     "model(loss='mape')": "there is no loss 'mape'; register a loss layer of your own",

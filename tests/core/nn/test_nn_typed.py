@@ -29,7 +29,7 @@ def parsed_files(tmp_path_factory):
 
 @pytest.mark.parametrize(("function", "fields"), [(Trainable.fit, FitFields), (Trainable.job, JobFields)])
 def test_fit_and_job_take_every_field_of_a_job(function, fields):
-    named = set(inspect.signature(inspect.unwrap(function)).parameters) - {"fields"}
+    named = set(inspect.signature(inspect.unwrap(function)).parameters) - {"job_fields"}
     known = {name for each in (JobFields, fields) for name in each.__annotations__}
     of_addons = {name.removeprefix("Job.") for name in registered("message") if name.startswith("Job.")}
     assert known == {*field_types(Job), *of_addons} - named - {"resume"}  # which dsinga.train takes
@@ -69,7 +69,7 @@ QUICK = {"Dense", "SoftmaxLoss", "Adam", "Cluster", "Sequential().fit"}
 )
 def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word):
     function = nn.Sequential.fit if word.endswith("fit") else getattr(nn, word)
-    arguments = set(inspect.signature(function).parameters) - {"self"}
+    arguments = set(inspect.signature(function).parameters) - {"self", "job_fields", "fields"}
     shared = {"name", "trainable"} if word in WORDS[:11] else {"clip_norm"} if word == "Adam" else set()
     assert shared <= arguments
     call = "model.fit(" if word.endswith("fit") else f"nn.{word}("
@@ -78,7 +78,10 @@ def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word
     program = f"from dsinga import nn\nmodel = nn.Sequential()\n{call}"
     here = jedi.InterpreterEnvironment()  # which starts no process
     in_editors = completed(jedi.Script(program, environment=here))
-    assert set(inspect.signature(inspect.unwrap(function)).parameters) - {"self", "fields", "common"} <= in_editors
+    assert (
+        set(inspect.signature(inspect.unwrap(function)).parameters) - {"self", "fields", "job_fields", "common"}
+        <= in_editors
+    )
 
 
 def completed(script: jedi.Script) -> set[str]:

@@ -326,6 +326,15 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
             latitudes in either order. ``{"lon": (-10, 10)}`` also works for longitudes from 0 to 360.
 
     Raises UserError for a setting that does not fit the Dataset; the message says what would.
+
+    Examples:
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> import dsinga
+        >>> dataset = xr.Dataset({"t": (("time", "lat", "lon"), np.zeros((20, 4, 4)))})
+        >>> records = dsinga.windows(dataset, inputs="t", targets="t", input_dims={"time": 1}, lead={"time": 1})
+        >>> len(records)
+        19
     """
     settings = locals()
     opened, path = open_dataset(settings.pop("dataset"))

@@ -18,7 +18,7 @@ from dsinga.addons.fields.records.definition import EDGES, OF_DIM, WindowDefinit
 from dsinga.base.errors import UserError
 from dsinga.job.component import docs
 from dsinga.job.message import JobError
-from dsinga.job.setting_arguments import settings_from
+from dsinga.job.setting_arguments import explaining, settings_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,10 +49,8 @@ def define_windows(**settings: Any) -> WindowDefinition:
 
 def documented_settings(function: F) -> F:
     """Add the settings of windows, with their descriptions, to the arguments in a function's docstring."""
-    head, arguments, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nRaises ")
-    known = docs(WindowDefinition)
-    lines = [f"    {name}: {known[name]}." for name in inspect.signature(function).parameters if name in known]
-    function.__doc__ = "\n".join([head, *lines]) + arguments + rest
+    known = {name: f"{doc}." for name, doc in docs(WindowDefinition).items()}
+    function.__doc__ = explaining(function, inspect.signature(function).parameters, known)
     return function
 
 

@@ -82,7 +82,7 @@ def test_arrays_may_have_masked_points():
         params.append(made.params["conv2d_weight"])
     np.testing.assert_array_equal(*params)
     assert made.evaluate(x, y) == pytest.approx(made.evaluate(data))
-    refused(lambda: model("mse").fit(x, y, progress=False), "is NaN in row .* set masked: true")
+    refused(lambda: model("mse").fit(x, y, progress=False), "is NaN in row .* masked=True")
     y[3, 0, 1, 2] = np.inf
     refused(lambda: made.evaluate(x, y), r"infinity in record 3, index \(0, 1, 2\)")
 

@@ -1,0 +1,46 @@
+"""Says in the log where the columns of numbers that a dense layer reads differ a thousandfold in scale."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.nn.writing.symbol import Symbol
+from dsinga.reading.pairs import Pair
+
+ROWS = 4096  # that are looked at
+FOLD = 1000.0  # a ratio of scales at which dense layers learn badly
+
+_log = logging.getLogger(__name__)
+
+
+def remark_on_scales(inputs: list[Symbol], pairs: Mapping[str, Pair]) -> None:
+    """Say which columns of numpy arrays (n, C) differ a thousandfold in scale, where a dense layer reads them."""
+    for symbol in inputs:
+        x, _ = pairs.get(symbol.builder.name or "", (None, None))
+        if any(taker.builder.kind == "Dense" for taker in symbol.takers) and (scales := extreme_scales(x)):
+            (narrow, least), (wide, most) = scales
+            _log.warning(
+                "the columns of x differ %.0f-fold in scale (column %d has a range of %.3g, column %d of %.3g), which "
+                "a dense layer learns badly from; begin with a layer scale = nn.Normalization() after "
+                "scale.adapt(x), or scale the columns yourself",
+                most / least, narrow, least, wide, most,
+            )  # fmt: skip
+
+
+def extreme_scales(x: Any) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """Return the columns of the smallest and the largest range above 0, with their ranges, if these are far apart."""
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind not in "fiu" or not len(x):
+        return None
+    rows = x[:ROWS].astype(np.float64)
+    ranges = rows.max(axis=0) - rows.min(axis=0)
+    known = np.flatnonzero((ranges > 0) & np.isfinite(ranges))
+    if not len(known):
+        return None
+    narrow, wide = known[ranges[known].argmin()], known[ranges[known].argmax()]
+    if ranges[wide] < FOLD * ranges[narrow]:
+        return None
+    return (int(narrow), float(ranges[narrow])), (int(wide), float(ranges[wide]))

@@ -1,0 +1,83 @@
+"""The help of nn and of models, with all add-ons: types, the arguments of training, the names that dir() shows."""
+
+import inspect
+import types
+
+import pytest
+
+import dsinga
+from dsinga import nn
+
+MODEL = nn.Sequential([nn.Input(4), nn.Dense(2)])
+LAYERS = [
+    name
+    for name in sorted({*nn.__all__} - {"Lambda", "TextVectorization", "FieldError"})
+    if inspect.isfunction(function := getattr(nn, name)) and "trainable" in inspect.signature(function).parameters
+]
+
+
+def public(owner):
+    return {name for name in dir(owner) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_help_explains_every_argument_of_a_layer(name):
+    function = getattr(nn, name)
+    text = inspect.getdoc(function)
+    unexplained = [
+        argument for argument in inspect.signature(function).parameters
+        if f"    {argument}: " not in text and f"``{argument}``" not in text
+    ]  # fmt: skip
+    assert not unexplained
+
+
+@pytest.mark.parametrize("owner", [nn, MODEL, dsinga], ids=["nn", "model", "dsinga"])
+def test_annotations_are_types(owner):
+    skipped = {"LocalNet", "Layer", "register"}  # classes, and a function of the lowest room
+    for name in public(owner) - skipped:
+        function = getattr(type(owner) if owner is MODEL else owner, name, None)
+        if isinstance(function, (types.FunctionType, types.MethodType)):
+            signature = inspect.signature(function)
+            texts = {each.name for each in signature.parameters.values() if isinstance(each.annotation, str)}
+            assert not texts, name
+            assert "Ellipsis" not in str(signature), name
+
+
+def test_fit_has_the_arguments_of_training_and_further_fields_in_one():
+    arguments = inspect.signature(nn.Sequential.fit).parameters
+    assert {"checkpoint_freq", "precision", "gpu", "micro_batches"} <= {*arguments}
+    assert not {"id", "debug", "neuralnet", "test_freq"} & {*arguments}
+    assert arguments["job_fields"].kind is inspect.Parameter.VAR_KEYWORD
+    assert "docs/reference/job-fields.md" in inspect.getdoc(nn.Sequential.fit)
+
+
+def test_the_fields_with_names_of_their_own_reach_the_job():
+    model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+    model.compile("sgd", "mse")
+    job = model.job(checkpoint_freq=3, precision="kBF16", gpu=[0], micro_batches=2, disp_freq=7)
+    assert (job.checkpoint_freq, job.precision.name, job.gpu) == (3, "kBF16", [0])
+    assert (job.micro_batches, job.disp_freq) == (2, 7)
+
+
+def test_a_model_shows_what_a_user_may_use():
+    shown = public(MODEL)
+    assert len(shown) < 50
+    assert {"fit", "predict", "evaluate", "summary", "save", "weights", "export", "pop"} <= shown
+    assert not shown & {"parts_of_nets", "weights_of", "on_features", "label_examples", "make_job", "trained"}
+    assert MODEL.make_job
+
+
+def test_a_layer_shows_what_a_user_may_use():
+    shown = public(nn.Dense(2))
+    assert {"weights", "get_weights", "trainable", "name", "output", "settings"} <= shown
+    assert not shown & {"remake", "write", "wrapped", "values"}
+
+
+def test_nn_shows_its_words():
+    assert not public(nn) & {"Any", "ChainMap", "TYPE_CHECKING", "lazy_names", "words", "writing", "layer_functions"}
+    assert {*nn.__all__} <= public(nn)
+    modules = ("metrics", "losses", "optimizers", "schedules", "augment", "initializers", "regularizers", "activations")
+    for module in modules:
+        assert not {"Any", "KERAS", "DERIVED", "NAMES", "UserError", "checked"} & {*dir(getattr(nn, module))}
+    assert {"mse", "SoftmaxLoss"} <= {*dir(nn.losses)}
+    assert "Dense" not in dir(nn.losses)

@@ -1,0 +1,105 @@
+"""What a beginner does wrong with nn is answered in the words of nn, with the line to write."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.monitor import read_metrics
+from tests.support.refusals import refused
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+def model(outputs=2, loss="sparse_categorical_crossentropy"):
+    made = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(outputs)])
+    made.compile("sgd", loss)
+    return made
+
+
+def fit(x=X, y=Y, outputs=2, loss="sparse_categorical_crossentropy", **arguments):
+    return model(outputs, loss).fit(x, y, progress=False, **arguments)
+
+
+def fit_of(*layers):
+    made = nn.Sequential(layers)
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    return made.fit(X, Y, progress=False)
+
+
+MISTAKES = {
+    "PyTorch's arguments": (lambda: nn.Dense(in_features=4, out_features=2), "out_features.* units"),
+    "labels from 1": (lambda: fit(y=Y + 1), "labels begin at 0"),
+    "one output": (lambda: fit(outputs=1), "binary_crossentropy"),
+    "no validation": (lambda: fit(callbacks=[nn.callbacks.EarlyStopping("val_loss")]), "val_loss.* validation_data="),
+    "batchsize": (lambda: fit(batchsize=3), "batch_size"),
+    "no labels": (lambda: fit(y=None), r"no labels.* fit\(x, y\)"),
+    "no labels to validate": (lambda: fit(validation_data=X), r"validation_data=\(x_val, y_val\)"),
+    "other records to validate": (lambda: fit(validation_data=(X[:, :3], Y)), r"validation_data .*\(3,\).*\(4,\)"),
+    "a number as text": (lambda: nn.Dense("10"), "Dense: units .*whole number"),
+    "a float": (lambda: nn.Dense(10.0), "Dense: units .*whole number"),
+    "a layer as activation": (lambda: nn.Dense(3, activation=nn.ReLU), "activation='relu'"),
+    "PyTorch's initialiser": (lambda: fit_of(nn.Dense(2, kernel_initializer="xavier")), "glorot_uniform"),
+    "evaluate before compile": (lambda: nn.Sequential([nn.Dense(2)]).evaluate(X, Y), "compile"),
+    "codes that are numbers": (lambda: fit_of(nn.Embedding(10, 4), nn.Flatten(), nn.Dense(2)), "whole numbers"),
+    "a backup of the best": (
+        lambda: fit(callbacks=[nn.callbacks.ModelCheckpoint("b.h5", "val_loss", save_best_only=True)]),
+        "ModelCheckpoint watches val_loss.* validation_data=",
+    ),
+    "shuffle": (lambda: fit(shuffle="batch"), "shuffle .*True or False"),
+    "PyTorch's betas": (lambda: nn.Adam(betas=(0.9, 0.99)), "beta_1="),
+    "no metrics": (lambda: read_metrics("nowhere"), "workspace of a run"),
+    "gpu=True": (lambda: fit(gpu=True), r"gpu=\[0\]"),
+    "float16": (lambda: fit(precision="float16"), "precision 'float16'"),
+    "images of vectors": (lambda: nn.MaxPooling2D(2)(nn.Input(20)), r"nn.Input\(\(channels"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_in_the_words_of_nn(name):
+    refused(*MISTAKES[name])
+
+
+def test_a_file_is_no_workspace(tmp_path):
+    (tmp_path / "run").write_text("")
+    refused(lambda: fit(workspace=tmp_path / "run"), "is a file; give a folder")
+
+
+def test_precisions_have_short_names():
+    assert model().job(X, Y, precision="bf16").precision.name == "kBF16"
+
+
+def test_a_module_of_pytorch_in_a_model_names_from_torch():
+    torch = pytest.importorskip("torch")
+    refused(lambda: nn.Sequential([torch.nn.Linear(4, 2)]), "from_torch")
+
+
+def test_columns_of_very_different_scales_are_named_once(caplog):
+    x = X * np.array([1, 1, 1000, 1e6], np.float32)
+    made = model()
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        made.fit(x, Y, progress=False)
+        made.fit(x, Y, progress=False)
+    (record,) = caplog.records
+    assert "nn.Normalization()" in record.getMessage()
+    assert "column 3" in record.getMessage()
+
+
+@pytest.mark.parametrize("first", ["plain", "normalised"])
+def test_columns_that_are_scaled_are_not_named(first, caplog):
+    layer = nn.Normalization()
+    x = X if first == "plain" else X * np.array([1, 1, 1000, 1e6], np.float32)
+    layer.adapt(x)
+    made = nn.Sequential([nn.Dense(2)] if first == "plain" else [layer, nn.Dense(2)])
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        made.fit(x, Y, progress=False)
+    assert not caplog.records
+
+
+def test_a_backup_keeps_the_newest_checkpoint(tmp_path):
+    backup = nn.callbacks.BackupAndRestore(str(tmp_path), delete_checkpoint=False)
+    fit(epochs=3, callbacks=[backup])
+    assert [path.name for path in (tmp_path / "checkpoint").glob("step*")] == ["step6"]
