@@ -1,7 +1,7 @@
 """Checks before a client connects that a Dask scheduler answers, accepts its TLS, and has a suitable version.
 
-Dask's own client gives up after its timeout, or later, with an error that does not say which certificate is at fault,
-and waits in vain where one end speaks TLS and the other does not.
+Dask's own client waits for its timeout or longer, and its error does not name the faulty certificate. It waits in vain
+if only one end speaks TLS.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ _ALERTS = {
 def await_scheduler(
     address: str | None, file: str | None, security: Security | None, seconds: float, check: Callable[[], None]
 ) -> None:
-    """Wait until a scheduler answers at ``address``, or at the address in ``file``, which is read anew each time.
+    """Wait until a scheduler answers at ``address``, or at the address in ``file``, which is read for each attempt.
 
-    ``check`` is called several times a second; what it raises ends the wait. Raises SchedulerLost after ``seconds``.
+    ``check`` is called several times a second; an error that it raises ends the wait. Raises SchedulerLost after
+    ``seconds``.
     """
 
     def connect(_: float) -> StillWaiting | None:
@@ -91,16 +92,14 @@ def await_scheduler(
 
 
 def with_scheme(address: str, security: Security) -> str:
-    """Return a scheduler's address with its scheme: without one, tls:// if ``security`` asks for encryption."""
+    """Return a scheduler's address with a scheme. The default is tls:// if ``security`` requires encryption."""
     return f"tls://{address}" if "://" not in address and security.require_encryption else address
 
 
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError, after ``seconds`` or little more, unless a Dask scheduler answers as ``address`` says.
+    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says.
 
-    It is NoScheduler where one may do so later.
-
-    Addresses of protocols other than TCP and TLS are not checked.
+    The error is NoScheduler if one may answer later. Only TCP and TLS addresses are checked.
     """
     scheme, location = parse_address(address)
     if scheme not in ("tcp", "tls"):
@@ -154,7 +153,7 @@ def _sends_hello(connection: socket.socket) -> bool | None:
 
 
 def reply_to_tls(connection: socket.socket) -> bytes:
-    """Return the first bytes with which a server replies to the first message of TLS; b"" if it does not reply."""
+    """Return the first bytes of a server's reply to TLS's first message; b"" if it does not reply."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     sent = ssl.MemoryBIO()
@@ -170,7 +169,7 @@ def reply_to_tls(connection: socket.socket) -> bytes:
 def _sends_hello_by_tls(
     connection: socket.socket, context: ssl.SSLContext, address: str, tls: Mapping[str, str]
 ) -> bool | None:
-    """Return whether a peer with TLS says hello as a scheduler does. Raises UserError with the reason if TLS fails."""
+    """Return whether a TLS peer says hello as a scheduler does. Raises UserError with the reason if TLS fails."""
     try:
         with context.wrap_socket(connection) as secured:
             return _sends_hello(secured)  # with TLS 1.3, a refusal comes in place of the first message
@@ -188,7 +187,7 @@ def _sends_hello_by_tls(
 
 
 def _refuse_other_protocol(address: str, scheme: str) -> None:
-    """Raise UserError where a silent peer is found to speak TLS, which ``address`` does not say, or HTTP."""
+    """Raise UserError if a silent peer speaks HTTP, or TLS although ``address`` says otherwise."""
     with _connect(address, time.monotonic() + HELLO_SECONDS) as connection:
         connection.settimeout(HELLO_SECONDS)
         reply = reply_to_tls(connection)
@@ -203,7 +202,7 @@ def _refuse_other_protocol(address: str, scheme: str) -> None:
 
 
 def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
-    """Return the error for a handshake that fails for a reason of OpenSSL."""
+    """Return the error for a handshake that fails for OpenSSL's ``reason``."""
     for alert, fault in _ALERTS.items():
         if alert in reason:
             cert = _named(tls["cert"])
@@ -220,15 +219,15 @@ def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
 
 
 def _named(file: str) -> str:
-    """Return the name of a file to put behind what it is; "" for a text in memory."""
+    """Return a file's name with a space before it, to append to a noun; "" for a text in memory."""
     return "" if "\n" in file else f" {file}"
 
 
 def check_version(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga runs with.
+    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports.
 
-    Dask's own client warns of another version. With a scheduler that is some years old it fails with an error of
-    its methods, and then waits for half a minute. Raises OSError where the scheduler does not answer in ``seconds``.
+    Dask's own client only warns. With a scheduler some years old it fails with an obscure error, after half a minute.
+    Raises OSError if the scheduler does not answer in ``seconds``.
     """
 
     async def ask() -> str | None:

@@ -1,7 +1,7 @@
 """Pages about the runs of dsinga in the dashboard of Dask's scheduler, and metrics for Prometheus.
 
-They are added to a scheduler by the first run on it, or when it starts:
-``dask scheduler --preload dsinga.cluster.dashboard``. Nothing else of dsinga imports bokeh.
+The first run on a scheduler adds them. To add them at the start: ``dask scheduler --preload dsinga.cluster.dashboard``.
+Only this package imports bokeh.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def install(scheduler: Any) -> RunHistory:
-    """Add the history of runs, and the pages and metrics that show it, to a scheduler that has none; return it.
+    """Add the history of runs, its pages and its metrics to a scheduler that has none; return the history.
 
-    Called on the scheduler's event loop. A scheduler without a dashboard gets no pages, one without prometheus-client
-    no metrics.
+    Call it on the scheduler's event loop. Without a dashboard there are no pages, without prometheus-client no metrics.
     """
     history = scheduler.plugins.get(RunHistory.name)
     if history is not None:

@@ -46,7 +46,7 @@ class Style(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A curve of a run: its kind, a name of :data:`STYLES` or a group, and its points."""
+    """A curve of a run: its kind (a name in :data:`STYLES` or a group) and its points."""
 
     kind: str
     x: Sequence[float]
@@ -71,12 +71,12 @@ Curves = Callable[[RunRecord, str], list[Curve]]
 
 
 def loss_curves(record: RunRecord, metric: str = "loss") -> list[Curve]:
-    """Return the loss of each phase over the steps; for training the loss of batches where the history has no rows."""
+    """Return each phase's loss over the steps; for training, the loss of batches if the history has no rows."""
     return metric_curves(record, "loss")
 
 
 def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
-    """Return a metric of each phase over the steps, as :func:`loss_curves` does."""
+    """Return a metric of each phase over the steps (:func:`loss_curves`)."""
     curves = [Curve(phase, *series.columns()) for (phase, name), series in record.metrics.items() if name == metric]
     if metric in record.last_batches and not any(curve.kind == "train" for curve in curves):
         curves.insert(0, Curve("train", *record.last_batches[metric].columns()))
@@ -84,7 +84,7 @@ def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
 
 
 def metric_names(records: Sequence[RunRecord]) -> list[str]:
-    """Return the names of the metrics of runs besides the loss, in the order in which they appear."""
+    """Return the names of the metrics of runs except the loss, in order of appearance."""
     names: dict[str, None] = {}
     for record in records:
         names.update(dict.fromkeys(name for _, name in record.metrics))
@@ -94,17 +94,17 @@ def metric_names(records: Sequence[RunRecord]) -> list[str]:
 
 
 def speed_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the samples a second over the time."""
+    """Return the samples a second over time."""
     return [_over_time("", record.speed)]
 
 
 def staleness_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the mean staleness of the gradients of each worker group over the time; none of a synchronous run."""
+    """Return the mean staleness of each worker group's gradients over time; none for a synchronous run."""
     return [_over_time(f"group {group}", series) for group, series in sorted(record.staleness.items())]
 
 
 def byte_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the bytes a second over the time, between processes and within one."""
+    """Return the bytes a second over time, between processes and within one."""
     return [_over_time("between processes", record.crossing), _over_time("within one", record.within)]
 
 
@@ -122,18 +122,18 @@ def bokeh_time(seconds: float) -> float:
 
 
 class LinePanel(DashboardPanel):
-    """Draws the curves that ``curves`` returns of each run.
+    """Draws the curves that ``curves`` returns for each run.
 
     Args:
         history: the runs.
         title: of the figure.
-        curves: returns the curves of a run.
+        curves: returns a run's curves.
         y_label: of the y axis, with the unit.
-        over_time: whether x are times of the day; else steps.
-        logarithmic: whether the y axis becomes logarithmic where values differ much.
+        over_time: whether x is the time of day; else steps.
+        logarithmic: whether the y axis becomes logarithmic if values differ much.
         in_bytes: whether values are bytes.
         has_choice: whether the user chooses a metric.
-        nothing: the sentence where there are runs, but no curves.
+        nothing: the sentence to show if there are runs, but no curves.
         choose: returns the runs to show.
     """
 
@@ -172,7 +172,7 @@ class LinePanel(DashboardPanel):
         return self.metric.value
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the curves of these runs."""
+        """Draw the curves of ``records``."""
         if self._has_choice:
             self._offer(metric_names(records))
         names, drawn = labels(list(records)), {}
@@ -191,7 +191,7 @@ class LinePanel(DashboardPanel):
         self.say("" if drawn else self._nothing if records and self._nothing else NO_RUN)
 
     def _draw_run(self, slot: int, label: str, curves: list[Curve], state: Any) -> None:
-        """Draw these curves in the colour of a slot."""
+        """Draw ``curves`` in the colour of a slot."""
         if state is None:
             del self._states[slot]
         else:
@@ -201,7 +201,7 @@ class LinePanel(DashboardPanel):
         self.points[slot].data = _points(curves, label)
 
     def _show(self, scale: str, drawn: dict[int, tuple[str, list[Curve]]]) -> None:
-        """Show the figure with this scale of the y axis, "" for none."""
+        """Show the figure with a y axis of this scale, "" for none."""
         if scale and scale not in self.figures:
             self.figures[scale] = self._new_figure(scale)
             self.root.children = [*self.root.children, self.figures[scale]]
@@ -213,7 +213,7 @@ class LinePanel(DashboardPanel):
                 self.figures[scale].left[0].axis_label = self.metric.value or self._y_label
 
     def _offer(self, names: list[str]) -> None:
-        """Let the user choose one of these metrics."""
+        """Let the user choose one of the metrics ``names``."""
         self.metric.options = list(names)
         if self.metric.value not in names:
             self.metric.value = names[0] if names else ""
@@ -290,7 +290,7 @@ class LinePanel(DashboardPanel):
 
 
 def _add_kinds(chart: Any) -> list[LegendItem]:
-    """Add the legend's items of the kinds of curves, which have no point."""
+    """Add legend items without points for the kinds of curves."""
     columns = {
         "xs": [[math.nan]] * len(STYLES),
         "x": [math.nan] * len(STYLES),
@@ -308,7 +308,7 @@ def _add_kinds(chart: Any) -> list[LegendItem]:
 
 
 def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
-    """Return the columns of the lines of a run."""
+    """Return the columns of a run's lines."""
     return {
         "xs": [np.array(curve.x) for curve in curves],
         "ys": [np.array(curve.y) for curve in curves],

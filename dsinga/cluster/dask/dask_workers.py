@@ -1,4 +1,4 @@
-"""Lists the Dask workers of a cluster, with the process and the host of each, and finds the client of a task."""
+"""Lists the Dask workers of a cluster, with each one's process and host, and finds the client of a task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Workers = Mapping[str, Mapping[str, Any]]
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return the scheduler's information on each Dask worker, by address, in a fixed order.
 
-    Raises RunError where the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
+    Raises RunError if the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
     """
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
@@ -42,8 +42,8 @@ def ask_scheduler(
 ) -> Any:
     """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
 
-    Raises SchedulerLost soon after the client has lost the scheduler, which Dask tries to reach for half a minute, and
-    RunError where that does not answer within ``limit`` seconds, by default those of ``dsinga.timeout``.
+    Raises SchedulerLost soon after the client has lost the scheduler, although Dask tries to reconnect for half a
+    minute. Raises RunError without an answer in ``limit`` seconds, by default ``dsinga.timeout``.
     """
     if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
@@ -69,13 +69,13 @@ def ask_scheduler(
 
 
 def _check_connected(client: Client) -> None:
-    """Raise SchedulerLost if the client has lost its scheduler, which then forgets all that the client has there."""
+    """Raise SchedulerLost if the client has lost its scheduler, which then forgets everything of the client."""
     if client.status == "connecting":
         raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
 
 def staying_workers(workers: Workers) -> Workers:
-    """Return the Dask workers that are not being retired, as adaptive clusters do with those that they do not need."""
+    """Return the Dask workers that are not being retired, for example by an adaptive cluster."""
     return {address: info for address, info in workers.items() if not info["status"].startswith("closing")}
 
 
@@ -87,7 +87,7 @@ def require_workers(workers: Workers) -> Workers:
 
 
 def count_processes(workers: Workers) -> int:
-    """Return the number of processes in which these Dask workers live."""
+    """Return the number of processes of these Dask workers."""
     return len({process(address) for address in workers})
 
 
@@ -102,18 +102,17 @@ def host(address: str) -> str:
 
 
 def on_several_hosts(addresses: Iterable[str]) -> bool:
-    """Whether Dask workers are on more than one machine, so that these exchange params in pieces."""
+    """Whether Dask workers are on more than one machine; machines exchange params in pieces."""
     return len({host(address) for address in addresses}) > 1
 
 
 def task_client() -> Client | None:
-    """Return the client of the Dask worker that runs the calling task, None outside of tasks.
+    """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    Dask makes it when a task first asks for one, and what runs in it keeps the context variables of that moment, with
-    which Dask measures the task. If that was a task of a cluster that has been started within a task, the client stops
-    hearing its scheduler when this inner cluster is closed: it would report its messages to an event loop that is gone.
-    So the client is made here without any context. Only one thread makes it: Dask would give a second one, of another
-    Dask worker of this process, the client that is still connecting.
+    Dask makes the client when a task first asks for it, and the client keeps the context variables of that moment. If
+    they are from a cluster started within a task, the client loses contact when that inner cluster closes. So it is
+    made here without any context. Only one thread makes it: Dask would give a second thread the client while it is
+    still connecting.
     """
     try:
         worker = get_worker()

@@ -33,9 +33,9 @@ class Heartbeat:
     """The last heartbeat of a Dask worker.
 
     Attributes:
-        last: when it came, by the clock of the scheduler.
-        seconds: the seconds since, by the clock of this process.
-        busy_until: up to how many seconds the Dask worker counts as busy.
+        last: when it came, by the scheduler's clock.
+        seconds: the seconds since, by this process's clock.
+        busy_until: up to how many seconds of silence the Dask worker counts as busy.
     """
 
     last: float
@@ -56,7 +56,7 @@ class Heartbeats:
         return time.monotonic() >= self._checked_at + self._interval / 2
 
     def update(self, client: Client, workers: Workers) -> None:
-        """Take the scheduler's information on all Dask workers; ask nannies whether silent workers are busy."""
+        """Read the scheduler's information on all Dask workers; ask nannies whether silent workers are busy."""
         self._interval = heartbeat_interval(len(workers))
         now, most = time.monotonic(), max(CHECK_SECONDS, self._interval)
         passed, self._checked_at = min(now - self._checked_at, most), now
@@ -90,7 +90,7 @@ def heartbeats(client: Client) -> Heartbeats:
 
 
 def _is_busy(client: Client, address: str) -> bool:
-    """Whether the nanny of a Dask worker answers soon that the process runs."""
+    """Whether a Dask worker's nanny answers soon that the process runs."""
     question: dict[str, Any] = {"msg": {"op": "dsinga_is_busy"}, "workers": [address], "nanny": True}
     try:
         answers = ask_scheduler(client, "broadcast", limit=ANSWER_SECONDS, on_error="ignore", **question)

@@ -1,13 +1,12 @@
 """Sends the tasks of a run to Dask workers, with readable keys, in one Dask span, and sets the steps of a task.
 
-Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
-task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
-number or by eight hexadecimal digits; and the *group* of a task from the whole first item. So "train round-1a2b3c4d" is
-of the prefix "train round", which all runs share, and of a group of its run alone. The scheduler keeps every prefix for
-as long as it lives, a group until its tasks have gone.
+Dask derives two names from a task's key, and both are words here. The *prefix* is the task's colour and name in the
+task stream and progress bar. It is the first item of the key, up to the first "-" before a number or eight hexadecimal
+digits. The *group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs,
+and a group of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
 
-Dask counts tasks by spans, too, and keeps each for as long as the scheduler lives, with its groups of tasks. Tasks
-without a span get one of their own whenever all tasks before them have ended, which is several times in a run.
+Dask also counts tasks by spans, and the scheduler keeps each span forever. Tasks without a span get a new one whenever
+all earlier tasks have ended, several times in a run.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
-    """Return the key of a task that does ``words`` for a run; ``items`` tell it apart from the run's other such tasks.
+    """Return the key of a task that does ``words`` for a run; ``items`` distinguish it from the run's other such tasks.
 
-    A "-" in ``words``, as in the name of a layer, becomes "_": Dask would cut the name there.
+    A "-" in ``words``, as in a layer's name, becomes "_": Dask would cut the name there.
     """
     return (f"{words.replace('-', '_')}-{run}", *filter(None, items))
 
@@ -47,7 +46,7 @@ def worker_text(key: WorkerKey, several_groups: bool) -> str:
 
 
 def generation_text(generation: int) -> str:
-    """Return the words for a generation in keys, "" for the first one, which most runs never leave."""
+    """Return the words for a generation in keys, "" for the first one."""
     return f"generation {generation}" if generation else ""
 
 
@@ -58,9 +57,9 @@ def steps_text(start: int, stop: int) -> str:
 
 @contextlib.contextmanager
 def run_span(**annotations: Any) -> Iterator[None]:
-    """Let tasks that are sent in the block belong to the span of runs, unless the caller has a span of its own.
+    """Put tasks that are sent in the block into the span of runs, unless the caller has a span.
 
-    ``annotations`` are others of these tasks.
+    ``annotations`` are further Dask annotations of these tasks.
     """
     if "span" not in dask.get_annotations():
         annotations["span"] = {"name": (SPAN,), "ids": (SPAN,)}
@@ -77,14 +76,14 @@ def submit_to(
     actor: bool = False,
     **annotations: Any,
 ) -> Future:
-    """Send a task, or make an Actor, in the span of runs; the Dask worker at ``address`` alone may run it."""
+    """Send a task, or make an Actor, in the span of runs; only the Dask worker at ``address`` may run it."""
     with run_span(**annotations):
         future: Future = client.submit(task, *arguments, workers=[address], pure=False, key=key, actor=actor)
         return future
 
 
 def trim_span(scheduler: Any) -> None:
-    """Let the span of runs drop the groups of tasks that have gone, and the descriptions of what was sent."""
+    """Let the span of runs drop groups of tasks that have gone, and the descriptions of what was sent."""
     spans = scheduler.extensions.get("spans")
     span = spans.spans.get(SPAN) if spans else None
     if span is not None:
@@ -96,8 +95,8 @@ def trim_span(scheduler: Any) -> None:
 class RoundLength:
     """Learns from past rounds how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
 
-    ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them.
-    The attribute ``seconds`` is how long the next round is expected to last, 0 before the first one.
+    ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them. The
+    attribute ``seconds`` is the expected length of the next round, 0 before the first one.
     """
 
     def __init__(self, most: int | None = None, workers: int = 1, seconds: float = ROUND_SECONDS) -> None:
@@ -107,7 +106,7 @@ class RoundLength:
         self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
-        """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
+        """Learn from the seconds of each step of a round. Growth is gradual, for first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
         self.steps = min(best_steps, self.steps * 8, self.most or best_steps)

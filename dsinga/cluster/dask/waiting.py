@@ -22,9 +22,9 @@ class StillWaiting(NamedTuple):
     """The reason for a wait that goes on, and the error to raise if it takes too long.
 
     Attributes:
-        sentence: what is waited for, to be announced.
+        sentence: the announcement.
         failure: the error if the wait ends now because it has taken too long.
-        topic: what of the sentence does not change with time: a new topic is announced soon.
+        topic: the part of the sentence that stays the same over time; a new topic is announced soon.
     """
 
     sentence: str
@@ -50,7 +50,7 @@ class Announcements:
         return max(0.0, self._next - time.monotonic())
 
     def give(self, sentence: str, topic: object = None) -> None:
-        """Announce a sentence if it is time to."""
+        """Announce a sentence if an announcement is due."""
         now = time.monotonic()
         has_changed = self.count and topic != self._topic and now >= self._last + CHANGE_SECONDS
         if now >= self._next or has_changed:
@@ -66,11 +66,11 @@ def wait_until(
     check: Callable[[], None] = lambda: None,
     pause: float = CHECK_SECONDS,
 ) -> T:
-    """Call ``condition`` every ``pause`` seconds until it returns something else than StillWaiting, and return that.
+    """Call ``condition`` every ``pause`` seconds until it returns another value than StillWaiting; return this value.
 
-    It is called with the seconds since the wait began. What is waited for is announced, and ``check`` is called between
-    two calls. Raises the failure of the last StillWaiting after ``seconds``, and what ``condition`` and ``check``
-    raise.
+    ``condition`` receives the seconds since the wait began. Between two calls, the reason for the wait is announced and
+    ``check`` is called. Raises the last StillWaiting's failure after ``seconds``, and the errors of ``condition`` and
+    ``check``.
     """
     began = time.monotonic()
     while isinstance(result := condition(time.monotonic() - began), StillWaiting):
