@@ -49,7 +49,7 @@ METRIC_BYTES = 200
 
 
 def forward_on_cluster(job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE) -> Forward:
-    """Return the forward passes of params on the Dask workers of a cluster."""
+    """Return a function that computes forward passes with ``params`` on the Dask workers of a cluster."""
     return functools.partial(_batches, job, client, params, selection)
 
 
@@ -63,10 +63,10 @@ def _batches(
     keep: Sequence[str],
     count: int,
 ) -> Iterator[BatchResult]:
-    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
+    """Yield the features of the layers ``keep`` and the metrics, batch by batch, computing a few rounds ahead.
 
-    A task computes a round of batches. ``count`` is the number of batches; 0 means all records. Where a Dask worker is
-    lost meanwhile, the others compute its rounds. Raises RunError where all are lost.
+    A task computes a round of batches. ``count`` is the number of batches, 0 for all records. If a Dask worker is lost,
+    the others compute its rounds. Raises RunError if all are lost.
     """
     workers = _await_usable_workers(job, client, selection)
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
@@ -111,7 +111,7 @@ def _batches(
 
 
 def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) -> Workers:
-    """Return the Dask workers that may be used, once there are as many processes as the job asks for."""
+    """Return the usable Dask workers, once there are as many processes as the job asks for."""
 
     def choose(workers: Workers) -> Workers:
         usable = usable_workers(client, selection, workers)
@@ -130,7 +130,7 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
 
 
 class JoinedBatches(NamedTuple):
-    """Consecutive batches of records of one shape, joined in one array, because each array sent by Dask costs time.
+    """Consecutive batches of records of one shape, joined in one array, because each array costs Dask time.
 
     ``sizes`` are the rows of each batch.
     """
@@ -153,7 +153,7 @@ class RoundResult(NamedTuple):
         return sum(array.nbytes for array in arrays if array is not None) + METRIC_BYTES * sum(map(len, self.metrics))
 
     def batches(self) -> Iterator[BatchResult]:
-        """Yield the features, which are parts of the joined ones, and the metrics of each batch."""
+        """Yield the features (slices of the joined arrays) and metrics of each batch."""
         features = {name: _split(parts) for name, parts in self.features.items()}
         for metrics in self.metrics:
             yield {name: next(batches) for name, batches in features.items()}, metrics
@@ -173,7 +173,7 @@ def join_batches(batches: Sequence[Records]) -> list[JoinedBatches]:
 
 
 def _row_type(array: np.ndarray | None) -> Any:
-    """Return the shape of a row and the dtype of an array."""
+    """Return an array's row shape and dtype."""
     return None if array is None else (array.shape[1:], array.dtype)
 
 
@@ -187,9 +187,9 @@ def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
 
 @dataclass(eq=False)
 class SharedForward:
-    """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
+    """The arguments shared by all tasks of an evaluation or prediction, sent to each Dask worker once.
 
-    ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
+    ``processors`` has each Dask worker's processor, by address. A worker that joins later computes on one core.
     """
 
     predictor: Predictor

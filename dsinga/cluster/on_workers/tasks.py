@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Let a task of a worker return TaskLost where a Dask worker is lost, or the generation of the run has ended.
+    """Make a worker's task return TaskLost if a Dask worker is lost, or if the generation of the run has ended.
 
-    So does a task that comes after such a one, whose result is its last argument.
+    A task with TaskLost as its last argument, the result of an earlier task, returns it at once.
     """
 
     @functools.wraps(task)
@@ -74,8 +74,8 @@ def evaluate(
 ) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
-    With 0 ``batches`` it is all records, each once. ``params`` are used in place of the worker's own, if they are
-    given. It runs after the task ``token``.
+    0 ``batches`` are all records, each once. ``params`` replace the worker's own unless None. It runs after the task
+    ``token``.
     """
     worker = find_worker(key)
     return worker.thread.run(worker.evaluate, phase, batches, version, params)
@@ -83,7 +83,7 @@ def evaluate(
 
 @ends_quietly
 def refresh(key: WorkerKey, token: Any) -> None:
-    """Task: wait for a worker's values, then forget them, so that it pulls them anew. It runs after ``token``."""
+    """Task: wait for a worker's values, then forget them, so that it pulls them again. It runs after ``token``."""
     find_worker(key).exchange.refresh()
 
 
