@@ -1,6 +1,6 @@
 """Claims threads of Dask workers for a run: waits for them before the run, and gives them back at its end.
 
-:class:`HeldThreads` says which other Dask tasks hold these threads, where a run's own tasks do not begin.
+:class:`HeldThreads` says which other Dask tasks hold these threads if a run's own tasks do not begin.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Request(NamedTuple):
     """A request of a run for threads of Dask workers.
 
     Attributes:
-        run: the name of the run.
-        job: the name of its job, for messages.
+        run: the run's name.
+        job: the job's name, for messages.
         topology: its groups; each worker needs a thread of a Dask worker, separate servers need whole Dask workers.
         selection: the Dask workers that it may use.
     """
@@ -80,8 +80,8 @@ class Claim:
     """The threads of Dask workers that a run holds.
 
     Attributes:
-        workers: by the address of the Dask worker, {"nthreads": threads that the run holds, "host_threads": threads of
-            its host that no other run holds, "names": names of it and of its resources}. Those of separate servers
+        workers: by the Dask worker's address, {"nthreads": threads that the run holds, "host_threads": threads of its
+            host that no other run holds, "names": names of it and of its resources}. Dask workers of separate servers
             come last.
     """
 
@@ -97,13 +97,13 @@ class Claim:
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
     def offer(self, without: Collection[str]) -> dict[str, int]:
-        """Return the threads that :meth:`replace` would bring, by the address of the Dask worker."""
+        """Return the threads that :meth:`replace` would bring, by the Dask worker's address."""
         return dict(ask_scheduler(self._client, "dsinga_offer", run=self._run, without=sorted(without)))
 
     def replace(self, without: Collection[str]) -> None:
-        """Exchange threads that were lost for others: as many as the run asked for, or as are free.
+        """Exchange lost threads for others: as many as the run asked for, or as are free.
 
-        None of them are of the Dask workers ``without``. Raises RunError where the scheduler has dropped the run.
+        Dask workers in ``without`` are not used. Raises RunError if the scheduler has dropped the run.
         """
         view = ask_scheduler(self._client, "dsinga_replace", run=self._run, without=sorted(without))
         if view["state"] == "gone":
@@ -117,11 +117,11 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and soon after
-    the cluster has become too small for the run, or large enough again.
+    ``announce`` is called with a sentence when the wait has lasted a second, then every five minutes. It is also called
+    soon after the cluster has become too small for the run, or large enough again.
 
-    Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
-    and Cancelled soon after the run is cancelled.
+    Raises UserError if the cluster is too small and cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled
+    soon after the run is cancelled.
     """
     workers = available_workers(client)
     message = request.message(client, workers)
@@ -139,7 +139,7 @@ def claim_workers(
 
 
 def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a request into the queue, which is registered on the scheduler if it is not there; return the answer."""
+    """Put a request into the queue, which is registered on the scheduler if necessary; return the answer."""
     try:
         ask_scheduler(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
     except (ImportError, AttributeError) as error:
@@ -172,7 +172,7 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
-    """Return a sentence: for how much and for whom a run waits."""
+    """Return a sentence: for how many threads and for which other runs a run waits."""
     threads = counted(request.threads, "worker thread")
     if request.topology.separate:
         threads += " and Dask workers for the servers alone"
@@ -193,7 +193,7 @@ def _named(summary: Mapping[str, Any]) -> str:
 
 
 def user_name() -> str:
-    """Return the name of the user, "" where the system does not know it."""
+    """Return the name of the user, "" if the system does not know it."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -201,10 +201,10 @@ def user_name() -> str:
 
 
 class HeldThreads:
-    """Looks for tasks of others in all threads of a Dask worker of a run.
+    """Checks whether other tasks run in all threads of one of a run's Dask workers.
 
-    The queue of runs knows threads that runs hold, not those that other Dask tasks do: these end some time, unless they
-    wait for a run themselves.
+    The queue of runs knows the threads that runs hold, but not those that other Dask tasks hold. Other tasks end some
+    time, unless they wait for a run.
     """
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
@@ -213,9 +213,9 @@ class HeldThreads:
         self._ask_at = 0.0
 
     def check(self, quiet: float) -> None:
-        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
+        """Announce the tasks that the run waits for, if none of its tasks has ended for ``quiet`` seconds.
 
-        Raises RunError where this has lasted for ``dsinga.queue_timeout``.
+        Raises RunError after ``dsinga.queue_timeout``.
         """
         now = time.monotonic()
         if quiet < QUIET_SECONDS or now < self._ask_at:

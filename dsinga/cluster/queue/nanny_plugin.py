@@ -1,6 +1,6 @@
 """A plugin of Dask's nannies: delays a worker's end until runs have left, and tells if a silent worker is busy.
 
-Nannies get this module by value, so that they need not import dsinga: it imports only distributed and what that needs.
+Nannies get this module by value, so that they need not import dsinga: it imports only distributed and its dependencies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LeaveBeforeEnd(NannyPlugin):
         """Let the scheduler ask whether the Dask worker is busy."""
 
         async def is_busy() -> bool:
-            """Whether the process of the Dask worker runs: long work may keep it from sending heartbeats."""
+            """Whether the Dask worker's process runs: long work may keep it from sending heartbeats."""
             with contextlib.suppress(psutil.Error, AttributeError):
                 return psutil.Process(nanny.process.process.pid).status() not in HALTED
             return False

@@ -27,10 +27,10 @@ class ClusterRun:
 
     Attributes:
         config: the configuration of all workers.
-        servers: the servers, by whose methods values are read and set.
+        servers: the servers, whose methods read and set values.
         workers: sends tasks to the workers.
         started: whether :meth:`start` was called.
-        complete: whether it has created everything, and :meth:`close` has ended nothing.
+        complete: whether :meth:`start` has created everything, and :meth:`close` has ended nothing.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -45,8 +45,8 @@ class ClusterRun:
     def start(self, values: ParamArrays, state: Mapping[str, ParamArrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
 
-        ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
-        begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
+        ``state`` is the updater's, by param and slot; None for a new one. If ``warm`` is a later step, group 0 begins
+        alone. The others are ready for that step, and :meth:`join` starts them.
         """
         self.started = True
         shape, warms_up = self.config.topology, warm > step
@@ -63,19 +63,19 @@ class ClusterRun:
         self.complete = True
 
     def _create_workers(self, steps: Mapping[int, int]) -> None:
-        """Create the workers of some worker groups, ready for a step of each group."""
+        """Create the workers of these worker groups, ready for each group's step."""
         self.workers.create(steps, {group: self.servers.addresses(group) for group in steps})
 
     def move(self, placement: Placement, check: Check, generation: int) -> None:
-        """Move to another placement: create its servers that lived elsewhere anew (:meth:`Servers.replace_lost`)."""
+        """Move to another placement: create servers again that were elsewhere (:meth:`Servers.replace_lost`)."""
         self.workers.move(placement, check)
         self.servers.replace_lost(placement, check, generation)
 
     def restart_groups(self, steps: Mapping[int, int], generation: int) -> dict[int, int]:
-        """Create the workers of some worker groups anew, ready for a step of each; return the groups' steps.
+        """Create the workers of these worker groups again, ready for each group's step; return the groups' steps.
 
-        A group's step is the first one that its servers have not applied. Its workers may begin before: they compute
-        those steps once more for their reports alone, since servers drop repeated gradients.
+        A group's step is the first one that its servers have not applied. Its workers may begin earlier: they compute
+        those steps again only for their reports, since servers drop repeated gradients.
         """
         reached = {group: self.servers.restart(group, generation, step) for group, step in steps.items()}
         self.workers.generations.update(dict.fromkeys(steps, generation))
@@ -101,7 +101,7 @@ class ClusterRun:
     def evaluate(self, phase: Phase, batches: int, step: int, params: ParamArrays | None = None) -> list[Future]:
         """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
 
-        Given ``params``, whole ones by name, these are used in place of the workers' own.
+        ``params``, whole ones by name, replace the workers' own.
         """
         shared = None
         if params is not None:
@@ -119,11 +119,11 @@ class ClusterRun:
     def snapshot(
         self, step: int, state: bool = True, copied: bool = True
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
+        """Return whole params from server group 0, and the updater's state unless ``state`` is False.
 
-        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, with others as they
-        stand. The state of synchronous groups has those of all groups. Unless ``copied`` servers of this process give
-        away their arrays: then no step may follow.
+        With one worker group, or synchronous ones, they are exact after ``step`` steps; otherwise as they stand. The
+        state of synchronous groups contains every group's. Unless ``copied``, servers of this process give away their
+        arrays: then no step may follow.
         """
         arguments = None if self._drifts else step, state, copied
         if state and self.config.topology.is_synchronous:
@@ -152,10 +152,10 @@ class ClusterRun:
         return whole_values(self.config, pieces, history, self.workers.gather(replicas) if replicas else ())
 
     def request_snapshot(self, step: int) -> tuple[list[concurrent.futures.Future[Any]], list[Future]]:
-        """Request copies of params and of the updater's state, while training goes on; see :meth:`join_copies`.
+        """Request copies of params and the updater's state, while training goes on (:meth:`join_copies`).
 
-        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, which no task that was
-        sent goes beyond, with others as they stand.
+        With one worker group, or synchronous ones, they are exact after ``step`` steps, and no sent task goes beyond.
+        Otherwise they are as they stand.
         """
         if self.config.topology.is_synchronous:
             self.servers.call_all("request_snapshot", step)
@@ -171,7 +171,7 @@ class ClusterRun:
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors``, each from its step on, wherever params are updated.
 
-        To be called when group 0 stands at ``step``, with no factor for an earlier step that was not there before.
+        Call it when group 0 stands at ``step``; ``factors`` must have no new factor for an earlier step.
         """
         self.servers.call_all("set_rate_factors", factors)
         if self.config.replicated:
@@ -189,7 +189,7 @@ class ClusterRun:
         give_back_soon()
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
-        """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
+        """Wait for the last updates of worker groups that stand still, then let them pull the values again.
 
         ``when`` is for the keys of tasks.
         """
