@@ -1,8 +1,8 @@
 """An executor with one thread, in which a worker computes or a server updates.
 
-Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each thread
-that calls them. If two threads called kernels in turn, there would be two sets of both; and once there are more OpenMP
-threads than cores, these go to sleep between kernels, and each kernel waits until they have woken up.
+Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each calling
+thread. Two calling threads would double both. With more OpenMP threads than cores, these sleep between kernels, and
+each kernel waits until they wake up.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class SerialExecutor:
         return future
 
     def run(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Run ``call`` in the thread and wait for it; return its result or raise its error."""
+        """Run ``call`` in the thread; return its result or raise its error."""
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
         """Close the executor: later calls fail with RunError(``message``), calls already scheduled still run.
 
-        Returns at once; the thread ends after the last scheduled call.
+        Returns at once.
         """
         with self._lock:
             if self._closed is None:
@@ -64,7 +64,7 @@ class SerialExecutor:
 
 
 def _serve(calls: SimpleQueue[Any]) -> None:
-    """Run the calls of an executor until there is None in their place. It does not refer to the executor."""
+    """Run an executor's calls up to a None. It holds no reference to the executor."""
     while (entry := calls.get()) is not None:
         future, call = entry
         try:
