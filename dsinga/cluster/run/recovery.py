@@ -121,7 +121,7 @@ class RecoverableRun:
             self.recover(loss)
 
     def do(self, operation: Callable[[ClusterRun], T]) -> T:
-        """Return the result of an operation on a run that stands; after a loss of Dask workers, recover and repeat it."""
+        """Return an operation's result on a run that stands; after a loss of Dask workers, recover and repeat it."""
         pending: WorkerLost | None = None
         while True:
             try:

@@ -21,8 +21,8 @@ from dsinga.ops.update import sum_of_squares
 class Push(NamedTuple):
     """The header of a push (a message of gradients): the generation, worker group, step and worker.
 
-    With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group
-    skip a step or none.
+    With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group skip a
+    step or none.
     """
 
     generation: int
@@ -33,10 +33,10 @@ class Push(NamedTuple):
 
 
 class Generations:
-    """The generation of each group from which messages are accepted, at first ``generation`` for all.
+    """The generation of each group that messages must have, at first ``generation`` for all.
 
-    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. The
-    shard holds its lock when it calls :meth:`set`.
+    An abandoned process may still send messages. They are of an earlier generation, and are refused. The shard holds
+    its lock when it calls :meth:`set`.
     """
 
     def __init__(self, generation: int):
@@ -44,7 +44,7 @@ class Generations:
         self._generations: dict[int, int] = {}
 
     def set(self, group: int, generation: int) -> None:
-        """Accept messages of this generation of a group only."""
+        """Accept only messages of this generation of a group."""
         self._generations[group] = generation
 
     def is_current(self, group: int, generation: int) -> bool:
@@ -61,8 +61,8 @@ class Generations:
 class GradientAccumulator:
     """The gradients of one slice from the workers of one group, for the group's step ``version``.
 
-    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These need no lock, since
-    they run after the last gradient of a step has arrived and before the version changes, when no thread adds any.
+    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These run when no thread adds
+    gradients: after a step's last gradient and before the version changes.
     """
 
     def __init__(self, contributors: Sequence[int], version: int):
@@ -79,7 +79,7 @@ class GradientAccumulator:
     def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
         """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
 
-        A repeated gradient is dropped. None means that the step is skipped, as it must be by all workers.
+        A repeated gradient is dropped. None skips the step; all workers must skip it.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
         assert worker in self._contributor_set, f"a push of worker {worker}, not one of {self._contributors}"
@@ -100,7 +100,7 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the workers, or their sum alone; an empty list if the step is skipped.
+        """The gradients in the order of the workers, or only their sum; an empty list if the step is skipped.
 
         Asserts that either all workers skip the step or none.
         """
@@ -111,16 +111,15 @@ class GradientAccumulator:
         return parts
 
     def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum of the gradients, added in their order, or None if the step is skipped; read-only.
+        """Return the sum of the gradients in order, times :attr:`factor`, or None if the step is skipped; read-only.
 
-        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients. It is
-        multiplied by :attr:`factor`.
+        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients.
         """
         total = self._total()
         return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
 
     def reduce(self) -> float | None:
-        """Put the sum in place of the gradients; return the sum of its squares, or None if the step is skipped."""
+        """Replace the gradients by their sum; return the sum of its squares, or None if the step is skipped."""
         self._sum = self._total()
         self._parts = dict.fromkeys(self._parts)
         return None if self._sum is None else sum_of_squares(values_of(self._sum))
@@ -152,11 +151,11 @@ class GradientAccumulator:
 
     @property
     def next_step(self) -> int:
-        """The first step for which no gradient is part of the value, or of an update that is running."""
+        """The first step without gradients in the value, or in a running update."""
         return self._next_version if self.complete else self.version
 
     def restart(self, step: int) -> None:
-        """Go on at ``step``, without the gradients of a step that is not complete; a running update ends before."""
+        """Go on at ``step``, without the gradients of an incomplete step; a running update ends first."""
         self._next_version = step
         if not self.complete:
             self.advance()
@@ -183,8 +182,8 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 class GroupStaleness(NamedTuple):
     """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
 
-    The staleness of a gradient is the number of updates of a slice that came from others between the pull of the value
-    with which the gradient was computed and the update by this gradient.
+    A gradient's staleness is the number of others' updates of the slice between the pull of the value, with which the
+    gradient was computed, and the update by this gradient.
     """
 
     group: int
