@@ -26,7 +26,6 @@ thread_updates = _ThreadUpdates()
 
 
 def _run(block: UpdateBlock) -> None:
-    """Run a block, and count its seconds."""
     started = time.perf_counter()
     block.do()
     thread_updates.seconds += time.perf_counter() - started
@@ -61,7 +60,7 @@ class SliceUpdate:
 
 
 class InlineExecutor:
-    """Runs updates in the thread that pushes the last gradient. Thread-safe, as are the other executors."""
+    """Runs updates in the thread that pushes the last gradient. Thread-safe, like the other executors."""
 
     requires_single_group = False  # whether it requires a single worker group and a single server group
 
@@ -79,9 +78,9 @@ class InlineExecutor:
 
 
 class BackgroundExecutor(InlineExecutor):
-    """Runs large updates in a background thread; for servers to which workers in several processes push.
+    """Runs large updates in a background thread; for servers with workers in several processes.
 
-    Without it the slowest worker would run all updates, become slower still, and leave the others' cores idle.
+    Otherwise the slowest worker would run all updates, become slower still, and leave the others' cores idle.
     """
 
     requires_single_group = True
@@ -104,19 +103,19 @@ class BackgroundExecutor(InlineExecutor):
 class CooperativeExecutor(InlineExecutor):
     """Shares the blocks of updates among the workers of a group; for workers that are threads.
 
-    A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while
-    it waits. So a worker must wait by :meth:`wait`, or blocks might be left. A value needs no lock during its
-    update, since all workers wait for its next version.
+    A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while it
+    waits. It must wait with :meth:`wait`, or blocks might be left. A value needs no lock during its update, since all
+    workers wait for its next version.
     """
 
     requires_single_group = True
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._queue: collections.deque[SliceUpdate] = collections.deque()  # updates with blocks that nobody has taken
+        self._queue: collections.deque[SliceUpdate] = collections.deque()  # updates with blocks that have not begun
 
     def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
-        """Queue updates, and run the caller's share of the blocks in the queue, oldest updates first."""
+        """Queue updates, and run the caller's share of the queued blocks, oldest updates first."""
         for update in updates:
             if not update.blocks:
                 update.end()
@@ -132,7 +131,7 @@ class CooperativeExecutor(InlineExecutor):
             self._run_block(*item)
 
     def close(self, message: str) -> None:
-        """Drop all blocks that have not been taken, and wake waiting threads."""
+        """Drop all queued blocks, and wake waiting threads."""
         with self._changed:
             self._queue.clear()
             self._changed.notify_all()
@@ -163,7 +162,7 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def _take(self, index: int) -> tuple[SliceUpdate, UpdateBlock] | None:
-        """Take a block of the update at ``index`` of the queue; return None if the queue is empty."""
+        """Remove and return a block of the update at ``index`` of the queue; return None if the queue is empty."""
         with self._changed:
             if not self._queue:
                 return None
