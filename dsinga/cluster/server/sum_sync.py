@@ -130,7 +130,7 @@ class SumSync(GroupSync):
         """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the first values of a new shard that replaces a lost one in another server group.
+        """Return this shard's share of the first values of a new shard that replaces a lost one of another group.
 
         The new shard of the server group ``group`` begins with the sum of the values that all shards linked with it
         return. They are asked one after the other. The shard of the group ``source`` returns its values, without unsent

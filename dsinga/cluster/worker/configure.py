@@ -50,19 +50,19 @@ def configure(
     """Return the configuration of the workers of a run.
 
     Args:
-        job: the job, checked.
+        job: the checked job.
         topology: the numbers of groups, workers and servers.
         opened: the job's readers and whole nets.
         nets: the nets, cut for the workers of a group.
         updater: the job's updater.
-        passes: the passes over all records of the phases that are evaluated over all of them.
-        run: the name of the run, which no other run has.
+        passes: the passes over all records, of phases that are evaluated over all of them.
+        run: the run's unique name.
         served: whether servers keep params; otherwise the only worker keeps all of them.
         find_preferred_servers: chooses servers for parts that should stay whole; by default for none.
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
-        piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
-            Sums over whole slices, as for ``clip_norm`` and compression by kOneBit and kTopK, do that, too.
+        piece_bytes: the size of the pieces of params between hosts; None to leave slices whole. Sums over whole slices,
+            as for ``clip_norm`` and compression by kOneBit and kTopK, also leave them whole.
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
@@ -109,9 +109,9 @@ def outer_needs_whole_params(topology: Topology) -> bool:
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater) -> dict[str, int]:
-    """Return the length of a row of each part of a param whose gradients may be sparse rows.
+    """Return the row length of each part of a param with gradients that may be sparse rows.
 
-    An updater of whole params takes gradients that are dense.
+    An updater of whole params requires dense gradients.
     """
     params = {name: net.params[part.param] for name, part in parts.items()}
     return {
@@ -137,8 +137,8 @@ def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
     """Return the param parts of all phases, by name, the training net's first.
 
-    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part takes
-    part in its exchange, too; otherwise the part would change while that worker reads it.
+    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part joins
+    its exchange, too. Otherwise the part would change while that worker reads it.
     """
     users: dict[str, set[int]] = {}
     for net in nets.values():

@@ -95,7 +95,7 @@ class GroupWorker:
         shapes: Mapping[str, tuple[int, ...]],
         replicated: Mapping[str, Param],
     ) -> None:
-        """Create the exchange of params with the servers, and the training step, captured where kernels can be."""
+        """Create the exchange of params with the servers, and the training step, captured if kernels support it."""
         config = self._config
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
@@ -146,7 +146,7 @@ class GroupWorker:
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
-        With an ``observer`` of the passes of layers, all params are waited for before the first pass.
+        With an ``observer`` of the passes of layers, all params are awaited before the first pass.
         """
         return self._compute(self._begin(step), peers, observer)
 
@@ -165,7 +165,7 @@ class GroupWorker:
         return BegunStep(step, records, self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch a step, if it has been captured; return whether."""
+        """Launch a step if it has been captured; return whether it was launched."""
         assert self._captured is not None
         if not self._captured.launch(begun.records, self._whole_context(begun)):
             return False
@@ -210,7 +210,7 @@ class GroupWorker:
     def _micro_batches(
         self, records: dict[str, Records], step: int, peers: Peers, observer: PassObserver | None
     ) -> Iterator[tuple[Mapping[str, Records], Context]]:
-        """Yield the records and the context of each micro-batch of a step, of which ``records`` are the first."""
+        """Yield the records and the context of each micro-batch of a step; ``records`` are the first."""
         reader, worker = self._config.readers[Phase.kTrain], self._key.worker
         for number in range(reader.micro_batches):
             iteration = f"step {step}"
@@ -239,7 +239,7 @@ class GroupWorker:
     ) -> list[Metrics]:
         """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
 
-        The values are its own at ``version``, or ``params``, which are those of the workers' partitions by name.
+        The values are its own at ``version``, or ``params``, the workers' partitions by name.
         """
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
@@ -283,7 +283,7 @@ class GroupWorker:
         return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
+        """Multiply the learning rate of this worker's own updates (:meth:`Updater.set_rate_factors`)."""
         self._config.updater.set_rate_factors(factors)
 
     @property
@@ -319,7 +319,7 @@ class GroupWorker:
         return self._regional_readers[id(reader)]
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
-        """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
+        """Return the context of an iteration; ``iteration`` is a unique name in the run."""
         seed = group_seed(self._config.seed, self._key.group)
         ctx = Context(self._ops, phase, rows, seed, step)
         if self._config.topology.workers == 1:
@@ -344,7 +344,7 @@ class GroupWorker:
         self.thread.close(message)
 
     def _disconnect(self) -> None:
-        """Close the connections to servers and other workers; replies that have not arrived would keep them."""
+        """Close the connections to servers and other workers; missing replies would keep them."""
         for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 
@@ -360,9 +360,9 @@ class GroupWorker:
 
 
 def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequence[Slice]) -> dict[int, Transport]:
-    """Return transports to the servers that keep these slices, and to that of collectives, by their numbers.
+    """Return transports to the servers of these slices and of collectives, by number.
 
-    Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
+    Other servers are not connected: with params cut by features, each of a thousand workers needs only a few servers.
     """
     needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
     return {
