@@ -52,7 +52,7 @@ def check_cluster(job: Job) -> None:
 
 
 def check_site_paths(job: Job, groups: int) -> None:
-    """Raise JobError for an input layer whose ``site_path`` names some stores, but not one for each worker group."""
+    """Raise JobError for an input layer with a ``site_path`` that names some stores, but not one for each worker group."""
     for layer in job.neuralnet.layer:
         store = layer.store_conf
         if store is None or len(store.site_path) in (0, groups):
@@ -63,7 +63,7 @@ def check_site_paths(job: Job, groups: int) -> None:
 
 
 def check_user_sync_method(cluster: ClusterConf) -> None:
-    """Raise JobError for a ``user_sync_method`` that is not registered, or is given beside ``sync_method``."""
+    """Raise JobError for an unregistered ``user_sync_method``, or one together with ``sync_method``."""
     if (name := cluster.user_sync_method) is None:
         return
     if cluster.sync_method is not SyncMethod.kSum:
@@ -77,8 +77,8 @@ def check_user_sync_method(cluster: ClusterConf) -> None:
 def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     """Raise JobError for options that do not work with several worker groups.
 
-    ``staleness`` is allowed in a job of one worker group, which keeps any bound. It is refused where each worker group
-    has a server group of its own, because no server group could then keep the bound.
+    ``staleness`` is allowed for one worker group, which keeps any bound. It is refused if each worker group has its own
+    server group, because no server group could keep the bound.
     """
     groups = cluster.nworker_groups
     if cluster.update is UpdatePlace.kWorker:

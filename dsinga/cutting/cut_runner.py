@@ -32,8 +32,8 @@ KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 class CutRunner:
     """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each worker.
 
-    ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
-    ``fullc_gather``, and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
+    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``,
+    and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
     """
 
     def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
@@ -50,7 +50,7 @@ class CutRunner:
         vars(self).update(state, _lock=threading.Lock())
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers, by params that each call gives."""
+        """Return a predictor of ``net``, cut for the workers; each call gives the params."""
         return _CutPredictor(self, net, seed)
 
     def backward(
@@ -118,7 +118,7 @@ class _CutPredictor(Predictor):
         self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
         params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
     ) -> BatchResult:  # fmt: skip
-        """Compute a batch as a predictor of a whole net does, but for labels of features."""
+        """Compute a batch like a predictor of a whole net, but without labels of features."""
         for name in keep:
             self.net.position(name)  # raises UserError
 
@@ -143,9 +143,9 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
 def join_gradients(
     net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
 ) -> dict[str, np.ndarray | SparseRows]:
-    """Return the gradients of whole params, joined from the gradients of each worker's parts.
+    """Return the gradients of whole params, joined from each worker's parts.
 
-    Those of several workers are added in the order of the workers, as servers do.
+    Gradients of several workers are added in the order of the workers, like on servers.
     """
     by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
     for name, part in net.parts.items():
@@ -197,7 +197,6 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
 
 
 def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer cut by space, joined from its regions."""
     layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
     rows, shape = len(first), layer.space_shape
     joined = np.empty((rows, *shape[1:]), first.dtype)

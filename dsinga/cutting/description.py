@@ -15,8 +15,8 @@ from dsinga.net.node import Node
 class PartRow:
     """A part of a layer: the worker that computes it, its rows or features, its shape, and the params that it uses.
 
-    ``count`` is the size of its params, without those that an earlier layer of the same worker uses. ``reason`` says
-    why the layer is not cut as the job asks.
+    ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
+    the layer is not cut as the job asks.
     """
 
     layer: str
@@ -30,7 +30,7 @@ class PartRow:
 
 
 def describe_parts(net: PartitionedNet) -> list[PartRow]:
-    """Return a row for each part of each layer of the uncut net; connection layers from partitioning are left out."""
+    """Return a row for each part of each layer of the uncut net, without connection layers from partitioning."""
     rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
     for location, local in enumerate(net.locals):
         for node, stage in zip(local.nodes, local.stages, strict=True):

@@ -21,8 +21,8 @@ def cut_nets(
 ) -> dict[Phase, PartitionedNet]:
     """Return the nets of all phases, cut for the workers of a group, with params cut as in the training net.
 
-    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
-    and field, where a layer cannot be cut as the job wants it.
+    ``requested_cuts`` maps layers to dimensions or cuts, instead of the job's. Raises JobError, naming layer and field,
+    if a layer cannot be cut as the job asks.
     """
     net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
     train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)

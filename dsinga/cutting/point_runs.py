@@ -1,4 +1,4 @@
-"""Runs of neighbouring points: which points of a source those of an array copy, padding included."""
+"""Runs of neighbouring points: which points of a source an array's points copy, padding included."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dsinga.layers.interface.region import FILL
 class PointRun(NamedTuple):
     """Neighbouring points along an axis of an array, and the points of a source that they copy.
 
-    The ``length`` points from ``place`` on copy those from ``start`` on, which rise (``step`` 1), fall (-1), or are one
-    point (0). With ``start`` FILL they copy nothing.
+    The ``length`` points that begin at ``place`` copy the points that begin at ``start``. The copied points rise
+    (``step`` 1), fall (-1), or are one point (0). With ``start`` FILL nothing is copied.
     """
 
     place: int
@@ -49,7 +49,7 @@ class PointRun(NamedTuple):
 
 
 def find_runs(points: np.ndarray) -> tuple[PointRun, ...]:
-    """Return the runs that copy the given points of a source, in order; FILL for those that copy nothing."""
+    """Return the runs that copy the given points of a source, in order; FILL for points that copy nothing."""
     runs: list[PointRun] = []
     rising = (np.diff(points) == 1) & (points[:-1] != FILL)
     bounds = [0, *(np.flatnonzero(~rising) + 1).tolist(), len(points)]

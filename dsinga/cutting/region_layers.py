@@ -1,6 +1,6 @@
 """Layers that nets cut by space have: RegionSlice hands out boxes of a field, which may overlap, RegionJoin joins them.
 
-They stand where a worker needs points of its neighbours (a halo), and where a cut by space meets another cut.
+A worker has them if it needs points of its neighbours (a halo), and between a cut by space and another cut.
 """
 
 from __future__ import annotations

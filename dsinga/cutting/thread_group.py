@@ -36,16 +36,16 @@ def run_in_threads(
     """Run ``compute(worker, ctx)`` for each worker of a partitioned net, all at once; return the results in order.
 
     Args:
-        net: the net; ``net.locals[worker]`` is the partition of a worker.
+        net: the net; ``net.locals[worker]`` is a worker's partition.
         ops: the kernels.
         compute: the computation of each worker with its context, for instance :func:`dsinga.training.bp`.
         seed: the key of random numbers.
         step: the number of the iteration.
         rows: the rows of each worker; by default the batch is cut evenly.
-        pool: at least as many idle threads as workers; by default they are started for this call.
+        pool: at least as many idle threads as workers; by default this call starts them.
 
-    Raises Deadlock where all workers wait for each other, RunError where two of them disagree on what is sent, and the
-    error of the first worker that fails.
+    Raises Deadlock if all workers wait for each other, RunError if two of them disagree on what is sent, and the error
+    of the first worker that fails.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
@@ -138,7 +138,7 @@ class _ThreadPeers:
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send an array to the worker ``location``. Raises RunError for itself, or for a key sent before."""
+        """Send an array to the worker ``location``. Raises RunError for itself, or for a repeated key."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:
