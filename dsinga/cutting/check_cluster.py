@@ -52,7 +52,7 @@ def check_cluster(job: Job) -> None:
 
 
 def check_site_paths(job: Job, groups: int) -> None:
-    """Raise JobError for an input layer with a ``site_path`` that names some stores, but not one for each worker group."""
+    """Raise JobError if an input layer's ``site_path`` names stores, but not one for each worker group."""
     for layer in job.neuralnet.layer:
         store = layer.store_conf
         if store is None or len(store.site_path) in (0, groups):

@@ -163,7 +163,7 @@ def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[
 
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:
-    """Return how labels are distributed with a feature: if it is cut by space, each worker has the labels of all rows."""
+    """Return the distribution of labels with a feature; if it is cut by space, each worker has all rows' labels."""
     return feature._replace(dim=COPIED, grid=()) if feature.grid else feature
 
 

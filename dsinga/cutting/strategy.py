@@ -189,7 +189,7 @@ def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -
 
 
 def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes: Mapping[str, int | None]) -> bool:
-    """Cut layers by rows if another layer, or training, cuts their params in another way; return whether any changed."""
+    """Cut layers by rows if another layer or training cuts their params otherwise; return whether any changed."""
     param_axes = {name: {axis} for name, axis in axes.items()}
     for node in net.nodes:
         for k, name in enumerate(node.params):
