@@ -1,6 +1,6 @@
 """Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
 
-Actors and tasks (on_workers, graph_grain) run in the Dask workers' processes. All other modules run in the driver's.
+Actors and tasks (on_workers, graph_grain) run in the Dask workers' processes, all other modules in the driver's.
 """
 
 from typing import TYPE_CHECKING

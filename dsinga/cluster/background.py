@@ -39,8 +39,7 @@ TESTED = ("val_", "test_")
 class Run:
     """A training run in a thread of this process: a future of its :class:`dsinga.Result`.
 
-    It can be awaited, also in an event loop without a Dask client. Cancelling a task that awaits the run does not
-    cancel the run.
+    It can be awaited, also without a Dask client. Cancelling a task that awaits the run does not cancel the run.
     """
 
     def __init__(self, execution: Execution):
@@ -67,18 +66,15 @@ class Run:
     def result(self, timeout: float | str | timedelta | None = None) -> Result:
         """Wait until the run has ended, and return its result.
 
-        ``timeout`` is in seconds, or a text that Dask reads as a time ("5s", "2 minutes"). Raises TimeoutError when it
-        has passed; the run goes on. Raises what :func:`dsinga.train` raises, :class:`dsinga.Cancelled` if the run was
-        cancelled, and UserError for a ``timeout`` that is no time.
+        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises UserError if it is neither, and
+        TimeoutError when it has passed; the run goes on. Raises the errors of :func:`dsinga.train`, and
+        :class:`dsinga.Cancelled` after a cancellation.
         """
         self._wait(timeout)
         return self._future.result(0)
 
     def exception(self, timeout: float | str | timedelta | None = None) -> BaseException | None:
-        """Wait until the run has ended, and return its error, None if it has a result.
-
-        ``timeout``: see :meth:`result`.
-        """
+        """Wait until the run has ended, and return its error, None if it has a result (``timeout``: :meth:`result`)."""
         self._wait(timeout)
         return self._future.exception(0)
 
@@ -101,7 +97,7 @@ class Run:
         self._failure.clear()
 
     def _describe(self, error: BaseException) -> str:
-        """Return the message that logs an error of the run, with a traceback unless the error is dsinga's own."""
+        """Return the message that logs an error, with a traceback unless the error is dsinga's own."""
         execution = self._execution
         expected = isinstance(error, (UserError, RunError))
         details = str(error) if expected else "".join(traceback.format_exception(error)).strip()
@@ -114,7 +110,7 @@ class Run:
     def cancel(self) -> bool:
         """Cancel the run, waiting or training; return False if it has ended already.
 
-        The run ends soon after. If it has a workspace, it writes a checkpoint that ``resume=True`` continues from.
+        It ends soon. With a workspace, it writes a checkpoint for ``resume=True``.
         """
         if self.done():
             return False
@@ -122,11 +118,11 @@ class Run:
         return True
 
     def cancelled(self) -> bool:
-        """Whether the run has ended because it was cancelled."""
+        """Whether the run was cancelled."""
         return self.done() and isinstance(self._future.exception(), Cancelled)
 
     def add_done_callback(self, function: Callable[[Run], object]) -> None:
-        """Call ``function(run)`` in the run's thread when the run has ended, or at once if it has ended already."""
+        """Call ``function(run)`` in the run's thread when the run has ended, or at once if it has."""
 
         def call(_: Future[Result]) -> None:
             self._failure.clear()
@@ -136,7 +132,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state: "queued" until training begins, then "running", at the end "finished", "failed" or "cancelled"."""
+        """The state: "queued", "running", or at the end "finished", "failed" or "cancelled"."""
         if not self.done():
             return "running" if self._execution.has_begun else "queued"
         if self.cancelled():
@@ -147,8 +143,8 @@ class Run:
     def progress(self) -> dict[str, Any]:
         """The run's "state", "step" and "steps", and while it runs "samples_per_second" and the latest metrics.
 
-        Metrics of tests and validations have Keras's names, such as "val_loss". A queued run that waits for something
-        has "waiting", a sentence.
+        Metrics of tests and validations have Keras's names, such as "val_loss". "waiting" is the reason for a queued
+        run's wait.
         """
         execution = self._execution
         tested = {name: values[-1] for name, values in self.history.history.items() if name.startswith(TESTED)}
@@ -189,7 +185,7 @@ class Run:
 
 
 def _seconds(timeout: Any) -> float | None:
-    """Return a time in seconds, None for no limit. Raises UserError for what Dask does not read as a time."""
+    """Return a time in seconds, None for no limit. Raises UserError for an invalid time."""
     try:
         seconds = math.nan if isinstance(timeout, bool) else parse_timedelta(timeout)
         if seconds is None or float(seconds) >= 0:
@@ -215,17 +211,17 @@ def submit(
 ) -> Run:
     """Start a training run in the background, and return it as a :class:`Run`, a future of its result.
 
-    Runs on one cluster queue for free threads of Dask workers, in the order of arrival. Without a cluster, all runs of
-    this process share one that is started here. The program waits for its runs before it ends.
+    Runs on one cluster queue for free threads of Dask workers. Without a cluster, all runs of this process share one.
+    The program waits for its runs before it ends.
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client, which may be asynchronous; the default is found as in :func:`dsinga.train`.
+        client: a Dask client, possibly asynchronous; the default is as in :func:`dsinga.train`.
         progress: whether to show a progress line; the lines of several runs would mix.
         options: the other arguments of :func:`dsinga.train`.
 
-    Raises TypeError for an argument that :func:`dsinga.train` does not have, and UserError for an unusable client.
-    :meth:`Run.result` raises all other errors.
+    Raises TypeError for an unknown argument, and UserError for an unusable client. :meth:`Run.result` raises all other
+    errors.
     """
     source = replace(find_cluster(client), is_shared=True)
     return Run(Execution(job, source, TrainingOptions.of("submit", {"progress": progress, **options})))

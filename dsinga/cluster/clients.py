@@ -1,6 +1,6 @@
 """Finds a call's Dask cluster: from the given client, the task, the current client, or Dask's settings.
 
-If none of them names a cluster, a call that needs one starts it in this process.
+Without any, a call that needs a cluster starts it in this process.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ClusterSource(Runner):
         client: a client of the cluster, None if none exists yet.
         address: the scheduler's address if there is no client. Without both, a cluster is started.
         origin: how the cluster was found, "" if the caller has named it.
-        is_shared: whether background runs of this process share the cluster that is to be started.
+        is_shared: whether background runs of this process share a cluster that is started.
         scheduler_file: the scheduler's file, instead of an address.
         security: the TLS credentials, None for Dask's settings.
-        dask_workers: how many Dask workers it had when a run with ``retry`` began there.
+        dask_workers: its number of Dask workers when a run with ``retry`` began there.
     """
 
     client: Client | None = None
@@ -73,12 +73,12 @@ class ClusterSource(Runner):
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether a call computes on a cluster: one runs, or the call asks for one. Other calls use this process."""
+        """Whether a call computes on a cluster, not in this process: one runs, or the call asks for one."""
         return self.is_running or self.is_shared or asks_for_cluster
 
     @staticmethod
     def find(client: Any) -> ClusterSource:
-        """Return the cluster of ``client``; for None the one that Dask names, else one that is yet to start."""
+        """Return the cluster of ``client``; for None the one that Dask names, else one to start."""
         return _default_source() if client is None else _source_of(client)
 
     @staticmethod
@@ -97,7 +97,7 @@ class ClusterSource(Runner):
         return replace(find_cluster(), security=security)
 
     def without_client(self) -> ClusterSource | None:
-        """Return the source to use after the scheduler is lost and restarted: its address or its file.
+        """Return the source of a lost scheduler's restart: its address or its file.
 
         Returns None if the scheduler belongs to a cluster object of this program.
         """
@@ -113,9 +113,9 @@ class ClusterSource(Runner):
     def open(self, **embedded: Any) -> Iterator[Client]:
         """Yield a synchronous client of the cluster.
 
-        A Dask task that calls this leaves its worker's thread pool meanwhile. ``embedded`` are arguments of
-        :func:`dsinga.cluster.connect` for a cluster that is started here. If the caller has not named the cluster, the
-        log names it. Raises UserError if no scheduler answers.
+        A calling Dask task leaves its worker's thread pool meanwhile. ``embedded`` are arguments of
+        :func:`dsinga.cluster.connect` for a cluster that is started here. The log names a cluster that the caller has
+        not named. Raises UserError if no scheduler answers.
         """
         with contextlib.ExitStack() as stack:
             client = self._enter(stack, embedded)
@@ -136,7 +136,7 @@ class ClusterSource(Runner):
 
     @contextlib.contextmanager
     def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
-        """Yield a client for a run. After a lost scheduler, wait first until as many Dask workers are there again."""
+        """Yield a client for a run. After a lost scheduler, wait first for as many Dask workers again."""
         patience = patience_of(job)
         with self.open(patience=patience, check=limits.check, **embedded) as client:
             if options.retry:
@@ -145,7 +145,7 @@ class ClusterSource(Runner):
             yield client
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return ``train(self)``; if the scheduler is lost and one comes back in time, call ``train`` again."""
+        """Return ``train(self)``; call ``train`` again after a lost scheduler, if one comes back in time."""
         again = self.without_client()
         runner = self
         while True:
@@ -195,9 +195,9 @@ class ClusterSource(Runner):
 
 
 def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
-    """Return the cluster of a call (:func:`dsinga.api.engines.find_runner`), or one that is to be started.
+    """Return the cluster of a call (:func:`dsinga.api.engines.find_runner`), or one to start.
 
-    Raises UserError for an object that is no client, and for a client that is closed or not yet connected.
+    Raises UserError for an object that is no client, and for a closed or unconnected client.
     """
     runner = client if isinstance(client, Runner) else ClusterSource.find(client)
     if waits:
@@ -213,7 +213,6 @@ def _source_of(client: Any) -> ClusterSource:
 
 
 def _default_source() -> ClusterSource:
-    """Return the cluster of a call that names none."""
     client = task_client()
     if client is not None:
         return _of_client(client, "that of the task's Dask worker")
@@ -244,7 +243,7 @@ def current_client() -> Client | None:
 
 
 def _is_worker(client: Client) -> bool:
-    """Whether a Dask worker has made the client, for tasks that ask for one."""
+    """Whether a Dask worker has made the client, for its tasks."""
     return client.id.startswith(f"{type(client).__name__}-worker-")
 
 
@@ -265,7 +264,7 @@ def scheduler_address(client: Client) -> str:
 
 @contextlib.contextmanager
 def outside_thread_pool() -> Iterator[None]:
-    """Let a Dask task leave its worker's threads for a while: the worker can run another task, such as a round.
+    """Let a Dask task leave its worker's threads for a while, so that the worker can run another task.
 
     Does nothing in other threads, or in a task that has left already.
     """
@@ -298,7 +297,7 @@ def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) 
 class SharedCluster:
     """A cluster of one Dask worker with a thread for each core, which lasts as long as a run uses it.
 
-    Runs that share it wait for free threads instead of disturbing each other.
+    Its runs wait for free threads instead of disturbing each other.
     """
 
     def __init__(self) -> None:
@@ -309,7 +308,7 @@ class SharedCluster:
 
     @contextlib.contextmanager
     def open(self, workers: int) -> Iterator[Client]:
-        """Yield a client of the cluster, or of a separate cluster for a run with more workers than it has."""
+        """Yield a client of the cluster, or of a separate one for a run with more workers."""
         with self._lock:
             client = self._join(workers)
         if client is None:
@@ -326,7 +325,7 @@ class SharedCluster:
                     self._stack.close()
 
     def _join(self, workers: int) -> Client | None:
-        """Return the client for one more run, None if the cluster is too small for it."""
+        """Return the client for one more run, None if the cluster is too small."""
         if self._client is None:
             self._workers = max(CPU_COUNT, workers)
             self._client = self._stack.enter_context(connect(workers=self._workers))

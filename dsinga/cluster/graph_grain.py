@@ -1,14 +1,14 @@
 """Runs each iteration as a Dask task graph, with a task for each segment (a part) of a worker's iteration.
 
 The dashboard then shows which layers run where, and which arrays workers exchange. Each task costs milliseconds, so
-rounds are the default. Both grains compute the same numbers. The driver makes the graph; its tasks run in the Dask
+rounds are the default; both grains compute the same numbers. The driver makes the graph; its tasks run in the Dask
 workers' processes.
 
 A task runs a segment through its worker's stepper. An iteration's segments are the exchange with the servers, then the
-layers. The training algorithm is the same as in round grain. Only its peers differ, and an observer sees each layer's
-passes. The task passes on received arrays as its arguments, and returns the arrays that the iteration sends. The
-iteration runs in the worker's thread, which is idle between its tasks. It halts after the last array that a segment
-sends. A segment that sends none halts before the next segment's first pass or received array.
+layers. The algorithm is the same as in rounds, with other peers and an observer of each layer's passes. Received arrays
+are the task's arguments; it returns the arrays that the iteration sends. The iteration runs in the worker's thread,
+idle between its tasks. It halts after the last array that a segment sends. A segment that sends none halts before the
+next segment's first pass or received array.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """The result of a segment: the arrays to send, by key, and after the last segment the iteration's outcome."""
+    """A segment's result: the arrays to send, by key, and after the last segment the iteration's outcome."""
 
     sends: dict[str, Any]
     outcome: Any = None
@@ -53,8 +53,8 @@ class Halt(NamedTuple):
 class Stepper:
     """Runs iterations segment by segment, and implements :class:`Peers` for them. One task uses it at a time.
 
-    :meth:`observe` is the iterations' :class:`dsinga.layers.interface.context.PassObserver`. ``positions`` has the
-    segment number of each layer pass, and may be set between iterations.
+    :meth:`observe` is their :class:`dsinga.layers.interface.context.PassObserver`. ``positions`` has the segment number
+    of each layer pass, and may be set between iterations.
     """
 
     def __init__(self, thread: SerialExecutor, positions: Mapping[LayerPass, int] | None = None):
@@ -69,7 +69,7 @@ class Stepper:
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
-        """Set the function that computes the next iteration; its first segment has number 0."""
+        """Set the function that computes the next iteration, from segment 0."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
         self._running = self._thread.submit(self._run, iterate)
@@ -82,8 +82,8 @@ class Stepper:
             number: the segment's number.
             received: the arrays that the segment receives, by key.
             sends: the number of arrays that it sends. A segment without any halts before a pass of a later segment, or
-                at an array that is not in ``received``.
-            last: whether it is the last segment, which runs to the end of the iteration.
+                at an array not in ``received``.
+            last: whether it is the last segment, which runs to the iteration's end.
 
         Raises the iteration's error, and RunError once the stepper is closed.
         """
@@ -111,7 +111,7 @@ class Stepper:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """Return an array that the task was given. If it belongs to the next segment, halt first."""
+        """Return an array that the task was given. If it is for the next segment, halt first."""
         if key not in self._received and not self._sends_left:
             self._halt()
         if key not in self._received:
@@ -125,7 +125,7 @@ class Stepper:
         return compute(*arguments)
 
     def close(self, message: str) -> None:
-        """End a halted iteration with RunError(``message``). Later calls raise it, too."""
+        """End a halted iteration, and later calls, with RunError(``message``)."""
         self._closed = message
         self._resumed.release()
 
@@ -151,7 +151,7 @@ EXCHANGE = Segment("exchange", (), (), ())
 
 
 def plan_iteration(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over one worker's net, which may have no layers."""
+    """Return the segments of one iteration of back-propagation over one worker's net, possibly without layers."""
     return (EXCHANGE, *segments(net.fused)) if net.nodes else (EXCHANGE,)
 
 
@@ -185,13 +185,13 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
 
 @cleared_frames()
 def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundReport:
-    """Task: return a worker's report on the iterations whose last segments ended with ``halts``."""
+    """Task: return a worker's report on the iterations that ended with ``halts``."""
     outcomes = [halt.outcome for halt in halts]
     return RoundReport([metrics for metrics, _ in outcomes], [timing for _, timing in outcomes], stop)
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in the same layout.
+    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in its layout.
 
     Dask's frames begin at any byte. For unaligned arrays, numpy computes products in another order, with other bits.
     """
@@ -201,7 +201,7 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
 
 
 def _stepper(worker: GroupWorker, step: int) -> tuple[Stepper, tuple[Segment, ...]]:
-    """Return a worker's stepper, created with the first segment, and the segments of an iteration."""
+    """Return a worker's stepper, created with the first segment, and an iteration's segments."""
     net = worker.net(Phase.kTrain).at(step)
     if worker not in _STEPPERS:
         stepper, planned = Stepper(worker.thread), None
@@ -232,7 +232,6 @@ def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Fu
 
 
 def _check(job: Job) -> None:
-    """Raise JobError for a job that graph grain cannot run."""
     if job.skip_bad_batches:
         raise job.error("graph grain cannot skip batches; train with grain round", "skip_bad_batches")
     if job.updater.clip_global_norm:
@@ -250,7 +249,7 @@ _GRAINS = {"round": ROUNDS, "graph": GRAPHS}
 
 
 def find_grain(name: str) -> Grain:
-    """Return the grain, a way to send iterations to Dask, "round" or "graph". Raises UserError for other names."""
+    """Return the grain, "round" or "graph", a way to send iterations. Raises UserError for other names."""
     if name not in _GRAINS:
         raise UserError(f"grain must be one of {', '.join(_GRAINS)}, not {name!r}")
     return _GRAINS[name]
@@ -264,14 +263,14 @@ def send_iterations(
     tokens: Sequence[Future | None],
     several_groups: bool,
 ) -> list[Future]:
-    """Send a worker group's iterations to Dask as one graph; return the futures of the reports, one a worker.
+    """Send a worker group's iterations to Dask as one graph; return the reports' futures, one a worker.
 
     Args:
         client: the cluster's client.
         keys: the keys of the group's partitions.
-        plans: the segments of an iteration, for each step and partition.
+        plans: an iteration's segments, for each step and partition.
         steps: the numbers of the iterations, which run one after the other.
-        tokens: for each partition, the task that precedes its first segment, or None.
+        tokens: for each partition, the task before its first segment, or None.
         several_groups: whether the run has several worker groups, so that task names contain the group.
     """
     graph: dict[TaskKey, Task] = {}
@@ -308,8 +307,8 @@ def _add_iteration(
     """Add one iteration to a graph; return the task of each partition's last segment.
 
     A segment runs after the partition's previous one (at first ``previous``) and after the segments that send its
-    arrays. It gets all arrays of those segments, also arrays for other partitions. With more than two partitions these
-    are more bytes than needed, but no array needs a separate task.
+    arrays. It gets all arrays of those segments. With more than two partitions this is more than needed, but no array
+    needs a separate task.
     """
     last = list(previous)
     senders: dict[str, Any] = {}  # the task that sends each array, by the array's key

@@ -37,8 +37,8 @@ def predict_chunks(
     """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
 
     The job's input layer must be bound to ``x``. Each chunk of ``x`` is one task, which computes batches in bounded
-    memory. The net and its params are one object in the task graph: Dask sends it to each worker once. Raises UserError
-    for a faulty job, ``x`` or params.
+    memory. The net and its params are one object in the task graph, sent to each worker once. Raises UserError for a
+    faulty job, ``x`` or params.
     """
     if not isinstance(x, da.Array):
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
@@ -83,7 +83,7 @@ def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, An
 
 
 def join_members(predictions: Sequence[Any]) -> Any:
-    """Return the members' lazy Datasets or dask arrays, joined along a first dimension "member", numbered from 1.
+    """Join the members' lazy Datasets or dask arrays along a first dimension "member", numbered from 1.
 
     Raises UserError if predictions have this dimension already.
     """
@@ -123,11 +123,11 @@ def predict_lazily(
 
     For a Dataset or DataArray ``x``, or its path, returns a Dataset of the targets of the windows that trained the job
     (:func:`dsinga.windows`). The targets are whole fields, computed tile by tile, with dimensions, coordinates and
-    attributes. The tiles depend on the net and the field's size only, so the chunks of ``x`` and the result do not
+    attributes. The tiles depend only on the net and the field's size, so the chunks of ``x`` and the result do not
     change a bit. An unmasked NaN raises an error when it is computed.
 
-    With ``leads``, predictions are fed back as inputs so many times, and targets have the dimension "lead". Inputs
-    along time that are not predicted are read at the later times. Static fields stay the same, and coordinates go on.
+    With ``leads``, predictions are fed back as inputs so many times, and targets have the dimension "lead". Other
+    inputs along time are read at the later times. Static fields stay the same, and coordinates go on.
 
     With ``members``, the result has the first dimension, or axis, "member". Each member is one net drawn from those
     that the job's dropout trains, the same at all points, records and leads.

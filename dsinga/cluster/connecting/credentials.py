@@ -20,7 +20,7 @@ def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> 
     """Return the TLS credentials in the given PEM files (at least one). Dask's settings name the missing files.
 
     Args:
-        ca_file: certificates of the authorities that issued the scheduler's and the workers' certificates.
+        ca_file: certificates of the scheduler's and the workers' authorities.
         cert: the client's certificate.
         key: the certificate's private key, if the file ``cert`` does not contain it.
     """
@@ -30,7 +30,7 @@ def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> 
 
 
 def find_credentials(address: str, security: Security | None) -> Security:
-    """Return ``security``, or if it is None the credentials that Dask's settings give for a scheduler's address."""
+    """Return ``security``, or for None the credentials in Dask's settings for a scheduler's address."""
     loader = None if security is not None else dask.config.get("distributed.client.security-loader", None)
     if loader:
         security = import_term(loader)({"address": address})
@@ -53,7 +53,7 @@ def embedded_credentials(security: Security | bool | None) -> Security:
 
 @contextlib.contextmanager
 def explained_start() -> Iterator[None]:
-    """Raise UserError instead of Dask's error if processes refuse each other's certificates as they start."""
+    """Raise UserError instead of Dask's error if starting processes refuse each other's certificates."""
     try:
         yield
     except RuntimeError as error:
@@ -78,8 +78,8 @@ def _checked(security: Security | None) -> Security:
 def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
     """Return the TLS context of a "client", "scheduler" or "worker" that connects to others.
 
-    ``user`` names in errors what needs it. Raises UserError if credentials are missing or unreadable, or if the key
-    does not match the certificate.
+    Errors name ``user``. Raises UserError if credentials are missing or unreadable, or if the key does not match the
+    certificate.
     """
     tls: dict[str, Any] = security.get_tls_config_for_role(role)
     ca_file, cert, key = tls["ca_file"], tls["cert"], tls["key"]
@@ -96,7 +96,7 @@ def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
 
 
 def how_to_give(role: str = "client") -> str:
-    """Return advice, for messages, on how to give credentials: by options or arguments, or by Dask's settings."""
+    """Return advice, for messages, on how to give credentials."""
     names = f"tls_ca_file=..., tls_{role}_cert=..., tls_{role}_key=..."
     options = option(
         "tls_ca_file", "FILE --tls-cert FILE --tls-key FILE", python=f"security=distributed.Security({names})"
@@ -105,7 +105,7 @@ def how_to_give(role: str = "client") -> str:
 
 
 def _check_files(ca_file: str, cert: str, key: str | None) -> None:
-    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches the certificate.
+    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches.
 
     OpenSSL's own errors name no file, and it would ask for a key's passphrase at the terminal.
     """
@@ -138,7 +138,7 @@ def _check_files(ca_file: str, cert: str, key: str | None) -> None:
 
 
 def _read(what: str, file: str) -> str:
-    """Return the text of a PEM file. An argument of several lines is the text itself."""
+    """Return the text of a PEM file, or an argument of several lines itself."""
     if "\n" in file:
         return file
     try:

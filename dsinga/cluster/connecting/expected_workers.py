@@ -58,20 +58,18 @@ def await_workers(
 ) -> _T:
     """Return ``attempt(workers)``; retry while the Dask workers do not suffice and more may come.
 
-    A cluster object such as LocalCluster or SLURMCluster knows how many Dask workers it will have. Workers in a batch
-    queue are awaited without limit, or for ``dsinga.queue_timeout``. With only a scheduler, a run with too few Dask
-    workers waits ``patience`` seconds at most. A run that has enough, but would be better with more, waits as long as
-    they keep joining.
+    A cluster object such as SLURMCluster knows its future Dask workers. Workers in a batch queue are awaited without
+    limit, or for ``dsinga.queue_timeout``. With only a scheduler, a run with too few Dask workers waits at most
+    ``patience`` seconds. A run that has enough, but would be better with more, waits while they keep joining.
 
     Args:
         client: the cluster's client.
         attempt: receives the scheduler's information on each Dask worker, by address. It raises TooFewWorkers if they
             do not suffice, UserError if they are the wrong ones.
-        patience: the most seconds to wait with only a scheduler, a job's ``patience``.
-        shortage: receives the result of ``attempt`` and the same workers; returns why more of them would be better, ""
-            if they would not.
+        patience: the most seconds to wait with only a scheduler.
+        shortage: receives the result of ``attempt`` and the same workers; returns why more would be better, or "".
         cancellation: ends the wait.
-        announce: called with a sentence about the wait; by default the sentence is logged.
+        announce: called with a sentence about the wait; logs it by default.
 
     Raises the UserError of ``attempt`` when no more Dask workers are expected, ClusterNotReady after ``patience`` or
     ``dsinga.queue_timeout``, and Cancelled.
@@ -136,14 +134,13 @@ def await_as_many_workers(client: Client, count: int, seconds: float, check: Cal
 
 
 class _Expected(NamedTuple):
-    """The Dask workers that a run waits for, and the failed ones, in words; empty for none."""
+    """The expected and the failed Dask workers of a run, in words; empty for none."""
 
     text: str = ""
     failure: str = ""
 
 
 def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
-    """Return the object that says which Dask workers are still expected."""
     cluster = getattr(client, "cluster", None)  # an object that is no client is refused later
     if isinstance(cluster, SpecCluster):
         return _OfCluster(cluster)
@@ -155,7 +152,7 @@ class _OfScheduler:
 
     Attributes:
         limit: the most seconds to wait.
-        limit_source: what sets the limit, and what to do after it has passed.
+        limit_source: what sets the limit, and what to do after it.
     """
 
     limit_source = "cluster.patience says; see the logs of the Dask workers, or let it be longer"
@@ -167,7 +164,7 @@ class _OfScheduler:
         self._ends_at, self._seconds = 0.0, 0.0
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected in addition to ``workers``, the present Dask workers."""
+        """Return what is expected in addition to the present ``workers``."""
         if is_too_small:
             return _Expected("others")
         if workers.keys() - self._addresses:
@@ -178,7 +175,7 @@ class _OfScheduler:
         return _Expected(f"others until none has come for {self._seconds:.0f} s")
 
     def _read_arrivals(self, workers: Workers) -> None:
-        """Ask the scheduler when ``workers`` joined it, by its own clock."""
+        """Ask the scheduler when ``workers`` joined it, by its clock."""
         events = ask_scheduler(self._client, "events", topic="all")
         added = [{"action": "add-worker", "worker": address} for address in workers]
         joins = [at for at, event in events if event in added]
@@ -207,7 +204,7 @@ class _OfCluster:
         self._ended_jobs: set[str] = set()
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected in addition to ``workers``, the present Dask workers."""
+        """Return what is expected in addition to the present ``workers``."""
         cluster, names = self._cluster, {str(info["name"]) for info in workers.values()}
         spec, processes = dict(cluster.worker_spec), dict(cluster.workers)  # copies: its event loop changes them
         kind, minimum = type(cluster).__name__, minimum_workers(cluster)
@@ -239,8 +236,8 @@ class _OfCluster:
 class SlurmJobs:
     """The jobs of this user in SLURM's queue, asked for now and then.
 
-    Processes are those that a dask-jobqueue cluster made (attributes ``job_id``, ``submit_command``, ``log_directory``,
-    ``job_name``). Other processes have no job.
+    Only processes of a dask-jobqueue cluster have jobs (attributes ``job_id``, ``submit_command``, ``log_directory``,
+    ``job_name``).
     """
 
     def __init__(self) -> None:
@@ -257,7 +254,7 @@ class SlurmJobs:
         return f"job {job}: {state}" if state else f"job {job}"
 
     def ended(self, process: Any) -> str:
-        """Return a sentence that a worker's job has ended, with the path of its log, or "" if it has not ended."""
+        """Return a sentence that a worker's job has ended, with its log's path, or "" if it has not."""
         job, active = getattr(process, "job_id", None), self._active(process)
         if not job or active is None or str(job) in active or self._asked_at <= self._seen_at[str(job)]:
             return ""
@@ -266,7 +263,7 @@ class SlurmJobs:
         return f"the job {job}, whose log is {log}, has ended"
 
     def _active(self, process: Any) -> dict[str, str] | None:
-        """Return the state of this user's jobs by id; None if SLURM is missing or does not answer."""
+        """Return the state of this user's jobs by id; None without an answer of SLURM."""
         if getattr(process, "submit_command", None) != "sbatch" or not shutil.which("squeue"):
             return None
         self._seen_at.setdefault(str(process.job_id), time.monotonic())
@@ -276,7 +273,7 @@ class SlurmJobs:
 
 
 def _query() -> dict[str, str] | None:
-    """Return the state of each waiting or running job of this user, as "running" or "pending (Resources)"."""
+    """Return each waiting or running job's state, "running" or "pending (Resources)"."""
     command = ["squeue", "--me", "--noheader", "--format", "%A %T %r"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
@@ -293,8 +290,8 @@ def _query() -> dict[str, str] | None:
 def keep_workers(client: Client, count: int) -> Iterator[None]:
     """Keep ``count`` Dask workers more than other runs need in an adaptive cluster, up to its maximum.
 
-    An adaptive cluster starts none for a waiting run, which has no tasks yet, and might end some during a pause. Other
-    clusters stay as they are.
+    It would start none for a waiting run, which has no tasks, and might end some during a pause. Other clusters stay as
+    they are.
     """
     adaptive = _adaptive(getattr(client, "cluster", None))
     if adaptive is None:
@@ -314,13 +311,12 @@ def keep_workers(client: Client, count: int) -> Iterator[None]:
 
 
 def minimum_workers(cluster: SpecCluster) -> int:
-    """Return the minimum of Dask workers of an adaptive cluster; 0 for other clusters."""
+    """Return an adaptive cluster's minimum of Dask workers; 0 for other clusters."""
     adaptive = _adaptive(cluster)
     return adaptive.minimum if adaptive else 0
 
 
 def _adaptive(cluster: Cluster | None) -> Adaptive | None:
-    """Return the object that scales a cluster, None if the cluster is not adaptive."""
     adaptive = getattr(cluster, "_adaptive", None)
     return adaptive if isinstance(adaptive, Adaptive) and adaptive.state in ("starting", "running") else None
 

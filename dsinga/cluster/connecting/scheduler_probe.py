@@ -42,7 +42,7 @@ class NoScheduler(UserError):
 
 
 class SilentScheduler(NoScheduler):
-    """The listener at an address sends nothing; the listener may be a busy scheduler."""
+    """The listener at an address sends nothing; it may be a busy scheduler."""
 
 
 # The first bytes of the records of TLS with a handshake and with an alert.
@@ -71,10 +71,9 @@ _ALERTS = {
 def await_scheduler(
     address: str | None, file: str | None, security: Security | None, seconds: float, check: Callable[[], None]
 ) -> None:
-    """Wait until a scheduler answers at ``address``, or at the address in ``file``, which is read for each attempt.
+    """Wait until a scheduler answers at ``address``, or at the address in ``file``, read for each attempt.
 
-    ``check`` is called several times a second; an error that it raises ends the wait. Raises SchedulerLost after
-    ``seconds``.
+    ``check`` is called several times a second; its error ends the wait. Raises SchedulerLost after ``seconds``.
     """
 
     def connect(_: float) -> StillWaiting | None:
@@ -92,14 +91,14 @@ def await_scheduler(
 
 
 def with_scheme(address: str, security: Security) -> str:
-    """Return a scheduler's address with a scheme. The default is tls:// if ``security`` requires encryption."""
+    """Return a scheduler's address with a scheme, by default tls:// if ``security`` requires encryption."""
     return f"tls://{address}" if "://" not in address and security.require_encryption else address
 
 
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
     """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says.
 
-    The error is NoScheduler if one may answer later. Only TCP and TLS addresses are checked.
+    Raises NoScheduler if one may answer later. Only TCP and TLS addresses are checked.
     """
     scheme, location = parse_address(address)
     if scheme not in ("tcp", "tls"):
@@ -129,7 +128,7 @@ def check_scheduler(address: str, security: Security, seconds: float) -> None:
 
 
 def _connect(address: str, deadline: float) -> socket.socket:
-    """Return a connection to a scheduler that may be about to start."""
+    """Connect to a scheduler that may be about to start."""
     place = parse_host_port(parse_address(address)[1])
     while True:
         try:
@@ -153,7 +152,7 @@ def _sends_hello(connection: socket.socket) -> bool | None:
 
 
 def reply_to_tls(connection: socket.socket) -> bytes:
-    """Return the first bytes of a server's reply to TLS's first message; b"" if it does not reply."""
+    """Return the first bytes of a server's reply to TLS's first message, b"" without a reply."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     sent = ssl.MemoryBIO()
@@ -169,7 +168,7 @@ def reply_to_tls(connection: socket.socket) -> bytes:
 def _sends_hello_by_tls(
     connection: socket.socket, context: ssl.SSLContext, address: str, tls: Mapping[str, str]
 ) -> bool | None:
-    """Return whether a TLS peer says hello as a scheduler does. Raises UserError with the reason if TLS fails."""
+    """Return whether a TLS peer says hello as a scheduler does. Raises UserError if TLS fails."""
     try:
         with context.wrap_socket(connection) as secured:
             return _sends_hello(secured)  # with TLS 1.3, a refusal comes in place of the first message
@@ -202,7 +201,6 @@ def _refuse_other_protocol(address: str, scheme: str) -> None:
 
 
 def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
-    """Return the error for a handshake that fails for OpenSSL's ``reason``."""
     for alert, fault in _ALERTS.items():
         if alert in reason:
             cert = _named(tls["cert"])
@@ -219,15 +217,15 @@ def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
 
 
 def _named(file: str) -> str:
-    """Return a file's name with a space before it, to append to a noun; "" for a text in memory."""
+    """Return a file's name after a space; "" for a text in memory."""
     return "" if "\n" in file else f" {file}"
 
 
 def check_version(address: str, security: Security, seconds: float) -> None:
     """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports.
 
-    Dask's own client only warns. With a scheduler some years old it fails with an obscure error, after half a minute.
-    Raises OSError if the scheduler does not answer in ``seconds``.
+    Dask's own client only warns; with an old scheduler it fails after half a minute. Raises OSError without an answer
+    in ``seconds``.
     """
 
     async def ask() -> str | None:

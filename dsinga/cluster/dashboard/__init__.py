@@ -1,7 +1,7 @@
 """Pages about the runs of dsinga in the dashboard of Dask's scheduler, and metrics for Prometheus.
 
-The first run on a scheduler adds them. To add them at the start: ``dask scheduler --preload dsinga.cluster.dashboard``.
-Only this package imports bokeh.
+The first run on a scheduler adds them, or ``dask scheduler --preload dsinga.cluster.dashboard``. Only this package
+imports bokeh.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def install(scheduler: Any) -> RunHistory:
     """Add the history of runs, its pages and its metrics to a scheduler that has none; return the history.
 
-    Call it on the scheduler's event loop. Without a dashboard there are no pages, without prometheus-client no metrics.
+    Call it on the scheduler's event loop. Pages need a dashboard, metrics prometheus-client.
     """
     history = scheduler.plugins.get(RunHistory.name)
     if history is not None:

@@ -21,7 +21,7 @@ SLOTS = 8
 class RunHistory(SchedulerPlugin):
     """Keeps the records of the runs on a cluster, read from their events, in bounded memory.
 
-    ``runs`` has the records by the run's name, oldest first. ``version`` grows with each change of a record.
+    ``runs`` has the records by the run's name, oldest first. ``version`` grows with each change.
     """
 
     name = "dsinga-dashboard"
@@ -32,12 +32,12 @@ class RunHistory(SchedulerPlugin):
         self.version = 0
 
     def replay(self, events: Any) -> None:
-        """Read events (time, event) that were published earlier."""
+        """Read earlier events (time, event)."""
         for when, event in events:
             self._read(event, when)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Read an event that is published."""
+        """Read a published event."""
         if topic == TOPIC:
             self._read(msg, time.time())
 
@@ -84,7 +84,7 @@ class RunHistory(SchedulerPlugin):
 
 
 def labels(records: list[RunRecord]) -> dict[str, str]:
-    """Return each run's label: its job's name, with the run's name if several jobs have the same name."""
+    """Return each run's label: its job's name, and the run's name if jobs have the same name."""
     jobs = [record.job for record in records]
     return {
         record.run: record.job if jobs.count(record.job) == 1 else f"{record.job} {record.run[:4]}"
@@ -93,7 +93,7 @@ def labels(records: list[RunRecord]) -> dict[str, str]:
 
 
 def shortened(label: str, letters: int) -> str:
-    """Return a label cut in the middle to at most ``letters`` letters: the run's name at its end stays."""
+    """Return a label cut in the middle to at most ``letters`` letters: its end stays."""
     return label if len(label) <= letters else f"{label[: letters - 6]}…{label[-5:]}"
 
 

@@ -71,7 +71,7 @@ Curves = Callable[[RunRecord, str], list[Curve]]
 
 
 def loss_curves(record: RunRecord, metric: str = "loss") -> list[Curve]:
-    """Return each phase's loss over the steps; for training, the loss of batches if the history has no rows."""
+    """Return each phase's loss over the steps; for training, of batches if the history has no rows."""
     return metric_curves(record, "loss")
 
 
@@ -84,7 +84,7 @@ def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
 
 
 def metric_names(records: Sequence[RunRecord]) -> list[str]:
-    """Return the names of the metrics of runs except the loss, in order of appearance."""
+    """Return the names of the runs' metrics except the loss, in order of appearance."""
     names: dict[str, None] = {}
     for record in records:
         names.update(dict.fromkeys(name for _, name in record.metrics))
@@ -117,7 +117,7 @@ def _over_time(kind: str, series: Series) -> Curve:
 
 
 def bokeh_time(seconds: float) -> float:
-    """Return a time for the time axes of Bokeh: milliseconds since 1970, in the scheduler's local time."""
+    """Return a time for Bokeh's axes: milliseconds since 1970, in the scheduler's local time."""
     return 1e3 * (seconds + time.localtime(seconds).tm_gmtoff)
 
 
@@ -133,7 +133,7 @@ class LinePanel(DashboardPanel):
         logarithmic: whether the y axis becomes logarithmic if values differ much.
         in_bytes: whether values are bytes.
         has_choice: whether the user chooses a metric.
-        nothing: the sentence to show if there are runs, but no curves.
+        nothing: the sentence for runs without curves.
         choose: returns the runs to show.
     """
 
@@ -168,7 +168,7 @@ class LinePanel(DashboardPanel):
         self._has_choice = has_choice
 
     def settings(self) -> Any:
-        """Return the metric that the user has chosen."""
+        """Return the user's choice of a metric."""
         return self.metric.value
 
     def draw(self, records: Sequence[RunRecord]) -> None:
@@ -191,7 +191,6 @@ class LinePanel(DashboardPanel):
         self.say("" if drawn else self._nothing if records and self._nothing else NO_RUN)
 
     def _draw_run(self, slot: int, label: str, curves: list[Curve], state: Any) -> None:
-        """Draw ``curves`` in the colour of a slot."""
         if state is None:
             del self._states[slot]
         else:
@@ -213,7 +212,6 @@ class LinePanel(DashboardPanel):
                 self.figures[scale].left[0].axis_label = self.metric.value or self._y_label
 
     def _offer(self, names: list[str]) -> None:
-        """Let the user choose one of the metrics ``names``."""
         self.metric.options = list(names)
         if self.metric.value not in names:
             self.metric.value = names[0] if names else ""
@@ -254,7 +252,6 @@ class LinePanel(DashboardPanel):
         return chart
 
     def _hover(self, lines: list[Any]) -> HoverTool:
-        """Return the tool that shows the point under the mouse."""
         x = ("time", "$snap_x{%H:%M:%S}") if self._over_time else ("step", "$snap_x{0,0}")
         y = ("value", "$snap_y{0.0 b}/s" if self._in_bytes else "$snap_y{0,0.[0000]}")
         return HoverTool(
@@ -266,7 +263,6 @@ class LinePanel(DashboardPanel):
         )
 
     def _add_run(self, chart: Any, slot: int) -> LegendItem:
-        """Add the curves and the legend's item of a colour."""
         colour = SLOT_COLOURS[slot]
         lines = MultiLine(xs="xs", ys="ys", line_dash="dash", line_color=colour, line_width=1.8)
         points = Scatter(x="x", y="y", marker="marker", line_color=colour, fill_color=colour, size=5)
@@ -290,7 +286,6 @@ class LinePanel(DashboardPanel):
 
 
 def _add_kinds(chart: Any) -> list[LegendItem]:
-    """Add legend items without points for the kinds of curves."""
     columns = {
         "xs": [[math.nan]] * len(STYLES),
         "x": [math.nan] * len(STYLES),
@@ -308,7 +303,6 @@ def _add_kinds(chart: Any) -> list[LegendItem]:
 
 
 def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
-    """Return the columns of a run's lines."""
     return {
         "xs": [np.array(curve.x) for curve in curves],
         "ys": [np.array(curve.y) for curve in curves],
@@ -319,7 +313,7 @@ def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
 
 
 def _points(curves: Sequence[Curve], label: str) -> dict[str, Any]:
-    """Return the columns of a run's markers: all points of short curves, and the last point of each curve."""
+    """Return the columns of a run's markers: all points of short curves, else the last one."""
     shown = [(curve, curve.x if len(curve.x) <= FEW_POINTS else curve.x[-1:]) for curve in curves]
     kinds = [curve.kind for curve, xs in shown for _ in xs]
     return {

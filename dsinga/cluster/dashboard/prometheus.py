@@ -22,7 +22,7 @@ KEEP_SECONDS = 600
 class RunCollector:
     """Reads the histories of this process's schedulers when Prometheus asks for metrics.
 
-    A process has one registry, so each of its schedulers shows the runs of all. Only tests have several.
+    A process has one registry for the runs of all its schedulers. Only tests have several.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RunCollector:
         yield self._runs()
 
     def _open(self) -> list[tuple[RunHistory, Any]]:
-        """Return pairs (history, scheduler) of the schedulers that are not closed."""
+        """Return pairs (history, scheduler) of the open schedulers."""
         pairs = [(history, reference()) for history, reference in list(self._schedulers.items())]
         return [(history, scheduler) for history, scheduler in pairs if scheduler and scheduler.status != Status.closed]
 

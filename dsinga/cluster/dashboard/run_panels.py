@@ -29,7 +29,7 @@ TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is
 
 
 class QueuePanel(DashboardPanel):
-    """Draws a row for each run that waits, runs or has ended; ``selected()`` returns the runs of the chosen rows.
+    """Draws a row for each run that waits, runs or has ended; ``selected()`` returns the chosen rows' runs.
 
     The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
     """
@@ -70,7 +70,7 @@ class QueuePanel(DashboardPanel):
         self.say("" if columns["run"] else NO_RUN)
 
     def selected(self) -> list[RunRecord]:
-        """Return the runs of the rows that the user has chosen."""
+        """Return the runs of the user's chosen rows."""
         runs = [self.source.data["run"][row] for row in self.source.selected.indices]
         return [self.history.runs[run] for run in runs if run in self.history.runs]
 
@@ -78,7 +78,7 @@ class QueuePanel(DashboardPanel):
 def queue_columns(
     records: Sequence[RunRecord], queue: Mapping[str, Mapping[str, Any]], now: float
 ) -> dict[str, list[Any]]:
-    """Return the table's columns: running runs, then waiting ones in their order, then ended ones, newest first."""
+    """Return the table's columns: running runs, then waiting ones in order, then ended ones, newest first."""
     known = {record.run for record in records}
     rows = [_row(record, now) for record in records if record.ended is None]
     rows += [_queue_row(record, now) for run, record in queue.items() if run not in known]
@@ -162,7 +162,7 @@ class TimePanel(DashboardPanel):
 
 
 def time_columns(records: Sequence[RunRecord], names: dict[str, str]) -> dict[str, list[Any]]:
-    """Return the bars' columns: for each worker its name, Dask worker and milliseconds of an iteration."""
+    """Return the bars' columns: each worker's name, Dask worker and milliseconds of an iteration."""
     columns: dict[str, list[Any]] = {column: [] for column in TIME_COLUMNS}
     short = {run: shortened(name, LABEL_LETTERS) for run, name in names.items()}
     if len(set(short.values())) < len(short):

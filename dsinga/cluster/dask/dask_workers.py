@@ -27,7 +27,7 @@ Workers = Mapping[str, Mapping[str, Any]]
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return the scheduler's information on each Dask worker, by address, in a fixed order.
 
-    Raises RunError if the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
+    Raises RunError without an answer, and UserError unless ``client`` is a synchronous Client.
     """
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
@@ -42,8 +42,8 @@ def ask_scheduler(
 ) -> Any:
     """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
 
-    Raises SchedulerLost soon after the client has lost the scheduler, although Dask tries to reconnect for half a
-    minute. Raises RunError without an answer in ``limit`` seconds, by default ``dsinga.timeout``.
+    Raises SchedulerLost soon after losing the scheduler; Dask would try for half a minute. Raises RunError without an
+    answer in ``limit`` seconds, by default ``dsinga.timeout``.
     """
     if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
@@ -69,13 +69,13 @@ def ask_scheduler(
 
 
 def _check_connected(client: Client) -> None:
-    """Raise SchedulerLost if the client has lost its scheduler, which then forgets everything of the client."""
+    """Raise SchedulerLost if the client has lost its scheduler, which then forgets the client's tasks and data."""
     if client.status == "connecting":
         raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
 
 def staying_workers(workers: Workers) -> Workers:
-    """Return the Dask workers that are not being retired, for example by an adaptive cluster."""
+    """Return the Dask workers that are not being retired."""
     return {address: info for address, info in workers.items() if not info["status"].startswith("closing")}
 
 
@@ -87,32 +87,31 @@ def require_workers(workers: Workers) -> Workers:
 
 
 def count_processes(workers: Workers) -> int:
-    """Return the number of processes of these Dask workers."""
+    """Return the number of these Dask workers' processes."""
     return len({process(address) for address in workers})
 
 
 def process(address: str) -> str:
-    """Return an identifier of a Dask worker's process: its address, or "inproc" for all workers in this process."""
+    """Return a Dask worker's process: its address, or "inproc" for all workers in this process."""
     return "inproc" if address.startswith("inproc://") else address
 
 
 def host(address: str) -> str:
-    """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
+    """Return a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
 
 
 def on_several_hosts(addresses: Iterable[str]) -> bool:
-    """Whether Dask workers are on more than one machine; machines exchange params in pieces."""
+    """Whether Dask workers are on several machines, which exchange params in pieces."""
     return len({host(address) for address in addresses}) > 1
 
 
 def task_client() -> Client | None:
     """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    Dask makes the client when a task first asks for it, and the client keeps the context variables of that moment. If
-    they are from a cluster started within a task, the client loses contact when that inner cluster closes. So it is
-    made here without any context. Only one thread makes it: Dask would give a second thread the client while it is
-    still connecting.
+    A client keeps the context variables of the task that first asks for it. With those of a cluster started within a
+    task, it would lose contact when that inner cluster closes. So the client is made here without any context. Only one
+    thread makes it: Dask would give a second thread a client that is still connecting.
     """
     try:
         worker = get_worker()

@@ -36,7 +36,7 @@ class Thread(NamedTuple):
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names that patterns match: a Dask worker's address, host and name, and its resources."""
+    """Return the names that patterns match: a Dask worker's address, host, name and resources."""
     if "names" in info:
         return [address, *info["names"]]
     return [address, *(str(info[key]) for key in ("host", "name") if key in info), *info.get("resources", {})]
@@ -48,11 +48,10 @@ def matches(names: Collection[str], pattern: str) -> bool:
 
 
 def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False) -> list[list[str]]:
-    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads are lacking.
+    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads lack.
 
-    Each host gets a site, then each with room a second one. With patterns, the sites before the first one that lacks
-    threads are returned. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing
-    one.
+    Each host gets a site, then each with room a second one. With patterns, the result ends before the first site that
+    lacks threads. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing one.
     """
     if not threads:
         return []
@@ -88,13 +87,13 @@ def _matching(threads: Sequence[Thread], sites: Sites, crowded: bool) -> list[li
 
 
 class Placement(NamedTuple):
-    """The Dask workers that the workers and servers of a run are placed on.
+    """The Dask workers of a run's workers and servers.
 
     Attributes:
-        workers: the Dask worker's address of each worker of the run: [group][partition].
-        servers: the Dask worker's address of each server: [server group][server].
-        threads: the number of kernel threads of each worker: [group][partition].
-        devices: the GPU of each worker, None for CPU cores: [group][partition]; empty if all compute on cores.
+        workers: each worker's Dask worker, by address: [group][partition].
+        servers: each server's Dask worker, by address: [server group][server].
+        threads: each worker's number of kernel threads: [group][partition].
+        devices: each worker's GPU, None for CPU cores: [group][partition]; empty if all compute on cores.
     """
 
     workers: Groups
@@ -107,7 +106,7 @@ class Placement(NamedTuple):
         return self.devices[group][number] if self.devices else None
 
     def with_threads(self, *limits: int | None) -> Placement:
-        """Return the placement with each worker's kernel threads limited to each of the ``limits`` that is set."""
+        """Return the placement with each worker's kernel threads limited to each set limit."""
         limit = min(filter(None, limits))
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
@@ -138,17 +137,17 @@ class Placement(NamedTuple):
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
     """Assign the workers of a run to threads of Dask workers, and its servers to their processes.
 
-    Each worker gets a thread of its own, because it waits there for other workers during a round. Workers are assigned
-    in order, group by group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs``
-    assigns blocks of this many instead, as far as a Dask worker has threads. Groups that average their params are
-    sites. A site is on the Dask workers that its pattern matches, or else on one host if possible.
+    Each worker gets its own thread, because it waits there for other workers during a round. Workers are assigned in
+    order, group by group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs`` assigns
+    blocks instead, as far as a Dask worker has threads. Groups that average their params are sites. A site is on the
+    Dask workers that its pattern matches, or else on one host if possible.
 
     A server group is in the processes of its worker groups, server i with worker i if the numbers are equal. With
     ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It
     has no effect if all Dask workers are in one process.
 
-    Raises TooFewWorkers if threads or processes are lacking. If ``crowded``, threads get several workers instead, and
-    servers share their processes.
+    Raises TooFewWorkers if threads or processes lack. If ``crowded``, threads get several workers instead, and servers
+    share their processes.
     """
     if not workers:
         needed = topology.groups * topology.workers
@@ -170,8 +169,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves the workers and servers on lost Dask workers to ``workers``.
 
-    Workers of the run move to the Dask workers with the fewest of them for each thread. If groups are sites, they stay
-    within their site while it has any. Servers move to a Dask worker of their group. Everything else keeps its place.
+    Workers move to the Dask workers with the fewest of them for each thread, if groups are sites within their site
+    while it has any. Servers move to a Dask worker of their group. Everything else stays.
     """
     load = Counter(address for group in placement.workers for address in group)
 
@@ -198,7 +197,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
 
 
 def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:
-    """Return the Dask workers of a group's site; all of them if the group is no site, or if none is left there."""
+    """Return the Dask workers of a group's site; all if the group is no site, or if none is left there."""
     sites, hosts = sites_of(topology), {host(address) for address in group}
     if sites is None:
         return workers
@@ -217,7 +216,7 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
-    """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
+    """Return each worker's Dask worker; if ``crowded``, threads may get several."""
     needed = topology.groups * topology.workers
     threads = _dealt_threads(topology, workers)
     sites = sites_of(topology)
@@ -246,7 +245,7 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
 
 
 def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
-    """Return each thread's Dask worker: a block of threads of each Dask worker, then the second block of each."""
+    """Return each thread's Dask worker: a block of threads of each Dask worker, then each one's second block."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
@@ -269,7 +268,7 @@ def _place_servers_beside(topology: Topology, server_group: int, run_workers: Gr
 
 
 def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
-    """Choose the last Dask workers for the servers; return the Dask workers for the workers, then for the servers."""
+    """Reserve the last Dask workers for servers; return the others and the servers' Dask workers."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = processes_apart(topology, workers)
     if needed >= len(workers):
@@ -290,7 +289,7 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
     """Return each worker's kernel threads: its share of the host's threads that no other run holds.
 
-    ``workers`` state this number as "host_threads". Without it, all threads of the Dask workers on the host count.
+    ``workers`` state these as "host_threads". Otherwise all threads of the host's Dask workers count.
     """
     count_on = Counter(host(address) for group in run_workers for address in group)
     threads_on: dict[str, int] = Counter()

@@ -1,12 +1,12 @@
 """Sends the tasks of a run to Dask workers, with readable keys, in one Dask span, and sets the steps of a task.
 
-Dask derives two names from a task's key, and both are words here. The *prefix* is the task's colour and name in the
-task stream and progress bar. It is the first item of the key, up to the first "-" before a number or eight hexadecimal
-digits. The *group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs,
-and a group of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
+Dask derives two names from a task's key, which are words here. The *prefix* is the task's colour and name in the task
+stream and progress bar. It is the key's first item, up to the first "-" before a number or eight hexadecimal digits.
+The *group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs, and a
+group of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
 
-Dask also counts tasks by spans, and the scheduler keeps each span forever. Tasks without a span get a new one whenever
-all earlier tasks have ended, several times in a run.
+The scheduler also keeps each span forever. Tasks without a span would get a new one whenever all earlier tasks have
+ended, several times in a run.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
-    """Return the key of a task that does ``words`` for a run; ``items`` distinguish it from the run's other such tasks.
+    """Return the key of a task that does ``words`` for a run; ``items`` distinguish it from similar tasks.
 
-    A "-" in ``words``, as in a layer's name, becomes "_": Dask would cut the name there.
+    A "-" in ``words`` becomes "_": Dask would cut the name there.
     """
     return (f"{words.replace('-', '_')}-{run}", *filter(None, items))
 
 
 def worker_text(key: WorkerKey, several_groups: bool) -> str:
-    """Return the words for a worker in keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
+    """Return a worker's words for keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
     parts = [f"group {key.group}" if several_groups else "", generation_text(key.generation)]
     return f"worker {key.worker}" + "".join(f" of {part}" for part in parts if part)
 
 
 def generation_text(generation: int) -> str:
-    """Return the words for a generation in keys, "" for the first one."""
+    """Return a generation's words for keys, "" for the first one."""
     return f"generation {generation}" if generation else ""
 
 
@@ -57,7 +57,7 @@ def steps_text(start: int, stop: int) -> str:
 
 @contextlib.contextmanager
 def run_span(**annotations: Any) -> Iterator[None]:
-    """Put tasks that are sent in the block into the span of runs, unless the caller has a span.
+    """Put tasks of the block into the span of runs, unless the caller has a span.
 
     ``annotations`` are further Dask annotations of these tasks.
     """
@@ -83,7 +83,7 @@ def submit_to(
 
 
 def trim_span(scheduler: Any) -> None:
-    """Let the span of runs drop groups of tasks that have gone, and the descriptions of what was sent."""
+    """Drop from the span of runs the groups of tasks that have gone, and descriptions of sent tasks."""
     spans = scheduler.extensions.get("spans")
     span = spans.spans.get(SPAN) if spans else None
     if span is not None:
@@ -95,8 +95,8 @@ def trim_span(scheduler: Any) -> None:
 class RoundLength:
     """Learns from past rounds how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
 
-    ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them. The
-    attribute ``seconds`` is the expected length of the next round, 0 before the first one.
+    ``workers`` is the run's number of workers; a round lasts at least a second for each 32 of them. The attribute
+    ``seconds`` is the next round's expected length, 0 before the first one.
     """
 
     def __init__(self, most: int | None = None, workers: int = 1, seconds: float = ROUND_SECONDS) -> None:

@@ -50,7 +50,7 @@ def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
-    """Raise WorkerLost, naming the lost ones, if Dask workers have left the scheduler or have been silent too long."""
+    """Raise WorkerLost, naming them, if Dask workers have left the scheduler or were silent too long."""
     # Only their threads, and the heartbeats as often as these change: all information on a thousand Dask workers takes
     # the scheduler a tenth of a second.
     present = ask_scheduler(client, "ncores")
@@ -81,15 +81,15 @@ def no_check(quiet: float) -> None:
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Check = no_check) -> list[Any]:
-    """Return the results of ``futures`` in their order, waiting with the checks of :class:`TaskChains`."""
+    """Return the results of ``futures`` in order, waiting with the checks of :class:`TaskChains`."""
     return TaskChains(client, addresses, check).wait(futures)
 
 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
-    A wait raises the error of a task or chain, and each error of ``check``. It raises WorkerLost soon after a Dask
-    worker at ``addresses`` is lost, or if Dask gives a task up.
+    A wait raises errors of tasks, chains and ``check``. It raises WorkerLost soon after a Dask worker at ``addresses``
+    is lost, or if Dask gives a task up.
     """
 
     def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
@@ -101,7 +101,7 @@ class TaskChains:
         self._resume(chain, None)
 
     def wait(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of ``futures`` in their order."""
+        """Return the results of ``futures`` in order."""
         self._supervisor.begin()
         while True:
             advanced = self._advance()
@@ -118,7 +118,7 @@ class TaskChains:
                 self._supervisor.wait([*self._awaited.values()])
 
     def _advance(self) -> bool:
-        """Resume the chains with no unfinished tasks; return whether there were any."""
+        """Resume the chains without unfinished tasks; return whether there were any."""
         ready = [chain for chain, futures in self._awaited.items() if all(future.done() for future in futures)]
         for chain in ready:
             results = self._supervisor.results(self._awaited[chain])
@@ -134,7 +134,7 @@ class TaskChains:
 async def _wait_for_group(groups: Sequence[Sequence[Future]]) -> None:
     """Wait until all tasks of a group have ended or any task has failed, at most CHECK_SECONDS.
 
-    It does not wake for each task: the driver's time would grow with the square of the number of tasks.
+    Waking for each task would take time that grows with the square of the number of tasks.
     """
     progress = asyncio.Event()
 
@@ -167,11 +167,10 @@ class _Supervisor:
         self._checked_at = self._quiet_since = time.monotonic()
 
     def begin(self) -> None:
-        """Begin a wait."""
         self._quiet_since = time.monotonic()
 
     def wait(self, groups: Sequence[Sequence[Future]]) -> None:
-        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises the error of a failed task."""
+        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises a failed task's error."""
         futures = [future for group in groups for future in group]
         self._check_ended(futures)
         self._check(time.monotonic() - self._quiet_since)
@@ -184,7 +183,7 @@ class _Supervisor:
             self._checked_at = time.monotonic()
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of ended tasks. Raises the error of a failed task."""
+        """Return the results of ended tasks. Raises a failed task's error."""
         self._check_ended(futures)
         loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         results = asyncio.run_coroutine_threadsafe(self._client.gather(list(futures), asynchronous=True), loop)
@@ -201,7 +200,7 @@ class _Supervisor:
                     self._raise_given_up(error)
 
     def _checked(self, results: list[Any]) -> list[Any]:
-        """Return the results; raise WorkerLost if a lost Dask worker has ended one of the tasks."""
+        """Return the results; raise WorkerLost if a lost Dask worker has ended a task."""
         for result in results:
             if isinstance(result, TaskLost):
                 wait_for_loss(self._client, self._addresses)
@@ -214,7 +213,7 @@ class _Supervisor:
                 self._raise_error_of(future)
 
     def _raise_error_of(self, future: Future) -> NoReturn:
-        """Raise the error of a failed task, or the loss of a worker if that is the cause."""
+        """Raise a failed task's error, or the loss of a worker if it is the cause."""
         try:
             error = future.exception(timeout=RESULT_TIMEOUT_SECONDS)
             clear_origin(error)

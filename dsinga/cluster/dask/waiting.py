@@ -23,8 +23,8 @@ class StillWaiting(NamedTuple):
 
     Attributes:
         sentence: the announcement.
-        failure: the error if the wait ends now because it has taken too long.
-        topic: the part of the sentence that stays the same over time; a new topic is announced soon.
+        failure: the error if the wait ends now.
+        topic: the sentence's part that stays the same over time; a new topic is announced soon.
     """
 
     sentence: str
@@ -33,7 +33,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces the reason for a wait: after a second, then every five minutes, and soon after it has changed.
+    """Announces the reason for a wait: after a second, every five minutes, and soon after it has changed.
 
     Attributes:
         count: the number of announcements so far.
@@ -66,11 +66,10 @@ def wait_until(
     check: Callable[[], None] = lambda: None,
     pause: float = CHECK_SECONDS,
 ) -> T:
-    """Call ``condition`` every ``pause`` seconds until it returns another value than StillWaiting; return this value.
+    """Call ``condition`` every ``pause`` seconds until its result is not StillWaiting; return the result.
 
-    ``condition`` receives the seconds since the wait began. Between two calls, the reason for the wait is announced and
-    ``check`` is called. Raises the last StillWaiting's failure after ``seconds``, and the errors of ``condition`` and
-    ``check``.
+    ``condition`` receives the seconds since the wait began. Between two calls, the wait is announced and ``check`` is
+    called. Raises the last StillWaiting's failure after ``seconds``, and errors of ``condition`` and ``check``.
     """
     began = time.monotonic()
     while isinstance(result := condition(time.monotonic() - began), StillWaiting):
@@ -83,6 +82,6 @@ def wait_until(
 
 
 def how_to_give_up() -> str:
-    """Return advice, for messages, on how to end a wait of the calling thread."""
+    """Return advice, for messages, on how to end a wait of this thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return "Ctrl-C gives up" if is_main else "cancel() gives up"

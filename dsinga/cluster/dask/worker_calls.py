@@ -21,10 +21,10 @@ SILENT_SECONDS = 10.0
 
 
 def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in the processes of Dask workers, all at once and outside tasks; return the results by address.
+    """Run a function in the processes of Dask workers, all at once and outside tasks; return results by address.
 
-    ``Client.run`` waits half a minute for a Dask worker that has just died. This function raises RunError soon after,
-    and for a worker that does not answer for minutes. It also raises the function's error.
+    Raises the function's error, and RunError soon after a loss (``Client.run`` waits half a minute), or without an
+    answer for minutes.
     """
     coroutine = call_on_workers(client, addresses, function, *arguments)
     return wait_for(client, coroutine, addresses, "the answers of Dask workers")
@@ -41,8 +41,8 @@ async def call_on_workers(
 def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:
     """Return the result of a coroutine that asks Dask workers, run on the client's event loop.
 
-    ``what`` names it in errors. Raises the coroutine's error, and RunError soon after a Dask worker at ``addresses`` is
-    lost, or after ``dsinga.timeout``.
+    Errors name it ``what``. Raises its error, and RunError soon after a Dask worker at ``addresses`` is lost, or after
+    ``dsinga.timeout``.
     """
     addresses, seconds = list(addresses), read_setting("timeout")
     loop = client.loop.asyncio_loop  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Ite
 
 
 def _describe_silent(client: Client, addresses: Iterable[str]) -> str:
-    """Return which of these Dask workers has been silent for longest, for an error."""
+    """Return, for an error, the Dask worker that has been silent for longest."""
     workers, now = available_workers(client), time.time()
     silent = {address: now - workers[address]["last_seen"] for address in addresses if address in workers}
     longest = max(silent, key=lambda address: silent[address], default=None)

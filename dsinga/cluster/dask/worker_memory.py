@@ -1,16 +1,15 @@
 """Shares objects in the memory of Dask workers, and gives freed memory back to the system after a run.
 
-The scheduler loads the arguments of tasks. It would import the modules of the user's classes and open stores of
-records, which it may not have, or slowly. So these arguments are packed.
+The scheduler loads the arguments of tasks. It would import users' modules and open stores, which it may not have. So
+these arguments are packed.
 
 ``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died. The scheduler retries while it holds a
-lock, and the broadcasts of all clients wait. So a shared object is sent to one Dask worker and copied from there to the
-others.
+lock, and the broadcasts of all clients wait. So a shared object is sent to one Dask worker and copied from there.
 
-Without help, the C library's allocator keeps what a run has freed. glibc has up to eight arenas of memory a core and
-spreads threads over them, so a process grows from run to run. Except in the first arena, free memory of up to 64 MB at
-an arena's end is never given back. Hence all threads of a worker process that dsinga starts share the first one. The
-user's own process keeps all arenas: with several workers, one arena makes an iteration of a small net 14% slower.
+glibc's allocator keeps what a run has freed. It has up to eight arenas of memory a core and spreads threads over them,
+so a process grows from run to run. Except in the first arena, free memory of up to 64 MB at an arena's end is never
+given back. Hence all threads of a worker process that dsinga starts share the first one. The user's own process keeps
+all arenas: with several workers, one arena makes an iteration of a small net 14% slower.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Packed(Generic[T]):
     def share(self) -> T:
         """Return a copy that callers in this process share as long as one of them keeps it.
 
-        They share it also if each Dask worker of the process has received this object separately.
+        They share it also if each Dask worker of the process has received the object separately.
         """
         with _sharing:
             value: T | None = _shared.get(self._id)
@@ -81,8 +80,8 @@ def unpacked(value: T | Packed[T]) -> T:
 def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
     """Put an object into the memory of each of these Dask workers; return its future.
 
-    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups the object with it. Raises
-    RunError soon after one of the Dask workers is lost.
+    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups them. Raises RunError soon
+    after a Dask worker is lost.
     """
     addresses = sorted(set(addresses))
 
@@ -113,17 +112,17 @@ async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[st
 
 
 def _is_received(reply: Any) -> bool:
-    """Whether a Dask worker has replied that it fetched an object. An error is in pickled form."""
+    """Whether a Dask worker replies that it fetched an object; an error comes pickled."""
     return isinstance(reply, dict) and reply["status"] == "OK"
 
 
 def give_back_after(part: object) -> None:
-    """Give memory back soon after ``part``, a part of a run in this process, has been released."""
+    """Give memory back soon after the release of ``part``, a part of a run in this process."""
     weakref.finalize(part, give_back_soon).atexit = False
 
 
 def give_back_soon() -> None:
-    """Give memory back after each of ``DELAYS``, in a thread that serves all calls that come meanwhile."""
+    """Give memory back after each of ``DELAYS``, in a thread for all calls until then."""
     for seconds, scheduled in DELAYS.items():
         if not scheduled.acquire(blocking=False):
             continue

@@ -31,15 +31,15 @@ REFUSED_SECONDS = 1.0
 
 
 def serve_connections() -> None:
-    """Let the Dask worker of this task accept connections to the services of its process."""
+    """Let this task's Dask worker accept connections to the services of its process."""
     get_worker().handlers[OPERATION] = _accept
 
 
 def connection_to(address: str, name: str, node: Any = None) -> OpenConnection:
-    """Return a function that opens a connection to the service ``name`` in the process of the Dask worker ``address``.
+    """Return a function that opens a connection to the service ``name`` of the Dask worker ``address``.
 
-    ``node`` is the Dask worker or client that provides the event loop and certificates, by default the Dask worker of
-    this task. Do not call the function in that event loop. It raises WorkerLost if there is no such service.
+    ``node`` is the Dask worker or client with the event loop and certificates, by default this task's Dask worker. Do
+    not call the function in that event loop. It raises WorkerLost if there is no such service.
     """
     return functools.partial(_open, node or get_worker(), address, name)
 
@@ -116,7 +116,7 @@ async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | 
 
 
 async def _pump(comm: Comm, connection: socket.socket) -> None:
-    """Copy bytes between a Dask connection and a socket until one of them is closed."""
+    """Copy bytes between a Dask connection and a socket until one is closed."""
     connection.setblocking(False)
     comm.deserialize = False  # nothing that arrives here is unpickled
     loop = asyncio.get_running_loop()

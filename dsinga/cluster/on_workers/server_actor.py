@@ -56,9 +56,9 @@ class ServerActor:
         timeout: seconds that a wait may last.
         codec: decodes compressed gradients.
         has_remote_clients: whether workers or servers of other processes call it.
-        single_worker_group: whether only a single worker group pushes to it, and no other server group.
-        has_host_clients: whether some of those processes are on its host, so that it publishes values in shared memory.
-        device: the GPU of all its workers, which are in its process; None to keep slices in host memory.
+        single_worker_group: whether only a single worker group, and no server group, pushes to it.
+        has_host_clients: whether some of those processes are on its host and read values in shared memory.
+        device: the GPU of all its workers, which are in its process; None for host memory.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ServerActor:
         self._requested = self._shard.request_snapshot(version)
 
     async def requested_snapshot(self) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return the requested copy when all slices have reached its version; training goes on meanwhile."""
+        """Return the requested copy when all slices have reached its version; training goes on."""
         return await asyncio.wait_for(asyncio.wrap_future(self._requested), SNAPSHOT_SECONDS)
 
     async def staleness(self) -> list[GroupStaleness]:
@@ -130,7 +130,7 @@ class ServerActor:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
     async def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by these factors, each starting at a step (:meth:`Updater.set_rate_factors`)."""
+        """Multiply the learning rate by these factors, each from a step (:meth:`Updater.set_rate_factors`)."""
         self._updater.set_rate_factors(factors)
 
     async def refresh(self, group: int) -> None:
@@ -158,7 +158,7 @@ class ServerActor:
 
 
 def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
-    """Return shared memory for slices of these numbers of values; None if the system has no such memory."""
+    """Return shared memory for slices of these sizes; None if the system has none."""
     try:
         return SharedArrays(sizes)
     except (OSError, AttributeError):
@@ -169,8 +169,7 @@ class ServerLink:
     """Sends changes of the server ``key`` to the same server of another group through ``transport``.
 
     No thread of a server waits for another server. Between hosts, changes are sent without waiting for
-    acknowledgements, which take a round trip each. To another process of the same host, the link has a thread that
-    waits.
+    acknowledgements. To another process of the host, the link has a thread that waits.
     """
 
     def __init__(self, transport: Transport, key: ServerKey, timeout: float):
@@ -183,7 +182,7 @@ class ServerLink:
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if waits else None
 
     def send(self, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
-        """Send the changes of slices on a route; the future resolves when they have been received."""
+        """Send changes of slices on a route; the future resolves when they have been received."""
         fields = [route, list(keys), *self._sender]
         if self._thread is not None:
             received = self._thread.submit(self._call, fields, changes)
@@ -229,7 +228,7 @@ def connect_server(
     policy: Policy,
     timeout: float,
 ) -> None:
-    """Task: from now on, keep a server in step with the same server of other groups.
+    """Task: keep a server in step with the same server of other groups.
 
     ``addresses`` are their Dask workers; ``policy`` says how they synchronise. Changes for a lost server wait
     ``timeout`` seconds for :func:`link_server`.
@@ -248,7 +247,7 @@ def connect_server(
 
 @cleared_frames()
 def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) -> None:
-    """Task: link a server with the server ``other`` on the Dask worker ``address``, which replaces a lost one."""
+    """Task: link a server with ``other`` on the Dask worker ``address``, which replaces a lost one."""
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")

@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Make a worker's task return TaskLost if a Dask worker is lost, or if the generation of the run has ended.
+    """Make a worker's task return TaskLost if a Dask worker is lost or the run's generation has ended.
 
-    A task with TaskLost as its last argument, the result of an earlier task, returns it at once.
+    A task with TaskLost as its last argument, an earlier task's result, returns it at once.
     """
 
     @functools.wraps(task)
@@ -44,7 +44,7 @@ def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., 
 
 @ends_quietly
 def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey], token: Any = None) -> None:
-    """Task: connect a worker to all workers of its group, given in the order of their partitions."""
+    """Task: connect a worker to all workers of its group, in the order of their partitions."""
     transports = [connect(peer.name, connection_to(peer.address, peer.name), peer.secret) for peer in peers]
     find_worker(key).peers.connect(transports)
 
@@ -57,7 +57,7 @@ def set_replica(key: WorkerKey, state: ReplicaState, token: Any = None) -> None:
 
 @ends_quietly
 def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
-    """Task: return the replicated params for which this worker is the first user. It runs after the task ``token``."""
+    """Task: return the replicated params that this worker is the first to use. It runs after the task ``token``."""
     return find_worker(key).replica_state()
 
 

@@ -26,10 +26,10 @@ _creating = threading.Lock()
 
 
 class WorkerActor:
-    """Keeps one partition's worker in the process of its Dask worker, and serves its mailbox to other workers.
+    """Keeps one partition's worker in its Dask worker's process, and serves its mailbox to other workers.
 
-    Dask releases an Actor when the client is gone, even killed, so nothing stays of such a run. Unlike a task's result,
-    an Actor is never moved or spilled.
+    Dask releases an Actor when the client is gone, even killed, so nothing stays of the run. Unlike a task's result, an
+    Actor is never moved or spilled.
     """
 
     @cleared_frames()
@@ -60,10 +60,9 @@ class WorkerActor:
 def find_worker(key: WorkerKey) -> GroupWorker:
     """Return a worker of this process, for a task. Raises WorkerLost if it is not here.
 
-    Workers of a group wait for each other. After a loss, a Dask worker may have more of the runs' workers than threads.
-    Then their tasks leave its thread pool, as do tasks of an algorithm that waits for tasks. Tasks that began earlier
-    keep their threads, but cannot block: if they have all threads, no worker is left with a task that needs another
-    one.
+    Workers of a group wait for each other. After a loss, a Dask worker may have more of them than threads. Then their
+    tasks leave its thread pool, like tasks of an algorithm that waits for tasks. Tasks that began earlier keep their
+    threads, but cannot block: if they have all threads, no worker is left with a task that needs another one.
     """
     check_address(key.address)
     worker = WORKERS.get(key)
@@ -100,7 +99,7 @@ def end_groups(run: str, generations: Mapping[int, int], message: str) -> None:
 
 
 def _end(chosen: Callable[[str], bool], message: str | None) -> None:
-    """End the workers and close the endpoints whose names ``chosen`` accepts."""
+    """End the workers and close the endpoints with names that ``chosen`` accepts."""
     keys = [key for key in list(WORKERS) if chosen(key.name)]
     workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
     for worker in workers:
@@ -111,7 +110,7 @@ def _end(chosen: Callable[[str], bool], message: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task if that is gone."""
+    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task if it is gone."""
     here = get_worker().address
     if here != address:
         raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices that its process sees."""
+"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices of its process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> b
 
 
 def _updates_on_gpu(job: Job, topology: Topology) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
+    """Whether a worker on a GPU updates its params there: a single worker, or each for itself."""
     conf = job.cluster or ClusterConf()
     single_worker = topology.groups == topology.workers == 1 and not topology.separate
     return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker

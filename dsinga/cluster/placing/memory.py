@@ -42,10 +42,10 @@ def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> Non
 
 
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
-    """Return the bytes of memory that each worker of a run may use, at the place with the least.
+    """Return the bytes of memory that each worker of a run may use, where it is least.
 
-    Workers in one process share its limit; ``fixed`` bytes of it are counted once for all. Dask workers without a limit
-    share their host's memory.
+    Workers in one process share its limit; ``fixed`` bytes of it count once. Dask workers without a limit share their
+    host's memory.
     """
     infos = available_workers(client)
     together = Counter(process(address) for group in placement.workers for address in group)
@@ -61,7 +61,7 @@ def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
 def warn_of_memory(
     job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
 ) -> None:
-    """Log a warning if a worker is predicted to need more memory than its Dask worker lets it use.
+    """Log a warning if a worker is predicted to need more memory than its Dask worker allows.
 
     ``locals_`` are the training nets of a group's workers.
     """

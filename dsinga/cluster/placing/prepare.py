@@ -48,7 +48,7 @@ class PreparedRun:
         job: the job.
         topology: the numbers of groups, workers and servers.
         placement: the Dask worker of each worker and server.
-        config: the configuration of the workers.
+        config: the workers' configuration.
         updater: the job's updater.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
@@ -90,16 +90,14 @@ def prepare_run(
 ) -> Iterator[PreparedRun]:
     """Check a job if necessary, open its stores, build its nets, and place it on the cluster.
 
-    After the checks of the job alone, seven stages follow: :func:`dsinga.cluster.placing.room.await_room`,
+    After the checks of the job, seven stages follow: :func:`dsinga.cluster.placing.room.await_room`,
     :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
-    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`. The stages of
-    this file stand below in that order.
+    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`.
 
     The run holds its threads of Dask workers as long as the context lasts. It waits for Dask workers still to come
     (:func:`dsinga.cluster.connecting.expected_workers.await_workers`), and for threads that other runs hold.
-    ``max_threads`` limits each worker's kernel threads.
-
-    Raises UserError, before anything runs, for all faults of the job, the stores or the size of the cluster.
+    ``max_threads`` limits each worker's kernel threads. Raises UserError, before anything runs, for all faults of the
+    job, the stores or the size of the cluster.
     """
     checked = check_job(job, roots)
     job = checked.job
@@ -123,7 +121,7 @@ def prepare_run(
 class Placed(NamedTuple):
     """A job with its topology, open stores and nets, and its placement on Dask workers.
 
-    ``fitted`` is whether ``partition: auto`` has fitted it into their memory, ``cuts`` are the cuts that it chose.
+    ``fitted`` is whether ``partition: auto`` has fitted it into their memory, with the cuts ``cuts``.
     """
 
     job: Job
@@ -147,7 +145,7 @@ def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> O
 
 
 def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threads: int | None) -> Placement:
-    """Return the placement of workers and servers on the claimed Dask workers, with each worker's kernel threads."""
+    """Return the placement on the claimed Dask workers, with each worker's kernel threads."""
     threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
     return place(topology, claim.workers).with_threads(threads, max_threads)
 
@@ -162,7 +160,7 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that a placement's Dask workers can train a job, and return the same check for other Dask workers.
+    """Check that a placement's Dask workers can train a job; return the same check for other Dask workers.
 
     Raises UserError if they lack a package, a file, or the user's code.
     """
@@ -180,7 +178,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its chosen cuts, and with new nets if the cuts need other batches.
+    """Return a job of ``partition: auto`` with its chosen cuts, and new nets if these need other batches.
 
     They do if one worker is faster, or if memory requires micro-batches or recomputation.
     """

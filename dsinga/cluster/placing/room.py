@@ -24,7 +24,7 @@ def await_room(
 ) -> Iterator[Topology]:
     """Wait until a cluster has room for a job, regardless of other runs; yield the job's topology there.
 
-    An adaptive cluster keeps the job's Dask workers as long as the context lasts. Raises the errors of
+    An adaptive cluster keeps the job's Dask workers as long as the context lasts. Raises errors of
     :func:`dsinga.cluster.connecting.expected_workers.await_workers`.
     """
     wanted, patience = wanted_processes(job), (job.cluster or ClusterConf()).patience
@@ -38,7 +38,7 @@ def await_room(
 def wanted_processes(job: Job) -> float:
     """Return the largest number of Dask workers that a job is spread over.
 
-    A job without ``cluster`` uses all that a cluster object has requested, or that come: infinity.
+    It is infinite for a job without ``cluster``, which uses all Dask workers, requested or joining.
     """
     conf = job.cluster
     if conf is None:

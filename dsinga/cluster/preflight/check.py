@@ -1,6 +1,6 @@
 """Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records.
 
-All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` puts into words what they lack.
+All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` says what they lack.
 """
 
 from __future__ import annotations
@@ -53,11 +53,9 @@ def check_workers_ready(
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
     Pickle sends a class by value if a script or notebook defines it; a worker imports a module's class. Dask would end
-    a worker that cannot load a task's argument, so the check comes before any task. The scheduler needs dsinga, too,
-    because it loads the functions of tasks.
-
-    Other kernels and other versions of Dask are only logged as warnings, once in a process. Raises RunError if a Dask
-    worker is lost meanwhile.
+    a worker that cannot load a task's argument, so the check comes before any task. The scheduler needs dsinga, too, to
+    load the functions of tasks. Other kernels and versions of Dask are logged as warnings, once in a process. Raises
+    RunError if a Dask worker is lost meanwhile.
 
     Args:
         client: the cluster's client.
@@ -102,7 +100,7 @@ def check_workers_ready(
 
 
 def _check_here(store: Any) -> None:
-    """Raise UserError if a store that a Dask worker cannot read is damaged: then no process can read it."""
+    """Raise UserError if a store that a Dask worker cannot read is damaged: no process can read it."""
     try:
         reopened = copy.copy(store)
     except UserError:  # the store has gone meanwhile
@@ -113,7 +111,7 @@ def _check_here(store: Any) -> None:
 def _ask(
     client: Client, addresses: list[str], objects: Mapping[str, bytes], stores: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the reports of these Dask workers, and of the scheduler if it is a separate process, at once.
+    """Return the reports of these Dask workers, and of the scheduler if it is a separate process.
 
     The calls go to functions of the standard library, which a process without dsinga can load. ``to_thread`` keeps the
     event loop free.
@@ -140,13 +138,13 @@ def _child_processes(client: Client, addresses: Collection[str]) -> list[str]:
 
 
 def _ignore_interrupts() -> None:
-    """Ignore SIGINT, which a terminal or a notebook's stop button also sends to child processes: the run ends them."""
+    """Ignore SIGINT, which a terminal or notebook also sends to child processes: the run ends them."""
     with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _call(**arguments: Any) -> tuple[Any, ...]:
-    """Return the function of the standard library, with its arguments, that calls worker_report.report."""
+    """Return the standard library's function, with arguments, that calls worker_report.report."""
     scope = {
         "source": inspect.getsource(worker_report), "scope": {}, "arguments": {"version": __version__, **arguments},
     }  # fmt: skip

@@ -1,9 +1,9 @@
 """Writes one message on all things that Dask workers lack for a run, and warns of differences between them.
 
-A message says how to fix the lack. Kernels of oneDNN and numpy compute the same up to rounding. If one of several
-machines has no oneDNN, the run is right, but as slow as the slowest. Its last bits depend on which machine has which
-worker. This is a warning: an error would keep people from a cluster that they cannot change. Other versions of Dask
-than the driver's often work, too.
+A message says how to fix the lack. Kernels of oneDNN and numpy compute the same up to rounding. If a machine has no
+oneDNN, the run is right, but as slow as the slowest, and its last bits depend on the placement. This is a warning: an
+error would keep people from a cluster that they cannot change. Other versions of Dask than the driver's often work,
+too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
 class Lack(NamedTuple):
-    """A lack of a process: a predicate that follows the name of the process in messages, and the remedy."""
+    """A lack of a process: a predicate that follows the process's name in messages, and the remedy."""
 
     predicate: str
     remedy: str
@@ -45,7 +45,7 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
     """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
 
-    ``objects`` are the objects of users' classes that were sent to it, by their names in errors.
+    ``objects`` are the sent objects of users' classes, by their names in errors.
     """
     if report["python"] != PYTHON:
         remedy = "Dask sends functions between processes of the same Python only: use one environment for all"
@@ -82,7 +82,7 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
 
 
 def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
-    """Return one message on what processes lack, given by address; processes with the same lack are named together."""
+    """Return one message on what processes lack, by address; processes with the same lack are named together."""
     groups: dict[Lack, list[str]] = {}
     for address, process_lacks in lacks.items():
         for lack in process_lacks:
@@ -148,7 +148,7 @@ def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
 def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
     """Return why processes cannot train together in kBF16 (some lack it, others do not), "" if they can.
 
-    ``has_bf16`` says whether the processes that already train have it, None if none do.
+    ``has_bf16`` says whether the already training processes have it, None if there are none.
     """
     lacks = {address: report["no_bf16"] for address, report in reports.items() if report["kernels"]}
     if has_bf16 is False and not all(lacks.values()):

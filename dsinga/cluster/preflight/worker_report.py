@@ -1,6 +1,6 @@
 """Reports a Dask worker's kernels, classes and stores before a run; the process may lack dsinga.
 
-The driver sends the source of this file, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
+The driver sends this file's source, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
 imports only the standard library, works in other versions of Python, and returns plain values.
 """
 
@@ -34,9 +34,9 @@ def report(
 
     Returns:
         ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None) and
-        ``kernels`` (the name of the backend). Troubles in words, "" if there is none: ``import`` (why dsinga cannot be
-        imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is
-        missing or another version, only the existence of stores with local paths is checked.
+        ``kernels`` (the backend's name). Troubles in words, or "": ``import`` (why dsinga cannot be imported),
+        ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is missing or
+        another version, only the existence of stores with local paths is checked.
     """
     answer: dict[str, Any] = {
         "python": "{}.{}".format(*sys.version_info),
@@ -75,7 +75,7 @@ def report(
 
 
 def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
-    """Return facts about records that must be equal in all processes: their number, shape, and digest if known."""
+    """Return facts about records that all processes must agree on: their number, shape, and digest if known."""
     return len(source), tuple(source.shape), getattr(source, "digest", "")
 
 
@@ -95,14 +95,14 @@ def versions() -> dict[str, str]:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error in words. An error of dsinga loses its remedy, which is for the driver's process."""
+    """Return an error in words, without dsinga's remedy, which is for the driver's process."""
     if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
     return f"{type(error).__name__}: {error}"
 
 
 def _kernels() -> dict[str, str]:
-    """Return the name of this process's kernels, or why it has none; why it lacks oneDNN's, and bfloat16."""
+    """Return this process's kernels by name, or why it has none; why it lacks oneDNN's, and bfloat16."""
     ops = importlib.import_module("dsinga.ops")
     try:
         kernels = ops.get_ops()

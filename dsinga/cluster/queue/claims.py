@@ -1,6 +1,6 @@
 """Claims threads of Dask workers for a run: waits for them before the run, and gives them back at its end.
 
-:class:`HeldThreads` says which other Dask tasks hold these threads if a run's own tasks do not begin.
+:class:`HeldThreads` says which other Dask tasks hold them if a run's own tasks do not begin.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Request(NamedTuple):
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
-        """Return the request for threads as a dict to send to the scheduler."""
+        """Return the request as a dict for the scheduler."""
         return {
             "run": self.run,
             "job": self.job,
@@ -81,8 +81,7 @@ class Claim:
 
     Attributes:
         workers: by the Dask worker's address, {"nthreads": threads that the run holds, "host_threads": threads of its
-            host that no other run holds, "names": names of it and of its resources}. Dask workers of separate servers
-            come last.
+            host that no other run holds, "names": names of it and of its resources}. Separate servers' come last.
     """
 
     def __init__(self, client: Client, run: str, workers: dict[str, dict[str, Any]]):
@@ -117,11 +116,9 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, then every five minutes. It is also called
-    soon after the cluster has become too small for the run, or large enough again.
-
-    Raises UserError if the cluster is too small and cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled
-    soon after the run is cancelled.
+    ``announce`` is called with a sentence after a second, then every five minutes. It is also called soon after the
+    cluster has become too small for the run, or large enough again. Raises UserError if the cluster is too small and
+    cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled soon after a cancellation.
     """
     workers = available_workers(client)
     message = request.message(client, workers)
@@ -139,7 +136,7 @@ def claim_workers(
 
 
 def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a request into the queue, which is registered on the scheduler if necessary; return the answer."""
+    """Put a request into the queue, registered on the scheduler if necessary; return the answer."""
     try:
         ask_scheduler(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
     except (ImportError, AttributeError) as error:
@@ -172,7 +169,7 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
-    """Return a sentence: for how many threads and for which other runs a run waits."""
+    """Return a sentence on a run's wait: how many threads it needs, and which runs hold them."""
     threads = counted(request.threads, "worker thread")
     if request.topology.separate:
         threads += " and Dask workers for the servers alone"
@@ -193,7 +190,7 @@ def _named(summary: Mapping[str, Any]) -> str:
 
 
 def user_name() -> str:
-    """Return the name of the user, "" if the system does not know it."""
+    """Return the name of the user, "" if unknown."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -203,8 +200,7 @@ def user_name() -> str:
 class HeldThreads:
     """Checks whether other tasks run in all threads of one of a run's Dask workers.
 
-    The queue of runs knows the threads that runs hold, but not those that other Dask tasks hold. Other tasks end some
-    time, unless they wait for a run.
+    The queue of runs does not know the threads of other Dask tasks. They end some time, unless they wait for a run.
     """
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
@@ -241,5 +237,5 @@ class HeldThreads:
 
 
 def _executing(dask_worker: Any) -> tuple[int, list[str]]:
-    """Return the number of threads of this Dask worker, and the keys of the tasks that they execute."""
+    """Return this Dask worker's number of threads, and the keys of the tasks that they execute."""
     return dask_worker.state.nthreads, [str(task.key) for task in dask_worker.state.executing]

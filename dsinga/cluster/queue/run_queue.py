@@ -4,7 +4,7 @@ Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 
 Dask refuses to retire a worker that holds a run's Actors. It still ends the worker if a cluster is scaled down, its
 ``--lifetime`` has passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers`` waits here for the
-runs first, as does a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
+runs first, like a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RunQueue(SchedulerPlugin):
 
     @property
     def runs(self) -> dict[str, Record]:
-        """The records of runs by name, in the order of their arrival."""
+        """The records of runs by name, in order of arrival."""
         return self.claims.runs
 
     async def start(self, scheduler: Any) -> None:
@@ -70,7 +70,7 @@ class RunQueue(SchedulerPlugin):
     async def before_close(self) -> None:
         """Let the Dask workers end before their scheduler closes their connections.
 
-        Otherwise they log a CommClosedError, because they tell the scheduler that they end.
+        Otherwise they log a CommClosedError.
         """
         addresses = set(self._scheduler.workers)
         for address in addresses:
@@ -83,7 +83,7 @@ class RunQueue(SchedulerPlugin):
         return self._departures is not None and self._departures.is_leaving(address)
 
     def _is_used(self, address: str) -> bool:
-        """Whether a run is on a Dask worker: it holds threads there, or has Actors that are to go."""
+        """Whether a run is on a Dask worker: it holds threads there, or still has Actors."""
         state = self._scheduler.workers.get(address)
         if state is None:
             return False
@@ -93,7 +93,7 @@ class RunQueue(SchedulerPlugin):
 
     @staticmethod
     def _run_of(task: Any) -> str:
-        """Return the name of the run that a task may belong to, from the first words of its key."""
+        """Return the run that a task may belong to, from the first words of its key."""
         return str(task.group_key).rpartition("-")[2]
 
     async def claim(self, protocol: int, request: Record) -> Record:
@@ -145,7 +145,7 @@ class RunQueue(SchedulerPlugin):
         self._advance()
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Give back everything that a client's runs hold: the client has closed, or its process was killed."""
+        """Give back everything that a client's runs hold: it has closed, or its process was killed."""
         self._remove([name for name, record in self.runs.items() if record["client"] == client])
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -171,7 +171,7 @@ class RunQueue(SchedulerPlugin):
             self._begun.pop(name).set()
 
     def _worker(self, state: Any) -> Worker:
-        """Return a Dask worker in the form of :class:`ThreadClaims`, from the scheduler's state of it."""
+        """Return a Dask worker in the form of :class:`ThreadClaims`."""
         others = [
             task for task in state.processing if task not in state.long_running and self._run_of(task) not in self.runs
         ]
@@ -211,7 +211,7 @@ class RunQueue(SchedulerPlugin):
 
 
 def _summary(record: Record, now: float) -> Record:
-    """Return the facts of a run that other users may see."""
+    """Return a run's facts for other users."""
     threads = sum(record["granted"].values()) or record["threads"]
     return {
         "job": record["job"], "user": record["user"], "threads": threads, "seconds": now - record["since"]
@@ -274,9 +274,9 @@ class Departures:
         """Retire Dask workers, as the scheduler's own handler does, once runs have left them.
 
         ``workers`` are addresses, or names, as a SpecCluster gives them. Runs leave both, but the scheduler's handler
-        retires only addresses. It must not retire more: a SpecCluster closes its Dask workers itself at once, and one
-        that is retired meanwhile logs an error. Without ``workers`` and ``names``, the scheduler chooses by the other
-        options, once, before the wait.
+        retires only addresses. It must not retire more: a SpecCluster closes its Dask workers itself, and one that is
+        retired meanwhile logs an error. Without ``workers`` and ``names``, the scheduler chooses by the other options,
+        once, before the wait.
         """
         how = {name: options.pop(name) for name in ("close_workers", "remove", "stimulus_id") if name in options}
         if workers is None and names is None:

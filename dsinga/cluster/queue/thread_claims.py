@@ -14,8 +14,12 @@ request has these keys:
 - "hosts": a list of the names of each host or Dask worker that it may use; empty for all
 - "sites", if worker groups are sites: the items of :class:`dsinga.cluster.dask.placement.Sites`
 
-Its record has also "state" ("waiting" or "running"), "granted" (threads by the Dask worker's address), "apart_on" (the
-addresses of the separate servers) and "since" (when the state began, in seconds since the epoch).
+Its record also has
+
+- "state": "waiting" or "running"
+- "granted": threads by the Dask worker's address
+- "apart_on": the addresses of the separate servers
+- "since": when the state began, in seconds since the epoch
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ Record = dict[str, Any]
 
 
 class Usage:
-    """The threads and the amounts of resources of one Dask worker that are in use."""
+    """The threads and amounts of resources of one Dask worker that are in use."""
 
     def __init__(self) -> None:
         self.threads = 0
         self.resources: dict[str, float] = {}
 
     def add(self, threads: int, resources: Mapping[str, float]) -> None:
-        """Add threads, and the resources for each of them."""
+        """Add threads, and the resources for each."""
         self.threads += threads
         for name, amount in resources.items():
             self.resources[name] = self.resources.get(name, 0) + threads * amount
@@ -51,7 +55,7 @@ def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
 
 
 def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> int:
-    """Return how many threads of a Dask worker a request could have, each with the requested resources."""
+    """Return how many threads of a Dask worker a request could have, each with its resources."""
     counts = [worker["threads"] - usage.threads]
     for name, amount in request["resources"].items():
         if amount > 0:
@@ -101,16 +105,16 @@ def assign(
 
 
 class ThreadClaims:
-    """The threads of Dask workers that runs hold, and the runs that wait for threads, in the order of their arrival.
+    """The threads of Dask workers that runs hold, and the runs that wait for threads, in order of arrival.
 
-    First come, first served: to all runs behind it, a waiting run counts as if it held everything that it could use. So
-    small runs do not starve a large one, and start only on what it could not use. A run that is too large for the whole
+    First come, first served: to later runs, a waiting run counts as if it held everything that it could use. So small
+    runs do not starve a large one, and start only on what it could not use. A run that is too large for the whole
     present cluster holds back no other. A run that has lost all its threads waits like the others, for as few as there
     are.
 
     Attributes:
         workers: the Dask workers by address, in the order in which runs get them.
-        runs: the records of runs by name, in the order of their arrival.
+        runs: the records of runs by name, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -198,7 +202,7 @@ class ThreadClaims:
         return assign(request, self.workers, {}) is not None
 
     def room(self, request: Mapping[str, Any]) -> tuple[int, int]:
-        """Return how many threads a request could have if no other run held any, and on how many Dask workers."""
+        """Return how many threads, on how many Dask workers, a request could have without other runs."""
         counts = [
             free_threads(request, worker, Usage()) for worker in self.workers.values() if may_use(request, worker)
         ]

@@ -33,7 +33,7 @@ class WorkerSelection(NamedTuple):
         return bool(self.resources or self.hosts)
 
     def __str__(self) -> str:
-        """Return the text that qualifies "Dask workers" in messages, "" for all Dask workers."""
+        """Return the text that qualifies "Dask workers" in messages, "" for all."""
         parts = ["with " + ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())]
         return " ".join((parts if self.resources else []) + ([f"on {', '.join(self.hosts)}"] if self.hosts else []))
 
@@ -42,7 +42,7 @@ ANYWHERE = WorkerSelection()
 
 
 def usable_workers(client: Client, selection: WorkerSelection, workers: Workers) -> Workers:
-    """Return the Dask workers that a run may use, with "nthreads" limited to what its resources suffice for.
+    """Return the Dask workers that a run may use, with "nthreads" limited by its resources.
 
     Raises UserError for a host without Dask workers, and for a resource that none has enough of.
     """
@@ -80,7 +80,7 @@ def check_selection(client: Client, selection: WorkerSelection, workers: Workers
 
 
 def check_room(topology: Topology, workers: Workers, selection: WorkerSelection) -> None:
-    """Raise TooFewWorkers unless ``workers``, which a run may use, suffice for it if no other run holds any."""
+    """Raise TooFewWorkers unless ``workers``, which a run may use, suffice for it without other runs."""
     try:
         place(topology, workers)
     except TooFewWorkers as error:
@@ -95,7 +95,7 @@ def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
 
 
 def aliases(client: Client, hosts: Sequence[str], workers: Workers) -> list[list[str]]:
-    """Return the names of each of ``hosts``: itself, and the address under which Dask knows it."""
+    """Return the names of each of ``hosts``: itself, and its address in Dask."""
     names = [[name] for name in hosts]
     known = {name for address, info in workers.items() for name in worker_names(address, info)}
     for group in names:

@@ -25,8 +25,8 @@ from dsinga.training import Metrics, add_metrics
 class ClusterEngine(Engine):
     """Trains the worker groups of a run on a Dask cluster.
 
-    Worker groups do not wait for each other; the training loop sees group 0. If Dask workers are lost, the run goes on
-    from its last snapshot (:mod:`dsinga.cluster.run.recovery`). Reports of steps that the loop has already seen are
+    Worker groups do not wait for each other; the training loop sees group 0. After a loss of Dask workers, the run goes
+    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`). Reports of steps that the loop has already seen are
     dropped.
 
     Args:
@@ -80,7 +80,7 @@ class ClusterEngine(Engine):
         return self._rows * (self._groups.speed if self._groups else 0.0)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Read a round of group 0, with others sent ahead, and move to other Dask workers if a move is due."""
+        """Read a round of group 0, with others sent ahead, and move to other Dask workers if due."""
         groups, loop = self._groups, self._loop
         assert groups is not None
         assert loop is not None
@@ -178,7 +178,7 @@ class ClusterEngine(Engine):
         return self._begin if self._loop is None else self._loop.step
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Make a snapshot the newest one, from which the run goes on after a loss of Dask workers."""
+        """Make a snapshot the newest one, from which the run goes on after a loss."""
         self._run.keep(snapshot)
 
     @property

@@ -26,8 +26,8 @@ class ClusterRun:
     """The servers and workers of a run on their Dask workers. Waits for tasks and servers call ``check``.
 
     Attributes:
-        config: the configuration of all workers.
-        servers: the servers, whose methods read and set values.
+        config: the workers' configuration.
+        servers: the servers, with methods that read and set values.
         workers: sends tasks to the workers.
         started: whether :meth:`start` was called.
         complete: whether :meth:`start` has created everything, and :meth:`close` has ended nothing.
@@ -46,7 +46,7 @@ class ClusterRun:
         """Create the servers with these whole params, then the workers, ready for ``step``.
 
         ``state`` is the updater's, by param and slot; None for a new one. If ``warm`` is a later step, group 0 begins
-        alone. The others are ready for that step, and :meth:`join` starts them.
+        alone; the others are ready for that step, and :meth:`join` starts them.
         """
         self.started = True
         shape, warms_up = self.config.topology, warm > step
@@ -63,11 +63,10 @@ class ClusterRun:
         self.complete = True
 
     def _create_workers(self, steps: Mapping[int, int]) -> None:
-        """Create the workers of these worker groups, ready for each group's step."""
         self.workers.create(steps, {group: self.servers.addresses(group) for group in steps})
 
     def move(self, placement: Placement, check: Check, generation: int) -> None:
-        """Move to another placement: create servers again that were elsewhere (:meth:`Servers.replace_lost`)."""
+        """Move to another placement: create moved servers again (:meth:`Servers.replace_lost`)."""
         self.workers.move(placement, check)
         self.servers.replace_lost(placement, check, generation)
 
@@ -135,7 +134,7 @@ class ClusterRun:
     def join_copies(
         self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, ParamArrays]]], replicas: Sequence[Future]
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Join the copies of the slices of all servers and of replicas to whole params and updater state.
+        """Join copies of all servers' slices, and of replicas, to whole params and updater state.
 
         Copies of several server groups are in the order of the groups.
         """
@@ -169,7 +168,7 @@ class ClusterRun:
         return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors``, each from its step on, wherever params are updated.
+        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated.
 
         Call it when group 0 stands at ``step``; ``factors`` must have no new factor for an earlier step.
         """
@@ -180,8 +179,7 @@ class ClusterRun:
     def close(self, message: str | None = None, lost: Collection[str] = (), last: bool = True) -> None:
         """End the run, or only its present generation unless ``last``, on all Dask workers that are left.
 
-        Its waits there end with ``message``. ``lost`` are addresses of Dask workers that may be listed, but do not
-        answer.
+        Waits there end with ``message``. ``lost`` are Dask workers that may be listed, but do not answer.
         """
         self.complete = False
         self.workers.close(message, lost, last)
