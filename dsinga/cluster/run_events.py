@@ -2,13 +2,13 @@
 
 Each is a dict with the keys "event", "run" and "job". All numbers are of plain types.
 
-- "begin": the run trains from now on. "client", "user", "step", "train_steps", "batchsize" (records in a step of all
-  worker groups), "topology" in words, "workers" (the addresses of each worker group's Dask workers).
+- "begin": the run trains. "client", "user", "step", "train_steps", "batchsize" (records in a step of all worker
+  groups), "topology" in words, "workers" (the addresses of each worker group's Dask workers).
 - "round": at most two a second. "step", "samples_per_second" of all groups, "metrics" of the last step, "rows" of the
   history, and three lists:
-    - "groups", for each worker group that has ended rounds since the previous event: "group", "steps", and lists by
-      worker. These are the steps' seconds "compute", "exchange" and "data", and the bytes "crossing" to or from other
-      processes and "within" its own.
+    - "groups", for each worker group with rounds since the previous event: "group", "steps", and lists by worker: the
+      steps' seconds "compute", "exchange" and "data", and the bytes "crossing" to or from other processes and "within"
+      its own.
     - "staleness", for groups of asynchronous runs: (group, updates, total, largest) as
       :class:`dsinga.cluster.server.GroupStaleness`.
     - "sites", for the servers of sites: (group, step, age of the last applied outer gradients, bytes sent, seconds in
@@ -89,7 +89,7 @@ class RunEvents(Watcher):
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:
-        """Add a round of a worker group, given the reports of its workers, to the next event.
+        """Add a worker group's round, given its workers' reports, to the next event.
 
         Group 0's rounds are published with its progress.
         """
@@ -170,7 +170,7 @@ class RunEvents(Watcher):
 
 
 def _is_hidden(client: Client) -> bool:
-    """Whether no dashboard can read the events: the scheduler is in this process, without a dashboard and TCP."""
+    """Whether no dashboard can read the events: the scheduler is in this process, without dashboard and TCP."""
     scheduler: Any = getattr(client.cluster, "scheduler", None)
     if scheduler is None or not hasattr(scheduler, "http_application"):
         return False
@@ -183,7 +183,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return all rows of validations and tests, and at most ``MAX_ROWS`` rows of training, with the last one."""
+    """Return all rows of validations and tests, and at most ``MAX_ROWS`` of training, with the last one."""
     train = [row for row in rows if row["phase"] == "train"]
     stride = -(-len(train) // MAX_ROWS) or 1
     kept = {id(row) for row in train[::-1][::stride]}
@@ -199,7 +199,7 @@ def _state(stopped: str, failure: BaseException | None) -> str:
 
 
 class EventSender:
-    """Sends events to a client's scheduler, in their order, without waiting for it.
+    """Sends events to a client's scheduler, in order, without waiting for it.
 
     Methods with an underscore run on the client's event loop.
     """

@@ -1,8 +1,8 @@
 """An executor with one thread, in which a worker computes or a server updates.
 
 Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each calling
-thread. Two calling threads would double both. With more OpenMP threads than cores, these sleep between kernels, and
-each kernel waits until they wake up.
+thread, so two callers would double both. With more OpenMP threads than cores, each kernel would wait until its threads
+wake up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class SerialExecutor:
-    """Runs calls in one thread, in order; the thread starts with the first call and ends after :meth:`close`."""
+    """Runs calls in one thread, in order; it starts with the first call and ends after :meth:`close`."""
 
     def __init__(self, name: str):
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -34,8 +34,8 @@ class SerialExecutor:
     def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Schedule ``call`` in the thread and return a future of its result.
 
-        It runs in a copy of the caller's context (:mod:`contextvars`), so that ``distributed.get_worker`` returns the
-        same Dask worker. Raises RunError once the executor is closed.
+        It runs in a copy of the caller's context (:mod:`contextvars`), with the same ``distributed.get_worker``. Raises
+        RunError once the executor is closed.
         """
         context = contextvars.copy_context()
         future: Future[T] = Future()
@@ -53,7 +53,7 @@ class SerialExecutor:
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
-        """Close the executor: later calls fail with RunError(``message``), calls already scheduled still run.
+        """Close the executor: later calls fail with RunError(``message``), scheduled calls still run.
 
         Returns at once.
         """

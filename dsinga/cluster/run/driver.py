@@ -49,14 +49,13 @@ def train(
 
     The run waits for threads of Dask workers that other runs hold (:mod:`dsinga.cluster.queue.claims`). ``selection``
     says which Dask workers it may use, and ``max_threads`` limits each partition's kernel threads. Several worker
-    groups are asynchronous: all resume at the step of group 0's checkpoint. The params' bits then differ from an
-    uninterrupted run's.
+    groups are asynchronous: all resume at the step of group 0's checkpoint, with other bits than an uninterrupted run.
 
-    Another thread may set ``options.cancelled``, while the run waits or trains. With a workspace, training then ends
-    after its rounds in flight, and writes a checkpoint. Without, it ends at once.
+    Another thread may set ``options.cancelled``. With a workspace, training then ends after its rounds in flight, and
+    writes a checkpoint. Without, it ends at once.
 
-    Raises UserError before training for bad input, RunError if a worker or server is lost, Diverged if a loss is not
-    finite, Cancelled if ``cancelled`` was set before the last step, and errors of extensions.
+    Raises UserError before training for bad input, RunError if a worker or server is lost, and Diverged if a loss is
+    not finite. Raises Cancelled if ``cancelled`` was set before the last step, and errors of extensions.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)

@@ -3,9 +3,8 @@
 The logical topology never changes. Each *generation* of a run places it on the Dask workers at hand, several partitions
 on one if necessary. It starts from a snapshot and computes the later steps again.
 
-Several worker groups are asynchronous: groups that have lost nothing go on, and the new generation has only the others.
-They restart with their servers' values, at the step that these have reached. A lost server gets the values of a linked
-server group.
+Several worker groups are asynchronous: groups that have lost nothing go on. The others restart with their servers'
+values, at the step that these have reached. A lost server gets the values of a linked server group.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ MOVE_FACTOR = 2.0
 
 
 class RestartedGroups:
-    """The worker groups of a run, to start again after a loss of Dask workers; this base class has no groups."""
+    """The worker groups of a run, to restart after a loss of Dask workers; this base class has none."""
 
     def restart(self, step: int) -> None:
-        """Begin at ``step``, at which a generation of the run has started."""
+        """Begin at ``step``, where a generation of the run has started."""
 
     def catch_up(self) -> None:
         """Train from the step of :meth:`restart` to the step at which the run stands."""
 
     def steps_read(self) -> list[int] | None:
-        """Return the step up to which each group's reports were read; None while not all groups train."""
+        """Return the steps before which each group's reports were read; None while not all groups train."""
         return None
 
     def go_on(self, restarting: Collection[int]) -> None:
         """Let the groups that are not ``restarting`` go on."""
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin some groups at the steps at which they have started again."""
+        """Begin some groups at their restarted steps."""
 
 
 class RecoverableRun:
@@ -121,7 +120,7 @@ class RecoverableRun:
             self.recover(loss)
 
     def do(self, operation: Callable[[ClusterRun], T]) -> T:
-        """Return an operation's result on a run that stands; after a loss of Dask workers, recover and repeat it."""
+        """Return an operation's result on a run that stands; after a loss, recover and repeat it."""
         pending: WorkerLost | None = None
         while True:
             try:
@@ -159,7 +158,7 @@ class RecoverableRun:
         self.restarts.append(Restart(str(loss), noticed, step, generation))
 
     def wants_to_move(self, seconds_left: float) -> str:
-        """Return the reason to place the run again when it stands, "" if there is none.
+        """Return the reason to place the run again when it stands, or "".
 
         Either Dask workers are about to leave, or new ones would save more of the run's ``seconds_left`` than a start
         costs.
@@ -208,7 +207,7 @@ class RecoverableRun:
         return True
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors`` (:meth:`ClusterRun.set_rate_factors`), in later generations too."""
+        """Multiply the learning rate (:meth:`ClusterRun.set_rate_factors`), in later generations too."""
         run.config.updater.set_rate_factors(factors)
         run.set_rate_factors(step, factors)
 
@@ -282,7 +281,7 @@ class RecoverableRun:
         ]
 
     def _has_copies(self, lost: Collection[str]) -> bool:
-        """Whether each server on lost Dask workers is linked with one that is left."""
+        """Whether each server on lost Dask workers has a linked one that is left."""
         topology, servers = self._prepared.topology, self._placement.servers
         return all(
             any(servers[linked][number] not in lost for linked in topology.linked_groups(group))

@@ -32,8 +32,7 @@ ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
 class Servers:
     """The servers of all server groups of a run, each an Actor on a Dask worker.
 
-    Methods raise RunError if a Dask worker of the run is lost, or if a server does not answer in time. Waits call
-    ``check``.
+    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time. Waits call ``check``.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -74,7 +73,7 @@ class Servers:
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
 
     def _device(self, group: int) -> int | None:
-        """Return the GPU of all workers of a server group if it can hold all slices, else None.
+        """Return the GPU of a server group's workers if it can hold all slices, else None.
 
         A worker joins a param from slices of several servers, so all keep them in the same memory.
         """
@@ -121,24 +120,22 @@ class Servers:
         return values, shares[0][1]
 
     def _linked(self, key: ServerKey) -> list[ServerKey]:
-        """Return the existing servers that a server exchanges changes with."""
         groups = self._config.topology.linked_groups(key.group)
         return [other for other in self._actors if other.group in groups and other.server == key.server]
 
     def _remote_clients(self, key: ServerKey) -> list[str]:
-        """Return the addresses of workers and linked servers in other processes that call a server."""
+        """Return the addresses of a server's callers in other processes: workers and linked servers."""
         topology, placement = self._config.topology, self._placement
         workers = [address for group in topology.worker_groups(key.group) for address in placement.workers[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 
     def put(self, groups: Iterable[int], values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Send the first values to server groups: whole params, and for a resumed run the updater's state."""
+        """Send server groups the first values: whole params, and for a resumed run the updater's state."""
         for group in groups:
             self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
 
     def _slices(self, key: ServerKey, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ServerValues:
-        """Return a server's slices of whole params and of the updater's state."""
         values, state = group_state(key.group, values, state)
         slice_values, slice_states = sliced_values(self._config, values, state)
         ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
@@ -156,7 +153,7 @@ class Servers:
                 states_by_id.clear()
 
     def link(self) -> None:
-        """Connect the server groups joined by an edge: from now on they send each other their changes.
+        """Connect the server groups joined by an edge, so that they send each other their changes.
 
         All server groups must have the same values.
         """
@@ -171,7 +168,6 @@ class Servers:
         return self._submit(connect_server, key, "connect servers", *arguments)
 
     def _link(self, key: ServerKey, other: ServerKey) -> Future:
-        """Connect a server to a linked one that was created again."""
         arguments = (key, other, self._address(other), self._config.options.timeout)
         what = f"to group {other.group}, {generation_text(other.generation)}"
         return self._submit(link_server, key, "link server", *arguments, what=what)
@@ -189,23 +185,23 @@ class Servers:
             previous = sent
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all servers of a worker group at once; return the results in the servers' order."""
+        """Call a method of all servers of a worker group at once; return the results in order."""
         return self._call(self.addresses(group), method, lambda key: arguments)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all servers of all groups at once; return the results in their order."""
+        """Call a method of all servers of all groups at once; return the results in order."""
         return self._call(self._actors, method, lambda key: arguments)
 
     def ask(self, group: int, method: str) -> list[concurrent.futures.Future[Any]]:
-        """Call a method of all servers of a worker group without waiting; return futures of the results."""
+        """Call a method of all servers of a worker group; return futures of the results."""
         return [self._send(key, method, ()) for key in self.addresses(group)]
 
     def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
-        """Call a method of all servers of all groups without waiting; return futures of the results."""
+        """Call a method of all servers of all groups; return futures of the results."""
         return [self._send(key, method, ()) for key in self._actors]
 
     def addresses(self, group: int) -> dict[ServerKey, str]:
-        """Return the servers that serve a worker group, with the addresses of their Dask workers."""
+        """Return a worker group's servers, with the addresses of their Dask workers."""
         server_group = self._config.topology.server_group(group)
         return {key: self._address(key) for key in self._actors if key.group == server_group}
 
@@ -228,7 +224,7 @@ class Servers:
     def _send(self, key: ServerKey, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
         """Call a method of a server's Actor; return a future of its result. Raises WorkerLost if the Actor is gone.
 
-        It is not Dask's own future: after a timeout, that stays in memory with its result until garbage is collected.
+        After a timeout, Dask's own future would stay in memory with its result until garbage is collected.
         """
         with self._client.as_current():  # outside a task, an Actor sends calls through the current client
             try:
@@ -242,10 +238,7 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def _check_workers(self) -> None:
-        """Raise RunError if a Dask worker of the run is lost: a server may wait for its messages.
-
-        Also raises errors of ``check``.
-        """
+        """Raise RunError if a Dask worker is lost (a server may wait for its messages), and errors of ``check``."""
         check_workers(self._client, self._placement.addresses)
         self._check(0.0)
 

@@ -55,7 +55,7 @@ class PendingSnapshot:
         return all(future.done() for future in self._futures)
 
     def result(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return whole params and the updater's state, once they are done. Raises the error of a copy."""
+        """Return whole params and the updater's state when they have come. Raises a copy's error."""
         return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
 
     def cancel(self) -> None:
@@ -94,7 +94,7 @@ class Snapshots:
         self._pending_loop = self._reached_at = None
 
     def reach(self, step: int) -> None:
-        """Note that the reports of all steps before ``step`` have come."""
+        """Note that the reports of all earlier steps have come."""
         if self._pending is not None and self._reached_at is None and step >= self._pending.step:
             self._reached_at = time.monotonic()
 
@@ -143,5 +143,4 @@ class Snapshots:
             self._pending = None
 
     def _interval(self, cost: float) -> float:
-        """Return the seconds until the next snapshot, if the last one took ``cost`` seconds."""
         return max(LEAST_SECONDS, cost / self._share)

@@ -19,9 +19,9 @@ from dsinga.engine.engine import Loop, StepReport
 class WorkerGroups(RestartedGroups):
     """Trains all worker groups from ``begin``; they do not wait for each other.
 
-    Rounds of synchronous groups are sent and read together, as group 0's. Otherwise group 0 trains alone during the
-    warm-up. After a loss of Dask workers, the run or some groups restart. Reports of group 0 that the loop has already
-    seen are then dropped.
+    Synchronous groups are sent and read together, as group 0. Otherwise group 0 trains alone during the warm-up. After
+    a loss of Dask workers, the run or some groups restart. Reports of group 0 that the loop has already seen are then
+    dropped.
 
     Args:
         prepared: the run.
@@ -29,7 +29,7 @@ class WorkerGroups(RestartedGroups):
         grain: how rounds are sent.
         loop: the training loop, at group 0's ``step``.
         events: receives the reports of each round.
-        show_restarts: a method of the engine, called when a restarted group has caught up: (seconds since then, group).
+        show_restarts: a method of the engine for restarted groups that have caught up: (seconds since then, group).
         begin: the first step.
     """
 
@@ -67,7 +67,7 @@ class WorkerGroups(RestartedGroups):
         return sum(rounds.speed for rounds in self._groups) * (self._count if self._together_only else 1)
 
     def submit_ahead(self, stop: int) -> bool:
-        """Submit rounds of group 0, none beyond ``stop``; return whether any reports are still to come."""
+        """Submit rounds of group 0, none beyond ``stop``; return whether reports are still to come."""
         while True:
             try:
                 rounds, run = self.first, self._run.cluster_run
@@ -81,7 +81,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.recover(loss)
 
     def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
-        """Wait for a round of group 0; return its reports by worker, and of the steps that the loop has not seen.
+        """Wait for a round of group 0; return its reports by worker, and of the steps new to the loop.
 
         After a loss of Dask workers the run restarts, and there are no reports.
         """
@@ -110,7 +110,7 @@ class WorkerGroups(RestartedGroups):
             run.synchronise()
 
     def restart(self, step: int) -> None:
-        """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
+        """Begin the rounds of all groups at ``step``, where a generation of the run has started."""
         run, lengths = self._run.cluster_run, [rounds.length for rounds in self._groups]
         if self._together_only:
             self._groups = [GroupRounds(run, self._grain, 0, step, self._count)]
@@ -132,7 +132,7 @@ class WorkerGroups(RestartedGroups):
         self._show_restarts(0.0, 0)
 
     def steps_read(self) -> list[int] | None:
-        """Return the step up to which each group's reports were read; None unless each trains by itself."""
+        """Return the steps before which each group's reports were read; None unless each trains by itself."""
         alone = self._warms_up or self._together_only or not self._groups
         return None if alone else [rounds.read_to for rounds in self._groups]
 
@@ -143,7 +143,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.cluster_run.workers.chains.add(self._train_alone(rounds))
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin the rounds of some groups at the steps at which they have started again."""
+        """Begin the rounds of some groups at their restarted steps."""
         for group, step in steps.items():
             rounds = GroupRounds(self._run.cluster_run, self._grain, group, step)
             rounds.length, self._groups[group] = self._groups[group].length, rounds

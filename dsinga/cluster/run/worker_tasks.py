@@ -40,8 +40,8 @@ Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[F
 class WorkerTasks:
     """The tasks of the workers of all worker groups of a run, each worker an Actor on a Dask worker.
 
-    Each task of a worker depends on its previous one. So no queue can run tasks of workers that wait for each other in
-    a wrong order. Tasks of different worker groups are independent. Waits for tasks call ``check``.
+    Each task of a worker depends on its previous one, so that no queue can run tasks in a wrong order. Tasks of
+    different worker groups are independent. Waits for tasks call ``check``.
 
     Attributes:
         chains: waits for tasks.
@@ -61,18 +61,18 @@ class WorkerTasks:
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in groups]
 
     def move(self, placement: Placement, check: Check) -> None:
-        """From now on, create workers by another placement, and wait with another check."""
+        """Create later workers by another placement, and wait with another check."""
         self._placement, self._check = placement, check
         self.chains = TaskChains(self._client, placement.addresses, check)
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of tasks, in their order; chains do not go on meanwhile."""
+        """Return the results of tasks, in order; chains do not go on meanwhile."""
         return gather(self._client, futures, self._placement.addresses, self._check)
 
     def create(self, steps: Mapping[int, int], servers: Mapping[int, Mapping[ServerKey, str]]) -> None:
-        """Create the workers of worker groups, ready for each group's step, with the addresses of its servers.
+        """Create the workers of worker groups, ready for each group's step, with its servers' addresses.
 
-        If they send each other arrays, the workers of each group are connected.
+        The workers of a group are connected if they send each other arrays.
         """
         # The configuration is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
         stores = [store for reader in self._config.readers.values() for store in reader.stores.values()]
@@ -113,7 +113,7 @@ class WorkerTasks:
         return futures
 
     def submit_graph(self, group: int, submit: Submit) -> list[Future]:
-        """Submit a task graph for a worker group, which runs after the group's previous tasks."""
+        """Submit a task graph for a worker group, after the group's previous tasks."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with run_span(priority=PRIORITY):
             futures = submit(self._client, keys, self._tokens[group])
@@ -147,7 +147,7 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Drop the tasks of some futures at the client and the scheduler, even if the futures are still referenced.
+        """Drop the tasks of futures at the client and the scheduler, even if the futures are still referenced.
 
         The traceback of an error that ends the run references them, and each references its task's error. They are not
         cancelled: the scheduler would notify a client that may be closed, and log a traceback.

@@ -40,12 +40,12 @@ class WorkersAtHand:
         self._note_names(available_workers(client))
 
     def blame(self, addresses: Collection[str]) -> None:
-        """Count a loss of each Dask worker at ``addresses`` that is gone or silent."""
+        """Count a loss of each gone or silent Dask worker at ``addresses``."""
         for address in self.lost(addresses):
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return the ``addresses`` of Dask workers that are gone or silent."""
+        """Return the ``addresses`` of gone or silent Dask workers."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 
@@ -57,7 +57,7 @@ class WorkersAtHand:
     def leaving(self) -> set[str]:
         """Return the addresses of the Dask workers that are about to leave.
 
-        Raises SchedulerLost if the client has found another scheduler at the same address.
+        Raises SchedulerLost if another scheduler is at the same address.
         """
         addresses = ask_scheduler(self._client, "dsinga_leaving")
         if addresses is None:  # the scheduler has no such method: no run has begun on it
@@ -65,7 +65,7 @@ class WorkersAtHand:
         return set(addresses)
 
     def most_workers(self) -> int:
-        """Return the largest number of workers in a process in the placement that :meth:`place` would return."""
+        """Return the most workers in a process in the placement that :meth:`place` would return."""
         offered = self._prepared.claim.offer(self._unusable())
         workers = {address: {"nthreads": threads} for address, threads in offered.items()}
         return place(self._prepared.topology, workers, crowded=True).most_workers if workers else 0
@@ -97,7 +97,7 @@ class WorkersAtHand:
         return placement if self._is_ready(placement) else None
 
     def _is_ready(self, placement: Placement) -> bool:
-        """Whether all Dask workers of a placement can train the job. New ones that cannot are left out from now on."""
+        """Whether a placement's Dask workers can train the job. Later placements leave out new ones that cannot."""
         unknown = placement.addresses - self._ready
         try:
             if unknown:

@@ -1,7 +1,7 @@
 """Sends changes of slices (parts of params) to other server groups, one message at a time on each route.
 
-Changes for a route are added up until its previous message has arrived. So a slow peer gets fewer messages, not a
-growing queue. Changes for a lost peer are added up until it is back.
+Changes for a route are added up until its previous message has arrived: a slow peer gets fewer messages, not a growing
+queue. Changes for a lost peer are added up until it is back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChangeSender:
     def enqueue(self, routes: Sequence[int], key: Key, change: np.ndarray) -> None:
         """Add the change of a slice to these routes' waiting changes; the caller holds the slice's lock.
 
-        Without that lock a change could count as sent while it waits on no route.
+        Without the lock a change could count as sent while it waits on no route.
         """
         with self._lock:
             for number in routes:
@@ -65,7 +65,7 @@ class ChangeSender:
             self._check_lost()
 
     def flush(self) -> Future[int]:
-        """Return a future of the number of messages ever sent, resolved when no change waits any more."""
+        """Return a future of the number of messages ever sent, resolved when no change waits."""
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -85,7 +85,7 @@ class ChangeSender:
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return texts that say which server groups have not acknowledged a message."""
+        """Return texts on server groups that have not acknowledged a message."""
         with self._lock:
             groups = sorted({self.routes.routes[number].group for number in self._in_flight})
             lost = [f"server group {group} was lost: {error}" for group, (_, error) in sorted(self._lost.items())]
@@ -100,7 +100,7 @@ class ChangeSender:
                 self._take_back(number)
 
     def take_known(self, group: int, source: int, id: int) -> np.ndarray | None:
-        """Return the sum of waiting changes for a lost group that are to be forwarded, and that ``source`` lacks.
+        """Return the sum of a lost group's waiting changes that are to be forwarded, and that ``source`` has.
 
         Changes that are not to be forwarded are dropped.
         """
@@ -145,7 +145,7 @@ class ChangeSender:
             self._check_lost()
 
     def _next_message(self, number: int) -> Changes:
-        """Return the next message for a route, by slice id, and mark it as in flight; empty if there is none."""
+        """Return a route's next message, by slice id, and mark it as in flight; empty if there is none."""
         with self._lock:
             changes = self._unsent[number]
             is_lost = self.routes.routes[number].group in self._lost
@@ -172,7 +172,7 @@ class ChangeSender:
         return True
 
     def _lose_late(self) -> None:
-        """Take back messages that have not arrived in time: a peer may be silent without closing its connection."""
+        """Take back late messages: a peer may be silent without closing its connection."""
         with self._lock:
             now = time.monotonic()
             late = [(number, changes) for number, changes in self._in_flight.items() if now >= self._late_at[number]]

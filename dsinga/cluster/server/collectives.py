@@ -13,7 +13,7 @@ from dsinga.cluster.server.gradient_accumulator import Generations, describe_arr
 
 
 def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of arrays, added in their order."""
+    """Return the sum of arrays, added in order."""
     return functools.reduce(np.add, arrays)
 
 
@@ -52,8 +52,8 @@ class _Collective:
 class Collectives:
     """Combines arrays by key, one from each contributor, for each worker group of a shard. Thread-safe.
 
-    A worker takes part in one collective at a time, so it has the result when it asks for the next one. A key is
-    forgotten when each contributor has gone on; until then a repeated call gets the same answer. Messages of other
+    A worker takes part in one collective at a time: it has the result when it asks for the next one. A key is forgotten
+    when each contributor has gone on; until then a repeated call gets the same answer. Messages of other
     ``generations`` of the groups are refused.
     """
 
@@ -117,7 +117,7 @@ class Collectives:
         _fail(waiting, error)
 
     def pending(self) -> list[str]:
-        """Return texts that say which keys wait, and for which workers."""
+        """Return texts on the waiting keys and their missing workers."""
         with self._lock:
             return [
                 f"collective{f' of group {group}' if self._several else ''} {key!r}: "

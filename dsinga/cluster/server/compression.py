@@ -22,7 +22,7 @@ Payload = np.ndarray  # uint8, 1-d
 class Codec(ABC):
     """Encodes the gradients of one worker to payloads of bytes, and decodes payloads to gradients.
 
-    ``encodes_sums`` says that servers also encode the sums of gradients that they return to workers.
+    ``encodes_sums`` says that servers also encode the sums that they return to workers.
     """
 
     encodes_sums: ClassVar[bool] = False
@@ -33,14 +33,14 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
+        """Return the approximate gradient of a payload, as a new array, float32 (size,)."""
 
 
 class Bfloat16Codec(Codec):
     """A codec that rounds each number to the nearest bfloat16, and keeps no residual.
 
-    Its relative error is at most 2⁻⁸, or larger for subnormal float32 numbers. It is PyTorch's ``bf16_compress_hook``,
-    except that servers add up in float32 instead of bfloat16.
+    Its relative error is at most 2⁻⁸, or larger for subnormal float32 numbers. PyTorch's ``bf16_compress_hook`` adds up
+    in bfloat16, servers in float32.
     """
 
     encodes_sums = True
@@ -84,7 +84,7 @@ class FeedbackCodec(Codec):
 
 
 class OneBit(FeedbackCodec):
-    """A codec that sends the sign of each number, and the means of the positive and of the negative numbers.
+    """A codec that sends each number's sign, and the means of the positive and of the negative numbers.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), with means by column.
     """
@@ -105,7 +105,7 @@ class OneBit(FeedbackCodec):
 
 
 class TopK(FeedbackCodec):
-    """A codec that sends indices and values of the numbers of largest magnitude: a ``share`` of them, at least one.
+    """A codec that sends the numbers of largest magnitude, with indices: a ``share`` of them, at least one.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
     """
@@ -173,7 +173,7 @@ class Integers(FeedbackCodec):
 
 
 def create_codec(compression: Compression, share: float) -> Codec | None:
-    """Return a new codec for the job's ``compression``, or None without compression; ``share`` is for kTopK."""
+    """Return a new codec for the job's ``compression``, None without; ``share`` is for kTopK."""
     codecs: dict[Compression, Callable[[], Codec]] = {
         Compression.kOneBit: OneBit, Compression.kTopK: lambda: TopK(share), Compression.kBF16: Bfloat16Codec,
         Compression.kInt8: lambda: Integers(8), Compression.kInt4: lambda: Integers(4),

@@ -21,8 +21,8 @@ from dsinga.ops.update import sum_of_squares
 class Push(NamedTuple):
     """The header of a push (a message of gradients): the generation, worker group, step and worker.
 
-    With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group skip a
-    step or none.
+    With ``skip`` there are no gradients, and the step does not change the slices. All workers of a group skip a step,
+    or none.
     """
 
     generation: int
@@ -35,8 +35,8 @@ class Push(NamedTuple):
 class Generations:
     """The generation of each group that messages must have, at first ``generation`` for all.
 
-    An abandoned process may still send messages. They are of an earlier generation, and are refused. The shard holds
-    its lock when it calls :meth:`set`.
+    Messages of an abandoned process are of an earlier generation, and refused. The shard holds its lock when it calls
+    :meth:`set`.
     """
 
     def __init__(self, generation: int):
@@ -90,7 +90,7 @@ class GradientAccumulator:
 
     @property
     def complete(self) -> bool:
-        """Whether all workers have contributed, so that an update of the value may be running."""
+        """Whether all workers have contributed, so that an update may be running."""
         return len(self._parts) == len(self._contributors)
 
     @property
@@ -100,9 +100,9 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the workers, or only their sum; an empty list if the step is skipped.
+        """The gradients in the order of the workers, or only their sum; empty if the step is skipped.
 
-        Asserts that either all workers skip the step or none.
+        Asserts that all workers skip the step, or none.
         """
         if self._sum is not None:
             return [self._sum]
@@ -111,15 +111,15 @@ class GradientAccumulator:
         return parts
 
     def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum of the gradients in order, times :attr:`factor`, or None if the step is skipped; read-only.
+        """Return the ordered sum of the gradients, times :attr:`factor`; None if the step is skipped. Read-only.
 
-        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients.
+        The sum of only sparse rows is sparse. It may be written into one of the first two gradients.
         """
         total = self._total()
         return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
 
     def reduce(self) -> float | None:
-        """Replace the gradients by their sum; return the sum of its squares, or None if the step is skipped."""
+        """Replace the gradients by their sum; return the sum of its squares, None if the step is skipped."""
         self._sum = self._total()
         self._parts = dict.fromkeys(self._parts)
         return None if self._sum is None else sum_of_squares(values_of(self._sum))
@@ -140,7 +140,7 @@ class GradientAccumulator:
         return total
 
     def advance(self) -> None:
-        """Advance to the next version and drop the gradients of this one."""
+        """Advance to the next version and drop this one's gradients."""
         self.version, self._next_version = self._next_version, self._next_version + 1
         self.drop()
         self.copy = None
@@ -155,18 +155,18 @@ class GradientAccumulator:
         return self._next_version if self.complete else self.version
 
     def restart(self, step: int) -> None:
-        """Go on at ``step``, without the gradients of an incomplete step; a running update ends first."""
+        """Go on at ``step``, without an incomplete step's gradients; a running update ends first."""
         self._next_version = step
         if not self.complete:
             self.advance()
 
     def pending(self) -> str:
-        """Return a text that says which workers are missing."""
+        """Return a text on the missing workers."""
         return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
-    """Return a text that says which workers have contributed: "workers 0, 2 have come, 1 is missing"."""
+    """Return a text on the workers' contributions: "workers 0, 2 have come, 1 is missing"."""
     names = [str(worker) for worker in sorted(arrivals)]
     missing = [str(worker) for worker in contributors if str(worker) not in names]
     if not missing:
@@ -182,8 +182,8 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 class GroupStaleness(NamedTuple):
     """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
 
-    A gradient's staleness is the number of others' updates of the slice between the pull of the value, with which the
-    gradient was computed, and the update by this gradient.
+    A gradient's staleness counts others' updates of the slice, from the pull of the value that the gradient was
+    computed with, to the update by it.
     """
 
     group: int
@@ -206,7 +206,7 @@ class StalenessMeter:
             self._groups[group] = GroupStaleness(group, updates + 1, total + staleness, max(largest, staleness))
 
     def read(self) -> list[GroupStaleness]:
-        """Return the counts of each worker group that has updated anything since the last call."""
+        """Return the counts of each worker group with updates since the last call."""
         with self._lock:
             groups, self._groups = self._groups, {}
         return [groups[group] for group in sorted(groups)]

@@ -45,8 +45,8 @@ class GradientNorms:
 
     ``slices`` are the shard's, by id; slices with gradients count, or none if the norm is not clipped. A restarted
     group may repeat steps with applied gradients (:meth:`restart`); their squares are zeros, since the factor is not
-    used. ``generations`` and ``lock`` are the shard's. The shard holds the lock when it calls :meth:`drop`,
-    :meth:`close`, :meth:`restart` or :meth:`pending`.
+    used. ``generations`` and ``lock`` are the shard's. It holds the lock when it calls :meth:`drop`, :meth:`close`,
+    :meth:`restart` or :meth:`pending`.
     """
 
     def __init__(self, slices: Mapping[int, ServedSlice], generations: Generations, lock: threading.Lock):
@@ -83,7 +83,7 @@ class GradientNorms:
     def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
         """Add the squares of complete gradients to the norm; return the slices that can be updated without it.
 
-        Skipped steps have no gradients. The squares are added up without the lock: see :class:`GradientAccumulator`.
+        Skipped steps have no gradients. No lock is held: see :class:`GradientAccumulator`.
         """
         ids = [served_slice.spec.slice.id for served_slice in complete] if self._slices else []
         sums = {id: self._slices[id].accumulators[push.group].reduce() for id in ids if id in self._slices}
@@ -118,14 +118,14 @@ class GradientNorms:
         return clipped
 
     def drop(self, group: int) -> list[SquaresRequest]:
-        """Forget the requests of a group, drop the gradients that wait for their norm, and return the requests."""
+        """Forget and return a group's requests; drop the gradients that wait for their norm."""
         requests = [self._requests.pop(key) for key in list(self._requests) if key[0] == group]
         for id in {id for request in requests for id in request.squares}:
             self._slices[id].accumulators[group].drop()
         return requests
 
     def close(self, error: BaseException) -> list[SquaresRequest]:
-        """Refuse later calls with ``error``; forget all requests, and return them."""
+        """Refuse later calls with ``error``; forget and return all requests."""
         self._error = error
         requests, self._requests = [*self._requests.values()], {}
         return requests

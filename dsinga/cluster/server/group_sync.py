@@ -1,13 +1,13 @@
 """The interface that synchronises a shard (a server's slices) with other server groups, and the routes between groups.
 
-A job's ``sync_method`` or ``user_sync_method`` names a function of the registry's kind "sync_method". It is called with
-a run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which is sent to
-all servers. Each server calls the policy with a :class:`LinkedShard`.
+A job's ``sync_method`` or ``user_sync_method`` names a function of the registry's kind "sync_method". It receives a
+run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which is sent to all
+servers. Each server calls the policy with a :class:`LinkedShard`.
 
 A group's changes are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
-group that forwards changes needs to know only the subtree below the receiver, a :class:`Route`. Changes on the same
-route are added up and sent as one message. In an all-to-all, a star or any tree, each pair of linked groups has one
-route. A ring has more, since the subtrees differ in length.
+forwarding group needs to know only the subtree below the receiver, a :class:`Route`. Changes on the same route are
+added up and sent as one message. In an all-to-all, a star or any tree, each pair of linked groups has one route. A ring
+has more, since the subtrees differ in length.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Route(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """All routes between server groups; ``starts[g]`` are the numbers of the routes that begin at group g."""
+    """All routes between server groups; ``starts[g]`` are the numbers of group g's first routes."""
 
     starts: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
@@ -65,7 +65,6 @@ def routes(edges: Iterable[Edge], groups: int) -> Routes:
 
 
 def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
-    """Return the groups that each group is linked to, in rising order."""
     links: list[set[int]] = [set() for _ in range(groups)]
     for a, b in edges:
         assert a != b, (a, b)
@@ -77,7 +76,7 @@ def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
 def _tree(origin: int, links: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Return the children of each group in the breadth-first tree rooted at ``origin``.
 
-    If several linked groups are equally near to the origin, the lowest is the parent, so that trees share many routes.
+    Among equally near groups, the lowest is the parent, so that trees share many routes.
     """
     children: dict[int, list[int]] = {origin: []}
     queue = deque([origin])
@@ -106,12 +105,12 @@ class LinkedShard(NamedTuple):
     """The shard that a :class:`GroupSync` synchronises, and its way to other server groups.
 
     Attributes:
-        group: the server group of the shard.
+        group: the shard's server group.
         routes: the routes between server groups.
-        slices: the slices of the shard, by id.
+        slices: the shard's slices, by id.
         send: sends arrays to another server group; called without a lock.
         fail: closes the shard with an error.
-        patience: the seconds for which a linked server group may be silent; 0 for no bound.
+        patience: how many seconds a linked server group may be silent; 0 for no bound.
         generation: the first generation of all server groups.
     """
 
@@ -138,20 +137,20 @@ class GroupSync(ABC):
         """Begin with the present value of a slice; a repeated call changes nothing."""
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Call ``on_averaged`` when a slice that was updated to ``version`` may go on: at once, or after averaging.
+        """Call ``on_averaged`` when a slice updated to ``version`` may go on: at once, or after averaging.
 
         No thread changes the value before that.
         """
         on_averaged()
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:  # noqa: B027
-        """Note that the updates of these slices have been handed to the shard's executor."""
+        """Note that these slices' updates have been handed to the shard's executor."""
 
     @abstractmethod
     def receive(
         self, route: int, keys: Sequence[Any], arrays: Sequence[np.ndarray], sender: int, generation: int
     ) -> None:
-        """Accept arrays that the server group ``sender`` sends on a route, and forward them on the onward routes.
+        """Accept arrays of the server group ``sender`` on a route, and forward them on the onward routes.
 
         Each message is received once, and its arrays are not changed afterwards. Raises RunError for another generation
         of the sender, and the error that closed the shard.
@@ -172,7 +171,7 @@ class GroupSync(ABC):
         raise NotImplementedError
 
     def link(self, group: int, generation: int) -> None:
-        """From now on, exchange messages with this generation of a linked server group."""
+        """Exchange later messages with this generation of a linked server group."""
         self.accept(group, generation)
 
     def accept(self, group: int, generation: int) -> None:
@@ -207,7 +206,7 @@ class GroupSync(ABC):
 
     @abstractmethod
     def pending(self) -> list[str]:
-        """Return texts that say which server groups this shard waits for."""
+        """Return texts on the server groups that this shard waits for."""
 
 
 Policy = Callable[[LinkedShard], GroupSync]

@@ -30,14 +30,14 @@ class StalenessBound:
         self._running.add(group)
 
     def allows(self, served_slice: ServedSlice, version: int) -> bool:
-        """Return whether a group may have the value of a slice for its step ``version``."""
+        """Return whether a group may have a slice's value for its step ``version``."""
         return self._staleness is None or not self._behind(served_slice, version - self._staleness)
 
     def _behind(self, served_slice: ServedSlice, minimum: int) -> list[int]:
         return [group for group in sorted(self._running) if served_slice.accumulators[group].version < minimum]
 
     def pending(self, served_slice: ServedSlice, group: int, version: int) -> list[str]:
-        """Return texts that say which groups a group waits for before its step ``version``, if any."""
+        """Return texts on the groups that a group waits for before its step ``version``."""
         if self._staleness is None or served_slice.accumulators[group].version < version:
             return []
         return [
@@ -54,9 +54,9 @@ class Pull:
     """A request for some slices, which waits until ``group`` may have them at ``version``.
 
     Without a group it waits until the slices have a value. ``read`` returns the request's result for a slice, such as a
-    copy. It is called as soon as the slice is available, under the shard's lock. If ``deferred``, it is called when all
-    slices are available, without the lock. If ``exact``, no slice may be past the version. The future resolves to
-    ``finish`` of the results, by slice id.
+    copy. It is called under the shard's lock as soon as the slice is available or, if ``deferred``, without the lock
+    when all are. If ``exact``, no slice may be past the version. The future resolves to ``finish`` of the results, by
+    slice id.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Pull:
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Resolve the future. Called without the lock, because callbacks of the future may call the shard."""
+        """Resolve the future. Called without the lock, because its callbacks may call the shard."""
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:
@@ -104,7 +104,7 @@ class Pull:
             self.future.set_exception(self._error)
 
     def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Read slices; keep an error for the future, so that it is not raised in the thread of the last push."""
+        """Read slices; keep an error for the future, so that the last push's thread does not raise it."""
         try:
             results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
             self._results.update(results)
@@ -127,7 +127,7 @@ class PendingPulls:
         self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
-        """Deliver the available slices to a new pull and let it wait for the others; return whether none is missing.
+        """Deliver the available slices to a new pull, which waits for the others; return whether none is missing.
 
         If the pull is exact and a slice is past its version, its future fails with RunError.
         """
@@ -146,7 +146,7 @@ class PendingPulls:
         return complete
 
     def serve(self, served_slice: ServedSlice) -> list[Pull]:
-        """Deliver a slice to the waiting pulls that may have it now; return the pulls that are then complete."""
+        """Deliver a slice to the waiting pulls that may have it now; return the complete pulls."""
         id = served_slice.spec.slice.id
         pulls = self._pulls[id]
         if not pulls:
@@ -158,7 +158,7 @@ class PendingPulls:
         return [pull for pull in ready if pull.deliver(served_slice)]
 
     def serve_all(self) -> list[Pull]:
-        """Deliver each slice to the waiting pulls that may have it now; return the pulls that are then complete."""
+        """Deliver each slice to the waiting pulls that may have it now; return the complete pulls."""
         return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
     def remove(self, future: Future[Any]) -> None:
@@ -174,7 +174,7 @@ class PendingPulls:
         return waiting
 
     def pending(self) -> list[str]:
-        """Return texts that say what each slice lacks."""
+        """Return texts on what each slice lacks."""
         return [
             line for id, served_slice in self._slices.items() for line in self._pending(served_slice, self._pulls[id])
         ]

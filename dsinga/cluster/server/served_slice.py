@@ -26,7 +26,7 @@ class UpdateBlock(NamedTuple):
 
 
 def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0) -> list[UpdateBlock]:
-    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, added in their order.
+    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, added in order.
 
     ``update.gradient`` is not used. The blocks write only to the value and the state. Computing one takes much longer
     than getting it from a queue.
@@ -70,8 +70,8 @@ class SliceSpec(NamedTuple):
     """A slice and how it is updated; a slice that is not trainable is replaced by the sum of the pushed arrays.
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group. The
-    updater depends on the name ``whole_param`` and the ``shape`` of the slice's whole param. ``is_gradient`` says that
-    workers push gradients, and apply their sum themselves. Gradients of steps before ``first_step`` are dropped.
+    updater depends on the name ``whole_param`` and the ``shape`` of its whole param. ``is_gradient`` says that workers
+    push gradients, and apply their sum themselves. Gradients of steps before ``first_step`` are dropped.
     """
 
     slice: Slice
@@ -123,8 +123,8 @@ class ServedSlice:
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Set the initial value, and the updater's state of a resumed run; a repeated call changes nothing.
 
-        The slice owns the arrays. Writeable arrays are not copied, so that slices of a param on servers of one process
-        may be views of one array. Raises UserError for another updater's ``state``.
+        The slice owns the arrays. Writeable arrays are not copied: slices of a param on servers of one process may be
+        views of one array. Raises UserError for another updater's ``state``.
         """
         if self.filled:
             return
@@ -169,7 +169,7 @@ class ServedSlice:
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
+        """Return the blocks of the update by the sum of a group's gradients, for any order and threads.
 
         Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version.
@@ -215,7 +215,7 @@ class ServedSlice:
         self._changes.append((step, none if total is None else total.rows if isinstance(total, SparseRows) else None))
 
     def rows_changed(self, since: int, version: int) -> np.ndarray | None:
-        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, or None if unknown.
+        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, None if unknown.
 
         Not thread-safe during an update: called for a contributor that has not pushed for ``version`` yet.
         """
@@ -236,7 +236,7 @@ class ServedSlice:
     def copy_for(self, group: int) -> Array:
         """Return a read-only copy of the value, the same for all workers of a group.
 
-        It is made when the first worker asks for it, and dropped at the group's next update.
+        It is made for the first worker, and dropped at the group's next update.
         """
         accumulator = self.accumulators[group]
         with self.lock:
@@ -308,7 +308,7 @@ class DeviceSlice(ServedSlice):
         return [UpdateBlock(self.value.size, change)] if parts else []
 
     def _change(self, parts: Sequence[Array], step: int, updater: Updater) -> None:
-        """Update by the sum of gradients, added in their order, or replace a slice that is not trainable by it."""
+        """Update by the ordered sum of gradients, or replace a slice that is not trainable by it."""
         with self._ops.serialised():
             total = functools.reduce(self._ops.add, map(self._ops.asarray, parts))
             if not self.spec.trainable:

@@ -34,7 +34,7 @@ class PendingAnswer:
         return self._finish(self._shard.executor.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with the answer as soon as the shard's future is done."""
+        """Call ``callback`` with the answer when the shard's future is done."""
         shard, finish = self._shard, self._finish
         self._future.add_done_callback(lambda future: callback(PendingAnswer(shard, future, finish)))
 
@@ -53,8 +53,8 @@ class ShardService:
 
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
 
-        ``squares`` (push): return the sums of squares of a step's summed gradients, in the order of the slices. Used if
-            ``clip_global_norm`` bounds the norm of all gradients, before ``clip``.
+        ``squares`` (push): return the sums of squares of a step's summed gradients, in the order of the slices, for
+            ``clip_global_norm``.
 
         ``clip`` (push, factor): update the slices by these gradients times ``factor``.
 
@@ -110,7 +110,7 @@ class ShardService:
         return self._codec.decode(gradient, self.shard.slices[id].spec.slice.size)
 
     def _changed(self, id: int, since: int | None, version: int, value: Array) -> Array | SparseRows:
-        """Return the rows of a value that have changed since a version, or the value if they are unknown."""
+        """Return a value's changed rows since a version, or the value if they are unknown."""
         served_slice = self.shard.slices[id]
         rows = None if since is None else served_slice.rows_changed(since, version)
         if rows is None:

@@ -77,7 +77,7 @@ class Shard:
     def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
         """Keep in step with the same shard of other server groups, by ``policy``; called before the first pull.
 
-        Other arguments: see :class:`LinkedShard`. From now on pulls return copies.
+        Other arguments: see :class:`LinkedShard`. Later pulls return copies.
         """
         assert not self.executor.requires_single_group
         shard = weakref.ref(self)  # else it and the shard would refer to each other
@@ -153,7 +153,7 @@ class Shard:
         self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
-        """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
+        """Update slices by a group's gradients; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
         if self._group_sync is not None:
@@ -190,7 +190,6 @@ class Shard:
         resolve_all(complete)
 
     def _fail(self, served_slice: ServedSlice, group: int, error: BaseException) -> None:
-        """Close the shard, since the update of a slice has failed."""
         step = served_slice.accumulators[group].version
         error.add_note(f"in the update of {served_slice.spec.slice} at step {step}")
         # The error is not chained, since its frames would keep the server and its threads alive.
@@ -199,9 +198,9 @@ class Shard:
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
 
-        It resolves when the group's own updates before that step are in all of the slices, and the slowest group is
-        within the staleness. The arrays are float32 (size,), read-only, and do not change until the caller has pushed.
-        They are the shard's own arrays for one group, else copies that a group's workers share.
+        It resolves when the group's own earlier updates are in all of the slices, and the slowest group is within the
+        staleness. The arrays are float32 (size,), read-only, and do not change until the caller has pushed. They are
+        the shard's own arrays for one group, else copies that a group's workers share.
         """
         read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
         return self._add_pull(Pull(group, version, read, deferred=self.copies), ids)
@@ -284,7 +283,7 @@ class Shard:
         return self._add_pull(Pull(group, version, read, exact=True, finish=join_copies), self.slices)
 
     def close(self, error: BaseException) -> None:
-        """Fail all pulls, collectives and flushes, and every later call, with ``error``; a second call does nothing."""
+        """Fail all pulls, collectives, flushes and later calls with ``error``; a second call does nothing."""
         with self._lock:
             if self._error is not None:
                 return
@@ -301,7 +300,7 @@ class Shard:
             pull.future.set_exception(error)
 
     def pending(self) -> str:
-        """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
+        """Return a text on what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = [*self._pulls.pending(), *self.norms.pending()]
         lines += self.collectives.pending()
@@ -312,7 +311,7 @@ class Shard:
         return "; ".join(lines) or "nothing is waited for"
 
     def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Future[Any]:
-        """Add a pull of these slices, and resolve it if all are available; return its future, which has any error."""
+        """Add a pull of these slices, resolved if all are available; return its future, with any error."""
         with self._lock:
             if self._error is not None:
                 pull.future.set_exception(self._error)

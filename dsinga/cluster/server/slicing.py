@@ -63,10 +63,10 @@ def slice_for_servers(
         servers: the number of servers.
         method: how params are cut and distributed.
         preferred: params that are not cut, with the server near their only user.
-        widths: the row length of params whose gradients may be sparse rows; they are cut only between rows.
+        widths: row lengths of params with gradients that may be sparse rows; they are cut only between rows.
         whole: whether no param is cut.
         block_size: the number of elements of a kBlock block; None for PaddlePaddle's formula.
-        block_rows: the number of rows in a block of params that are cut between rows; None for as many as fit.
+        block_rows: the rows of a block of params that are cut between rows; None for as many as fit.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
@@ -91,7 +91,7 @@ def slice_for_servers(
 def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) -> list[Slice]:
     """Cut the slices of some params into pieces of about ``size`` elements, and number all slices again.
 
-    The first pieces are then updated and sent back while others are still on their way to the server.
+    The first pieces are then updated and returned while others are on their way to the server.
     """
     pieces: list[Slice] = []
     for slice_ in slices:
@@ -107,8 +107,8 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
 
     A box has room for ``total // num + total % num`` elements, and a tenth more if needed. A param is cut only if it
     does not fit even then, and only if at least a tenth of the box is free. SINGA puts any number of small params into
-    an overfilled box; here a tenth is the limit for all of them together. Params are cut only between ``units``. If not
-    even one unit fits into the rest of a box, the next box is begun; an empty box holds at least one.
+    an overfilled box; here a tenth is the limit for all together. Params are cut only between ``units``. If no unit
+    fits into the rest of a box, the next box is begun; an empty box holds at least one.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity
@@ -159,7 +159,7 @@ def paddle_block_size(total: int, servers: int) -> int:
 
 
 def _box(total: int, num: int) -> tuple[int, int]:
-    """Return the number of elements of a box, and by how many it may be overfilled."""
+    """Return a box's number of elements, and by how many it may be overfilled."""
     capacity = total // num + total % num
     return capacity, capacity // 10
 
@@ -176,7 +176,7 @@ def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]
 
 
 def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
-    """Return the box of each param, the largest params first into the emptiest boxes; None if a box gets too full."""
+    """Return each param's box, the largest params first into the emptiest boxes; None if a box gets too full."""
     contents = [0] * servers
     boxes: dict[str, int] = {}
     for param in sorted(sizes, key=lambda param: -sizes[param]):
@@ -219,7 +219,7 @@ def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int
 
     ``slices`` are the slices of each param, in the order of the forward pass. A bucket is complete at ``limit`` bytes.
     The default makes ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``. A param's pieces go to its servers
-    in turn, so that all of them receive at the same time.
+    in turn, so that all receive at the same time.
     """
     if limit is None:
         limit = 4 * sum(slice_.size for param in slices.values() for slice_ in param) // (BUCKETS * servers)
@@ -238,7 +238,7 @@ def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int
 
 
 def _in_turn(slices: Sequence[Slice]) -> list[Slice]:
-    """Return the slices of a param: the first one of each server, then the second one of each, and so on."""
+    """Return a param's slices: the first one of each server, then the second one of each, and so on."""
     counts: Counter[int] = Counter()
     turns = []
     for slice_ in slices:

@@ -69,8 +69,7 @@ class SumSync(GroupSync):
     ) -> None:
         """Add the changes that the server group ``sender`` sends on a route, and forward them.
 
-        They are float32 (size,). The key of a change is its slice id, the key of an estimate (slice id, the group that
-        made it).
+        They are float32 (size,). A change's key is its slice id, an estimate's (slice id, the group that made it).
         """
         self.check_message(sender, generation)
         onward = self._routes[route].onward
@@ -127,15 +126,15 @@ class SumSync(GroupSync):
         return self.sender.flush()
 
     def _settle(self, served_slice: ServedSlice) -> None:
-        """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
+        """Set the value at the end of training, after its last change; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
         """Return this shard's share of the first values of a new shard that replaces a lost one of another group.
 
         The new shard of the server group ``group`` begins with the sum of the values that all shards linked with it
-        return. They are asked one after the other. The shard of the group ``source`` returns its values, without unsent
-        changes, and the updater's state. Others return at most corrections for some slices. The new shard may begin any
-        time later, as ``generation``: from now on, messages of earlier generations are refused, and changes for it wait
+        return, one after the other. The shard of the group ``source`` returns its values, without unsent changes, and
+        the updater's state. Others return at most corrections for some slices. The new shard may begin any time later,
+        as ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
         until :meth:`link`:
 
         - on a route that reaches the source after the lost group, they are not part of the source's value, and are sent
@@ -145,8 +144,8 @@ class SumSync(GroupSync):
         - on any other route, they are part of it, and still to be forwarded. So they are subtracted, and sent after
           `link`.
 
-        Each group gets each change once, except changes on their way at that moment: changes that the lost group had
-        received and not forwarded, and changes that the source receives later by another route.
+        Each group gets each change once, with two exceptions: changes that the lost group had received and not
+        forwarded, and changes that the source receives later by another route.
         """
         self.accept(group, generation)
         self.sender.replace(group)
@@ -170,7 +169,7 @@ class SumSync(GroupSync):
         return None if known is None else -known
 
     def link(self, group: int, generation: int) -> None:
-        """Send changes to the shard of a linked server group that has come back, and accept its changes."""
+        """Send changes to a linked server group that has come back, and accept its changes."""
         super().link(group, generation)
         self.sender.link(group)
 
@@ -183,7 +182,7 @@ class SumSync(GroupSync):
         self.sender.check_open()
 
     def pending(self) -> list[str]:
-        """Return texts that say which server groups have not acknowledged a message."""
+        """Return texts on server groups that have not acknowledged a message."""
         return self.sender.pending()
 
     def _enqueue_change(self, served_slice: ServedSlice) -> None:
@@ -200,7 +199,7 @@ class SumSync(GroupSync):
         self.sender.enqueue(self._starts, (id, self._group), estimate)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Return a slice's change since the last one, for the other groups; the caller holds its lock."""
+        """Return a slice's change since the last one, for other groups; the caller holds its lock."""
         last = self._last[served_slice.spec.slice.id]
         change = served_slice.value - last
         np.copyto(last, served_slice.value)

@@ -17,7 +17,7 @@ MIN_BACKGROUND_ELEMENTS = 1 << 16
 
 
 class _ThreadUpdates(threading.local):
-    """The seconds that the present thread has spent in updates since it began."""
+    """The seconds that this thread has spent in updates."""
 
     seconds = 0.0
 
@@ -162,7 +162,7 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def _take(self, index: int) -> tuple[SliceUpdate, UpdateBlock] | None:
-        """Remove and return a block of the update at ``index`` of the queue; return None if the queue is empty."""
+        """Remove and return a block of the update at ``index`` of the queue; None if the queue is empty."""
         with self._changed:
             if not self._queue:
                 return None
@@ -174,7 +174,6 @@ class CooperativeExecutor(InlineExecutor):
             return update, block
 
     def _run_block(self, update: SliceUpdate, block: UpdateBlock) -> None:
-        """Run a block, and end its update if it was the last one."""
         try:
             _run(block)
         except BaseException as error:

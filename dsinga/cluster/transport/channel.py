@@ -39,8 +39,8 @@ class Channel:
     """One end of a connection between two processes. Several threads may send; one at a time may receive.
 
     Large arrays are sent in the sender's shared buffers. The receiver may write into the arrays of a message. When it
-    has released them all, it returns the buffer, and the sender uses it for another message. Each end may also publish
-    a buffer, which the other end can map only read-only. Arrays in it can be sent as offsets, without a copy.
+    has released them all, it returns the buffer, and the sender uses it again. Each end may also publish a buffer,
+    which the other end can map only read-only. Arrays in it can be sent as offsets, without a copy.
     """
 
     def __init__(self, connection: socket.socket):
@@ -95,7 +95,7 @@ class Channel:
             self._socket.send(packet)
 
     def receive(self) -> ChannelMessage | None:
-        """Return the next message, waiting for it; None for a packet that needs no action.
+        """Wait for the next message and return it; None for a packet that needs no action.
 
         Raises OSError if the other end is gone, or sends something that is not a message.
         """
@@ -162,7 +162,7 @@ class Channel:
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Return a shared buffer to its sender. If the socket is full, skip it; the sender creates another buffer."""
+    """Return a shared buffer to its sender, or skip it if the socket is full: the sender creates another one."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

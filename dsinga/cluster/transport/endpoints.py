@@ -28,7 +28,7 @@ class Endpoint:
         service: the service.
         published: shared memory; clients on this host receive arrays in it without a copy.
         to_host: whether other processes of this host may connect, if the system has shared memory.
-        slow: whether large calls of other hosts are handled in a separate thread, since they last longer.
+        slow: whether large calls of other hosts are handled in a separate thread.
         secret: what other processes of this host must know; by default none of them does.
     """
 
@@ -65,13 +65,13 @@ class Endpoint:
 
 
 def find_service(name: str) -> Service | None:
-    """Return the service that this process offers under ``name``; None if it offers none."""
+    """Return this process's service ``name``, None if it has none."""
     endpoint = _endpoints.get(name)
     return None if endpoint is None else endpoint.service
 
 
 def accept(name: str, connection: socket.socket) -> bool:
-    """Connect a caller on another host to the service ``name``; return False if this process offers none."""
+    """Connect a caller on another host to the service ``name``; return False if there is none."""
     endpoint = _endpoints.get(name)
     if endpoint is None:
         return False
@@ -104,5 +104,5 @@ def close_endpoints(chosen: Callable[[str], bool], message: str) -> None:
 
 
 def endpoint_names() -> list[str]:
-    """Return the names of the services that this process offers."""
+    """Return the names of this process's services."""
     return list(_endpoints)

@@ -48,7 +48,7 @@ PROCESS_SECRET = Secret()
 class Handshake:
     """The server's side of one connection that has proved nothing yet. Its socket does not block.
 
-    Packets before the proof are read without descriptors: the system closes descriptors that a packet carries.
+    Packets before the proof are read without descriptors: the system closes descriptors that they carry.
     """
 
     def __init__(self, connection: socket.socket, secret: Secret):

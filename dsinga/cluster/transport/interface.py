@@ -30,14 +30,14 @@ class Reply(Protocol):
         """Whether the reply, or an error instead, has arrived."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays of the reply. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the reply's arrays. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
 
 
 class Pending(Protocol):
     """A result that a service will have later."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays. Raises the error of the method, and TimeoutError after ``timeout`` seconds."""
+        """Return the arrays. Raises the method's error, and TimeoutError after ``timeout`` seconds."""
 
     def done(self) -> bool:
         """Whether the result, or an error instead, is known."""
@@ -50,7 +50,7 @@ class Pending(Protocol):
 
 
 class Service(Protocol):
-    """An object whose methods can be called through transports, by several threads at once."""
+    """An object with methods that several threads can call at once through transports."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> Items | Pending | None:
         """Run a method; return the arrays of the reply (None for no arrays), or a pending result.
@@ -77,7 +77,7 @@ class Transport(Protocol):
 
         Without copy, arrays in a buffer that both ends share must stay unchanged until the service has used them,
         possibly after the reply. If the reply's arrays must be copied, they may be copied to ``into``, contiguous
-        arrays of their sizes. Between hosts, calls and replies of a lower ``priority`` number are sent first.
+        arrays of their sizes. Between hosts, messages of a lower ``priority`` number are sent first.
         """
 
     def close(self) -> None:
@@ -129,8 +129,8 @@ def _pass_on(reply: Callable[[Items, BaseException | None], None], answer: Pendi
 def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
     """Wait for ``reply`` and return its result; errors name the wait's reason, ``what``.
 
-    Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost if the process at
-    the other end is lost. ``aborted`` may raise the error itself.
+    Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost if the other end's
+    process is lost. ``aborted`` may raise the error itself.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -169,7 +169,7 @@ class DirectTransport:
         self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> Reply:  # fmt: skip
-        """Call a method of the service in this thread, which raises errors of the method."""
+        """Call a method of the service in this thread, which raises its errors."""
         service = self._find()
         if service is None:
             raise WorkerLost(f"{self._name} is no longer in this process: the run has ended here")

@@ -30,7 +30,7 @@ _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError, Worke
 def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
     """Return plain descriptions of arrays, and the C-contiguous arrays of their bytes.
 
-    A channels-last image has the bytes of a C-contiguous view of it, and is restored as channels-last without a copy.
+    A channels-last image has the bytes of a C-contiguous view, and is restored as channels-last without a copy.
     """
     layouts: list[Any] = []
     buffers: list[np.ndarray] = []
@@ -96,7 +96,7 @@ def _size(kind: str, shape: Sequence[int]) -> int:
 
 
 def aligned(size: int) -> int:
-    """Return ``size`` rounded up to a whole number of cache lines."""
+    """Return ``size`` rounded up to whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -128,7 +128,7 @@ def unpack(packed: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Return an error as plain values: the name of a class of :mod:`dsinga.base.errors`, and the message."""
+    """Return an error as plain values: its class in :mod:`dsinga.base.errors`, by name, and the message."""
     for kind in type(error).__mro__:
         if kind.__name__ in _ERRORS:
             return [kind.__name__, str(error)]
@@ -136,7 +136,7 @@ def describe_error(error: BaseException) -> list[str]:
 
 
 def restore_error(description: Sequence[str]) -> Exception:
-    """Return the error that :func:`describe_error` described. Raises ValueError for anything else."""
+    """Return the error of a :func:`describe_error`. Raises ValueError for anything else."""
     kind, text = description
     if not isinstance(kind, str) or not isinstance(text, str):
         raise ValueError("no description of an error")

@@ -2,7 +2,7 @@
 
 A buffer has no name that could outlive its run. Its file descriptor is sent through a socket
 (:mod:`dsinga.cluster.transport.channel`), and the system frees the memory when the last process that maps it ends. The
-size of /dev/shm, small in many containers, does not matter.
+size of /dev/shm does not matter.
 
 System seals bind all processes with the descriptor. A buffer's size never changes: SIGBUS ends a process that reads
 memory that its file no longer has. Only the process that created a published buffer can write into it.
@@ -48,12 +48,12 @@ class SharedBuffer:
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
         """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``.
 
-        Its views reference it and not ``array``, so that its finalizer runs when they are gone.
+        Its views reference only it, so that its finalizer runs when they are gone.
         """
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def offset_of(self, array: np.ndarray) -> int | None:
-        """Return a C-contiguous array's offset in this buffer, in bytes; None if it is not in this buffer."""
+        """Return a C-contiguous array's offset in this buffer, in bytes; None if it is elsewhere."""
         at = address(array) - address(self.array)
         return at if 0 <= at <= self.size - array.nbytes and array.flags.c_contiguous else None
 
@@ -101,7 +101,6 @@ def open_shared_buffer(fd: int, size: int, writable: bool = False) -> SharedBuff
 
 @functools.cache
 def _seals_sizes() -> bool:
-    """Whether this system seals the sizes of buffers."""
     buffer = create_shared_buffer(1)
     try:
         return fcntl.fcntl(buffer.fd, fcntl.F_GET_SEALS) & SIZE_SEALS == SIZE_SEALS
@@ -135,7 +134,7 @@ class SharedArrays:
         self._filled: set[int] = set()
 
     def fill(self, values: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Copy first values into the arrays, and return the arrays; an array that has values keeps them."""
+        """Copy first values into the arrays, and return the arrays; an array with values keeps them."""
         for id in values.keys() - self._filled:
             self._arrays[id][:] = values[id]
             self._filled.add(id)
@@ -166,7 +165,7 @@ class BufferPool:
             return number, self._buffers[number]
 
     def give_back(self, number: int) -> None:
-        """Mark a buffer as free, because no process uses its contents any more."""
+        """Mark a buffer as free, because no process uses it any more."""
         with self._lock:
             if number >= len(self._buffers) or number in self._free:
                 raise ValueError(f"shared buffer {number} was not taken")

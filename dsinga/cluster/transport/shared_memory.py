@@ -42,7 +42,7 @@ SEND_SECONDS = 60
 class SharedMemoryTransport:
     """The caller's end of a :class:`Transport` to a service in another process of this host.
 
-    Used by one thread at a time; each call and each wait reads the replies that have arrived in the socket.
+    Used by one thread at a time; each call and each wait reads the replies that have arrived.
     """
 
     crosses_process, crosses_host = True, False
@@ -133,7 +133,7 @@ class SharedMemoryReply:
         return self._transport is None
 
     def result(self, timeout: float | None = None) -> Items:
-        """Return the arrays. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the arrays. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._transport is not None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -266,7 +266,7 @@ class SharedMemoryServer:
             self._poll.register(self._socket, select.POLLIN)
 
     def _read(self, channel: Channel) -> bool:
-        """Handle a client's next message; return False if the client is gone, or sends something else than calls."""
+        """Handle a client's next message; return False if the client is gone, or sends something else."""
         try:
             message = channel.receive()
             if message is None:
@@ -301,7 +301,7 @@ def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryT
 
 
 def _answer(channel: Channel, number: int, items: Items, error: BaseException | None) -> None:
-    """Send a reply. If the client does not accept it, end its connection, so that it does not wait for the reply."""
+    """Send a reply. If the client does not accept it, end its connection, so that it does not wait."""
     try:
         channel.send([number, None if error is None else describe_error(error)], items, without_copy=True)
     except OSError:

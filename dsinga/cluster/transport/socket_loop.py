@@ -1,7 +1,7 @@
 """One thread that reads and writes all sockets of this process that lead to other hosts.
 
-It is not Dask's event loop: transfers do not delay Dask's heartbeats, and Dask's tasks do not delay transfers. The
-thread starts with the first socket and ends with the last one.
+It is not Dask's event loop: transfers and Dask's heartbeats and tasks do not delay each other. The thread starts with
+the first socket and ends with the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SocketConnection(Protocol):
     socket: socket.socket
 
     def read(self) -> bool:
-        """Read the bytes that have arrived; return whether to call again without waiting for more from the network."""
+        """Read the bytes that have arrived; return whether to call again without waiting for more."""
 
     def write(self) -> bool:
         """Write as many bytes as the socket accepts; return whether there is more to write."""
@@ -149,6 +149,6 @@ def add_connection(connection: SocketConnection) -> SocketLoop:
 
 
 def open_connections() -> int:
-    """Return the number of connections that the loop of this process serves."""
+    """Return the number of connections of this process's loop."""
     with _lock:
         return _current.connections if _current is not None else 0

@@ -186,7 +186,7 @@ class Stream:
 
 
 def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:
-    """Return the parts of a message, small ones joined, and its size."""
+    """Return a message's parts, small ones joined, and its size."""
     layouts, arrays = flatten(items)
     description = pack([values, layouts])
     joined = bytearray(HEAD.pack(len(description)) + description)

@@ -35,12 +35,12 @@ class BucketExchange:
     Args:
         bucket: the slices.
         homes: the slices' params, by name; either all of them are replicated or none.
-        client: the client of the server.
+        client: the server's client.
         options: when values are requested.
         codec: compresses gradients, except of lasting params; None to send them as they are.
         meter: counts bytes.
         wait: waits for replies.
-        priority: the priority of its messages between hosts: the number of its first param in the forward pass.
+        priority: of its messages between hosts: the number of its first param in the forward pass.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BucketExchange:
         return self._gradients | encode(self._codec, trained, self._client.crosses_process)
 
     def ask(self, step: int) -> None:
-        """Request the values of ``step``, unless this has been done."""
+        """Request the values of ``step``, unless done."""
         if self._reply is None:
             ids = [slice_.id for slice_ in self.slices]
             self._reply = self._client.pull(ids, step, self._versions(), self._memory(), self._priority)
@@ -117,7 +117,7 @@ class BucketExchange:
             self._homes[slice_.id].arrived(slice_, value, step)
 
     def _memory(self) -> list[np.ndarray]:
-        """Return memory for the next values of all slices; an empty list if the transport has its own."""
+        """Return memory for the next values of all slices; empty if the transport has its own."""
         if not self._client.crosses_host:
             return []
         memory = [self._homes[slice_.id].memory(slice_) for slice_ in self.slices]

@@ -46,9 +46,9 @@ class WorkerConfig:
         generation: how often the whole run has started again; single worker groups may be of later generations.
         seed: the key of all random numbers.
         topology: the numbers of worker groups, workers, server groups and servers.
-        nets: the net of each phase, cut for the workers of a group.
+        nets: each phase's net, cut for the workers of a group.
         parts: the param parts of all phases, by name; their ``users`` join every exchange of them.
-        readers: the batch reader of each phase.
+        readers: each phase's batch reader.
         passes: the passes over all records, of phases that are evaluated over all of them.
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
@@ -58,7 +58,7 @@ class WorkerConfig:
         options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
-        secret: what processes of one host prove to each other that they belong to the run.
+        secret: proves to other processes of a host that one belongs to the run.
     """
 
     run: str

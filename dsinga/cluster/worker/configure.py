@@ -27,7 +27,7 @@ FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 def evaluation_passes(
     opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int | LayerCut] | None = None
 ) -> dict[Phase, tuple[EvaluationPass, ...]]:
-    """Return the passes over all records of each phase that is evaluated over all of them; ``nets`` are cut."""
+    """Return each phase's passes over all records, of phases that are evaluated so; ``nets`` are cut."""
     return {
         phase: tuple(
             each._replace(
@@ -138,7 +138,7 @@ def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
     """Return the param parts of all phases, by name, the training net's first.
 
     The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part joins
-    its exchange, too. Otherwise the part would change while that worker reads it.
+    its exchange, too: otherwise the part would change while it reads.
     """
     users: dict[str, set[int]] = {}
     for net in nets.values():
