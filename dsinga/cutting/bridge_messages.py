@@ -53,10 +53,7 @@ def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
 
 
 def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
-    """Whether a feature in kBF16 is a bfloat16 image, as convolutions and similar layers make.
-
-    The gradients of such images are bfloat16, too.
-    """
+    """Whether a feature in kBF16 is a bfloat16 image, with bfloat16 gradients: convolutions and similar layers make them."""
     return len(shape) in LAST and bf16_gradient
 
 

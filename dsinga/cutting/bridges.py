@@ -18,7 +18,7 @@ from dsinga.ops.types import BFLOAT16
 
 
 class BridgeSrc(BridgeEnd):
-    """The sending end of a bridge, which has no destination on its own worker.
+    """The sending end of a bridge, without a destination on its own worker.
 
     Its backward pass waits for the gradient, if one comes back.
     """
@@ -40,7 +40,7 @@ class BridgeSrc(BridgeEnd):
 
 
 class BridgeDst(BridgeEnd):
-    """The receiving end of a bridge, which has no source on its own worker."""
+    """The receiving end of a bridge, without a source on its own worker."""
 
     source_count = 0
     bf16 = Bfloat16.kFeatures
@@ -63,7 +63,7 @@ class BridgeDst(BridgeEnd):
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as a feature of their shape and dtype, which partitioning sends over a bridge.
+    """The labels of the source as a feature of their shape and dtype, to send over a bridge.
 
     Float labels are on the device, like all float features; integers stay in host memory.
     """
@@ -78,7 +78,7 @@ class LabelsAsFeature(Layer):
 
 
 class FeatureAsLabels(Layer):
-    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
+    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature`."""
 
     source_count = 1
     new_labels = LabelFormat()
@@ -93,7 +93,7 @@ class FeatureAsLabels(Layer):
 
 
 def _to_host(array: Any, rounds: bool, ctx: Context) -> Any:
-    """Return an array in host memory, to send it; with ``rounds``, in bfloat16 if it is the job's precision."""
+    """Return an array in host memory; with ``rounds``, in bfloat16 if it is the job's precision."""
     return ctx.ops.to_numpy_bf16(array) if rounds else ctx.ops.to_numpy(array)
 
 

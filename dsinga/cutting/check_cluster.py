@@ -14,7 +14,7 @@ from dsinga.job.schema import ClusterConf, Job, JobCheck
 @register("hook", "check_cluster")
 @implements(JobCheck)
 def check_cluster(job: Job) -> None:
-    """Raise JobError for the first invalid field of ``cluster {}``, or of the fields that depend on the cluster."""
+    """Raise JobError for the first invalid field of ``cluster {}``, or of fields that depend on it."""
     if job.warmup_steps > job.train_steps > 0:
         text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
         raise job.error(f"{text} would never begin", "warmup_steps")
@@ -78,7 +78,7 @@ def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     """Raise JobError for options that do not work with several worker groups.
 
     ``staleness`` is allowed for one worker group, which keeps any bound. It is refused if each worker group has its own
-    server group, because no server group could keep the bound.
+    server group: none could keep the bound.
     """
     groups = cluster.nworker_groups
     if cluster.update is UpdatePlace.kWorker:
@@ -120,7 +120,7 @@ def check_edges(cluster: ClusterConf) -> None:
 
 
 def reachable(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
-    """Return the nodes that can be reached from ``start`` along edges in either direction."""
+    """Return the nodes that edges in either direction connect with ``start``."""
     edges, nodes, frontier = list(edges), {start}, {start}
     while frontier:
         frontier = {node for edge in edges if frontier & set(edge) for node in edge} - nodes

@@ -69,10 +69,10 @@ class Topology(NamedTuple):
 
     @property
     def framework(self) -> str:
-        """The name of the topology in the literature, or the empty string.
+        """The name of the topology in the literature, or "".
 
-        Several worker groups are Downpour if they share one server group, distributed Hogwild if each has its own
-        server group, and hybrid otherwise. Server groups that average their params are local SGD.
+        Several worker groups are Downpour if they share one server group, distributed Hogwild if each has its own, and
+        hybrid otherwise. Server groups that average their params are local SGD.
         """
         if self.groups == 1:
             if self.workers == 1:
@@ -111,7 +111,7 @@ def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
 def topology(job: Job, available: int, processes: int) -> Topology:
     """Return the topology of a checked job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` has one group of all available workers, at most as many as the batch has rows, and a
+    A job without ``cluster {}`` has one group of all available workers, at most one for each row of the batch, and a
     server in each process.
     """
     conf = job.cluster
@@ -164,5 +164,5 @@ def smallest_batch(job: Job) -> int:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for other groups."""
+    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for others."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

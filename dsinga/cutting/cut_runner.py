@@ -30,7 +30,7 @@ KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 
 @register("engine", "cut")
 class CutRunner:
-    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each worker.
+    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each.
 
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``,
     and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
@@ -57,7 +57,7 @@ class CutRunner:
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
+        """Return the gradients of whole params, and the metrics, of a batch's rows ``ctx.rows``."""
         rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
@@ -98,7 +98,6 @@ class CutRunner:
             return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
 
     def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        """Return ``net``, built for batches of ``rows`` records, cut for the workers."""
         if id(net) not in self._cuts:
             if len(self._cuts) >= KEPT_NETS:
                 del self._cuts[next(iter(self._cuts))]
@@ -135,7 +134,7 @@ class _CutPredictor(Predictor):
 
 
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
-    """Return the rows of ``records`` that the input layers of a worker's net read."""
+    """Return the rows of ``records`` for a worker's input layers."""
     inputs = [node for node in net.nodes if node.layer.is_input]
     return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
 
@@ -158,7 +157,7 @@ def join_gradients(
 
 
 def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | SparseRows:
-    """Return the sum of several gradients of one param, added in their order; sparse if all of them are."""
+    """Return the ordered sum of several gradients of one param; sparse if all are."""
     if any(isinstance(gradient, SparseRows) for gradient in gradients):
         return add_up(gradients)
     return functools.reduce(operator.add, gradients)
@@ -167,7 +166,7 @@ def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | 
 def _join_parts(
     shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
 ) -> np.ndarray | SparseRows:
-    """Return the gradient of a param of this shape, joined from its parts; sparse if all parts are."""
+    """Return the gradient of a param of this shape, joined from its parts; sparse if all are."""
     if parts[0][0].axis is None:
         return parts[0][1]
     sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]
@@ -186,7 +185,7 @@ def _join_parts(
 
 
 def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer, joined from the parts of its workers."""
+    """Return the whole feature of a layer, joined from its workers' parts."""
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]

@@ -13,7 +13,7 @@ from dsinga.net.node import Node
 
 @dataclass(frozen=True)
 class PartRow:
-    """A part of a layer: the worker that computes it, its rows or features, its shape, and the params that it uses.
+    """A part of a layer: the worker that computes it, its rows or features, its shape, and its params.
 
     ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
     the layer is not cut as the job asks.
@@ -30,7 +30,7 @@ class PartRow:
 
 
 def describe_parts(net: PartitionedNet) -> list[PartRow]:
-    """Return a row for each part of each layer of the uncut net, without connection layers from partitioning."""
+    """Return a row for each part of each layer of the uncut net, without added connection layers."""
     rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
     for location, local in enumerate(net.locals):
         for node, stage in zip(local.nodes, local.stages, strict=True):
@@ -69,7 +69,7 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
 
 
 def part_text(node: Node) -> str:
-    """Return the part of its layer that a node of a partitioned net computes, as "rows 0-31"."""
+    """Return the part of its layer that a node computes, as "rows 0-31"."""
     if node.layer.region is not None:
         return str(node.layer.region)
     if node.layer.columns is not None:
@@ -80,6 +80,6 @@ def part_text(node: Node) -> str:
 
 
 def part_shape(node: Node) -> Shape:
-    """Return the shape of the feature that a node of a partitioned net computes."""
+    """Return the shape of a node's feature."""
     shape = node.layer.shape
     return shape if node.rows is None else (node.rows.stop - node.rows.start, *shape[1:])

@@ -22,8 +22,8 @@ from dsinga.net.neuralnet import NeuralNet
 class LabelRedistribution:
     """The labels of a net that is being partitioned; ``features`` has the features that are placed so far.
 
-    A producer of labels is an input layer, a layer that makes labels or has its own method to pass them on, or a kSlice
-    or kConcate layer of rows. All other layers pass on the labels of their first source that has some.
+    A producer of labels is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels or passes
+    them on by its own method. All other layers pass on the labels of their first source that has some.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, shape, COPIED, {location: NodeOutput(node, producer.part)})
 
     def _add(self, connection: Layer, layer: Layer, outputs: Mapping[int, NodeOutput]) -> Mapping[int, NodeOutput]:
-        """Add ``connection`` at each worker with one of ``outputs``; the cut stays the same."""
+        """Add ``connection`` at each worker with one of ``outputs``; the cut stays."""
         added = {}
         for location, source in outputs.items():
             rows = self._graph.nodes[source.node].rows
@@ -168,7 +168,7 @@ def as_labels(feature: ShardedFeature) -> ShardedFeature:
 
 
 def moves_rows(layer: Layer) -> bool:
-    """Whether the layer has other rows than its sources, because it slices or joins them."""
+    """Whether the layer slices or joins its sources' rows."""
     return isinstance(layer, (SliceLayer, Concate)) and layer.axis == ROWS
 
 

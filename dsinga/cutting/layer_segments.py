@@ -108,12 +108,11 @@ def _heads(net: NeuralNet) -> frozenset[int]:
 
 
 def _is_shown(layer: Layer) -> bool:
-    """Whether a segment's name may have this layer: it is no connection layer."""
     return layer.conf.type not in CONNECTIONS
 
 
 def _name(passes: Sequence[LayerPass]) -> str:
-    """Return the name of a segment with these passes of named layers; "bridges" if there are none."""
+    """Return the name of a segment with these passes of named layers; "bridges" without any."""
     words = []
     for direction in ("forward", "backward"):
         layers = [layer for layer, its_direction in passes if its_direction == direction]

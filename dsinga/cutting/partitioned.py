@@ -38,7 +38,7 @@ class LayerCut(NamedTuple):
 def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Region]:
     """Cut the points of a feature of ``shape`` evenly, into ``grid`` parts along the axes from ``dim``.
 
-    The regions are in the order of the workers: regions along the last axis are neighbours.
+    The regions are in the order of the workers: neighbours along the last axis.
     """
     ranges = [cut_evenly(shape[axis], parts) for axis, parts in enumerate(grid, dim)]
     columns = [[Columns(*range_) for range_ in along_axis] for along_axis in ranges]
@@ -64,14 +64,14 @@ class ParamPart(NamedTuple):
     gathered: bool = False
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return this part of an array with the whole param's shape, as a view."""
+        """Return this part of an array of the whole param's shape, as a view."""
         return array if self.axis is None else array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
 
 class Place(NamedTuple):
     """The worker of a node of a partitioned net, and the layer of the uncut net that the node is a part of.
 
-    For a connection layer that partitioning has added, ``layer`` is the source of its feature.
+    For an added connection layer, ``layer`` is the source of its feature.
     """
 
     location: int
@@ -84,7 +84,7 @@ class PartitionedNet:
 
     ``whole`` is the uncut net and ``cuts`` the cut of each of its layers. ``nodes`` are the nodes of all workers, with
     their ``places``, in one order. Each worker runs its own nodes in this order, so that no two workers wait for each
-    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has the net of each worker, in which a
+    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has each worker's net, in which a
     BridgeDst has no source. ``parts`` are the param parts by name.
     """
 
@@ -104,7 +104,7 @@ class PartitionedNet:
 
 
 def split_params(parts: Mapping[str, ParamPart], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the value of each param part, C-contiguous, from the values of the whole params."""
+    """Return each param part's value, C-contiguous, from the values of the whole params."""
     return {name: np.ascontiguousarray(part.of(params[part.param])) for name, part in parts.items()}
 
 

@@ -218,7 +218,7 @@ class _Partitioner:
 
 
 def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
-    """Return the nodes in the order in which they run, with their places."""
+    """Return the nodes in execution order, with their places."""
     order = communication_order(graph.nodes)
     moved = {old: new for new, old in enumerate(order)}
     nodes = [graph.nodes[old] for old in order]
@@ -229,7 +229,7 @@ def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Pl
 def _local_net(
     net: NeuralNet, nodes: Sequence[Node], local_positions: Sequence[int], params: Mapping[str, _CutParam]
 ) -> NeuralNet:
-    """Return the net of the worker that has the nodes at these positions, in their order."""
+    """Return the net of the worker that has the nodes at these positions, in order."""
     moved = {old: new for new, old in enumerate(local_positions)}
     local_nodes = []
     for position in local_positions:
@@ -241,7 +241,7 @@ def _local_net(
 
 
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:
-    """Return the parts of the params, in the order of the params of the uncut net."""
+    """Return the parts of the params, in the uncut net's order."""
     parts = {}
     users: dict[str, list[int]] = {name: [] for name in partitioner.params}
     for location, local in enumerate(nets):

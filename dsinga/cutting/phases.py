@@ -38,7 +38,7 @@ def cut_like(
     rows: Sequence[Rows],
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
-    """Return the net of another phase, cut into ``rows`` for each worker, with params cut as in the training net."""
+    """Return another phase's net, cut into ``rows`` for each worker, with params cut as in the training net."""
     axes = {part.param: part.axis for part in train.parts.values()}
     if requested_cuts is not None:  # the layers that training lacks are cut like their sources
         requested_cuts = dict(requested_cuts)

@@ -13,8 +13,8 @@ from dsinga.layers.interface.region import FILL
 class PointRun(NamedTuple):
     """Neighbouring points along an axis of an array, and the points of a source that they copy.
 
-    The ``length`` points that begin at ``place`` copy the points that begin at ``start``. The copied points rise
-    (``step`` 1), fall (-1), or are one point (0). With ``start`` FILL nothing is copied.
+    The ``length`` points that begin at ``place`` copy the points that begin at ``start``. These rise (``step`` 1), fall
+    (-1), or are one point (0). With ``start`` FILL nothing is copied.
     """
 
     place: int
@@ -37,7 +37,7 @@ class PointRun(NamedTuple):
         return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
 
     def within(self, start: int, stop: int) -> PointRun | None:
-        """Return the part of this run that copies points from ``start`` to ``stop`` - 1 of the source, if any."""
+        """Return the part of this run that copies the source's points ``start`` to ``stop`` - 1, if any."""
         source = self.source
         low, high = max(source.start, start), min(source.stop, stop)
         if self.start == FILL or low >= high:

@@ -86,12 +86,12 @@ class GraphBuilder:
         return len(self.nodes) - 1
 
     def bounds(self, shape: Shape, dim: int) -> list[int]:
-        """Return the bounds of the parts of a feature that is cut along ``dim``: all starts and the last stop."""
+        """Return the bounds of the parts of a feature cut along ``dim``: all starts and the last stop."""
         ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[dim], self.parts)
         return [0, *(range_.stop for range_ in ranges)]
 
     def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:
-        """Return the shape of one part of a feature of ``shape`` that is cut along ``dim``."""
+        """Return the shape of one part of a feature of ``shape`` cut along ``dim``."""
         if dim == COPIED:
             return shape
         start, stop = self.bounds(shape, dim)[part : part + 2]
@@ -99,7 +99,7 @@ class GraphBuilder:
 
 
 def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return the node output for each worker."""
+    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output."""
     if feature.satisfies(target):
         return feature.outputs
     arriving: dict[int, list[tuple[NodeOutput, Shape]]] = {destination: [] for destination in target.locations}
@@ -118,7 +118,7 @@ def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding)
 def _cut_for_destinations(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, location: int, output: NodeOutput, shape: Shape
 ) -> dict[int, tuple[NodeOutput, Shape]]:
-    """Return the output of one worker for each destination: a slice, or its whole part from a kSplit layer."""
+    """Return one worker's output for each destination: a slice, or its whole part from a kSplit layer."""
     destinations = target.locations
     if target.dim == COPIED and len(destinations) == 1:
         return {destinations[0]: (output, shape)}

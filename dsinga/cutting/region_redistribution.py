@@ -41,7 +41,7 @@ class _Sent(NamedTuple):
 def redistribute_any(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, purpose: str
 ) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return the node output for each worker.
+    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output.
 
     ``purpose`` names added layers for points that one layer needs.
     """
@@ -52,7 +52,7 @@ def redistribute_any(
 
 
 def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
-    """Return the sharding of a source of the shape ``source`` that the parts of a layer cut by space need."""
+    """Return the sharding that a layer cut by space needs of a source of the shape ``source``."""
     own = [
         [PointRun(0, stop - start, start) for start, stop, _ in region.ranges]
         for region in cut_regions(source, cut.dim, cut.grid)
@@ -150,7 +150,7 @@ def _pieces(
     destination: int,
     axes: Sequence[int],
 ) -> list[_Sent]:
-    """Return the boxes that all workers with a part of a feature send to ``destination``."""
+    """Return the boxes of a feature that other workers send to ``destination``, and its own."""
     holders = list(boxes)
     if feature.dim == COPIED:
         holders = [destination if destination in boxes else holders[0]]

@@ -65,7 +65,7 @@ def print_topology(job: Job) -> None:
 
 
 def print_settings(job: Job, net: NeuralNet) -> None:
-    """Print for each of the updater's param_settings the params of the net of kTrain that it holds for."""
+    """Print for each of the updater's param_settings its params of the net of kTrain."""
     check_patterns(job.updater, net.params)
     for line in describe_settings(job.updater, net.params):
         click.echo(line)
@@ -81,7 +81,7 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
-    """Print how the iterations of a job on GPUs are captured, if it is known beforehand."""
+    """Print how the iterations of a job on GPUs are captured, if known beforehand."""
     if job.gpu:
         backend: type[DeviceBackend] = lookup("backend", "cupy")
         if line := backend.describe_capture(job, net):
@@ -89,7 +89,7 @@ def print_graphs(job: Job, net: NeuralNet) -> None:
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
-    """Print a line for each worker: its memory, and what it is for."""
+    """Print a line for each worker: its memory, by purpose."""
     for location, memory in enumerate(memories):
         name = f"worker {location}" if len(memories) > 1 else "a worker"
         parts = {part.replace("_", " "): size for part, size in memory._asdict().items() if part != "passing"}

@@ -48,7 +48,7 @@ def choose_cuts(
 
 
 def param_axis(node: Node, index: int, cut: LayerCut) -> int | None:
-    """Return the axis on which ``cut`` cuts a layer's param of this index, None if it leaves it whole."""
+    """Return the axis on which ``cut`` cuts a layer's param of this index, None for a whole one."""
     return node.layer.params[index].cut_axis if cut.dim == FEATURES else None
 
 
@@ -75,7 +75,7 @@ def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> Lay
 
 
 def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut:
-    """Return the cut of a layer on its own, without regard to the layers that share its params."""
+    """Return the cut of a layer, without regard to the layers that share its params."""
     location, dim, grid = layer.conf.location, layer.conf.partition_dim or ROWS, tuple(layer.conf.partition_grid)
     if isinstance(requested, LayerCut):
         if requested.dim == WHOLE_LAYER:
@@ -180,7 +180,7 @@ def _check_groups(layer: Layer, parts: int) -> None:
 
 
 def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -> None:
-    """Gather layers whose feature has no points, such as losses, if other layers use the feature."""
+    """Gather layers with a feature without points, such as losses, if other layers use the feature."""
     for node in net.nodes:
         for source in node.sources:
             layer = net.nodes[source].layer

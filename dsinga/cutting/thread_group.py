@@ -83,8 +83,6 @@ def run_in_threads(
 
 
 class _ThreadGroup:
-    """The state that workers share during one iteration."""
-
     def __init__(self, size: int):
         self.changed = threading.Condition()
         self.size = size
@@ -120,7 +118,7 @@ class _ThreadGroup:
             self.changed.notify_all()
 
     def gather(self, worker: int, key: str, array: Any) -> list[Any]:
-        """Return the arrays of all workers for ``key``, in the order of the workers."""
+        """Return the arrays of all workers for ``key``, in order."""
         with self.changed:
             shares = self.shares.setdefault(key, {})
             if worker in shares:

@@ -81,10 +81,9 @@ def worker_memory(
     Args:
         net: this worker's net.
         slots: the number of arrays that the updater keeps for each param.
-        workers: the size of the group. Each of several workers has a copy of the values, and its share of the servers'
-            values.
+        workers: the size of the group. Each of several workers has a copy of the values, and its share of the servers'.
         record_bytes: bytes of the worker's part of a batch, as stored; 0 if nothing is read.
-        kept_bytes: bytes of decoded records that are kept, at most.
+        kept_bytes: the most bytes of decoded records that are kept.
         bf16: whether the kernels have features in bfloat16.
         micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are of one micro-batch.
     """
@@ -110,7 +109,7 @@ def worker_memory(
 
 
 def slots_and_bf16(job: Job) -> tuple[int, bool]:
-    """Return how many arrays a job's updater keeps for each param, and whether features are in bfloat16 here."""
+    """Return how many arrays a job's updater keeps for each param, and whether features are bfloat16 here."""
     bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     return len(create_updater(job.updater).state_slots), bf16
 
@@ -126,7 +125,7 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
 @register("hook", "device_memory")
 @implements(DeviceMemory)
 def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
-    """Return the device memory in bytes that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
+    """Return the bytes on its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
     memory = worker_memory(net, slots, micro_batches=micro_batches)
     return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
@@ -134,7 +133,7 @@ def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
 def snapshot_memory(net: NeuralNet, slots: int) -> int:
     """Return the most bytes of a net's snapshots in the driver's process.
 
-    Each has the params and, for each param, ``slots`` arrays of the updater. There are three: the newest snapshot, the
+    Each has the params and ``slots`` arrays of the updater for each param. There are three: the newest snapshot, the
     arriving slices of the next one, and the whole arrays that they are joined to.
     """
     return 3 * FLOAT_BYTES * sum((1 + slots * param.trainable) * param.size for param in net.params.values())
@@ -223,7 +222,7 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
 
 
 def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int]) -> list[int]:
-    """Return the positions of the freed features that are computed again before the backward pass of a layer."""
+    """Return the positions of freed features that a layer's backward pass computes again."""
     found, pending = set[int](), [stage.position, *(edge.node for edge in stage.edges)]
     while pending:
         position = pending.pop()
@@ -234,7 +233,7 @@ def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int
 
 
 def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
-    """Return, for each feature that the backward pass needs, the position of the layer that uses it last."""
+    """Return, for each feature that the backward pass needs, the position of its last user."""
     last_uses: dict[int, int] = {}
     for stage in reversed(net.stages):
         if stage.backward:

@@ -82,7 +82,7 @@ class Exchange(Mapping[str, Array]):
         return len(self._homes)
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step, and request all values that have not been requested yet."""
+        """Make ``step`` the present step, and request all values that are not requested yet."""
         started = time.perf_counter()
         self._step = step
         if self._replicas is not None:
@@ -110,7 +110,7 @@ class Exchange(Mapping[str, Array]):
             bucket.outdated = True
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param at the present step, waiting for it if necessary. It must not be changed.
+        """Return the value of a param at the present step, waiting if necessary. It must not be changed.
 
         Raises UserError if a user's algorithm looks a param up after it has pushed its gradient.
         """
@@ -129,7 +129,7 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push_all(self, gradients: Mapping[str, Array]) -> str | None:
-        """Push all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        """Push all gradients of a step if they are finite; else none, and return a bad one's name."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
@@ -172,7 +172,7 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def _clip(self, clipping: GlobalClipping) -> float:
-        """Let servers update by clipped gradients; return the factor that clips gradients of replicated params."""
+        """Let servers update by clipped gradients; return the factor for replicated params."""
         started = time.perf_counter()
         local = self._replicas.squares if self._replicas is not None else {}
         factor = clipping.clip(self._step, local, self._clients, self._wait, self.all_reduce)
@@ -182,7 +182,7 @@ class Exchange(Mapping[str, Array]):
     def skip(self) -> None:
         """End the present step without a change of any param; nothing may have been pushed.
 
-        All workers of the group must skip it. Servers count the step like others.
+        All workers of the group must skip it. Servers count the step.
         """
         assert not self._pushed, self._pushed
         for bucket in self._buckets:
@@ -196,11 +196,11 @@ class Exchange(Mapping[str, Array]):
             self._replicas.discard()
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, in their order. A key is used once in a run."""
+        """Return the sum of the workers' arrays, in order. A key is used once in a run."""
         return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return the rows of all workers, joined in their order. A key is used once in a run."""
+        """Return the rows of all workers, joined in order. A key is used once in a run."""
         return self._collective("all_gather", key, array, f"the rows {key!r} of all workers")
 
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
@@ -217,7 +217,7 @@ class Exchange(Mapping[str, Array]):
         return result
 
     def close(self) -> None:
-        """Do nothing: it has no thread of its own."""
+        """Do nothing: it has no thread."""
 
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""

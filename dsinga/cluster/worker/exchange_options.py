@@ -13,8 +13,8 @@ from dsinga.ops import Array, SparseRows
 class ExchangeOptions(NamedTuple):
     """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
 
-    Checkpoints do not contain the residuals of kOneBit and kTopK, the unsent parts of gradients. So with kOneBit and
-    kTopK a resumed run has other bits than an unbroken one.
+    Checkpoints do not contain the residuals of kOneBit and kTopK, the unsent parts of gradients. So with these, a
+    resumed run has other bits than an unbroken one.
 
     Attributes:
         pull: when values are requested: with the push, or by the lookup that needs them.
@@ -34,7 +34,7 @@ class ExchangeOptions(NamedTuple):
     bucket_bytes: int | None = None
 
     def codec(self) -> Codec | None:
-        """Return a new codec for gradients, without residuals; None if gradients are not compressed."""
+        """Return a new codec for gradients, without residuals; None if they are not compressed."""
         return create_codec(self.compression, self.topk_share)
 
 
@@ -43,7 +43,7 @@ def encode(
 ) -> dict[int, Array | SparseRows]:
     """Compress gradients, by slice id; sparse rows are not compressed.
 
-    For a server of this process they are decoded again, so that it gets the same numbers as one in another process.
+    A server of this process gets them decoded again: the same numbers as in another process.
     """
     encoded: dict[int, Array | SparseRows] = {}
     for id, gradient in gradients.items():

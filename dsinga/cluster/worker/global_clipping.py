@@ -43,8 +43,8 @@ class GlobalClipping(NamedTuple):
     ) -> float:  # fmt: skip
         """Let servers update by the gradients of ``step`` times a factor, at most 1; return the factor.
 
-        All workers of the group call this when they have pushed all their gradients. ``local`` has the sums of squares
-        of gradients that no server gets, by param. If the norm is not finite, the factor is 1.
+        All workers of the group call this after their last gradient. ``local`` has the sums of squares of gradients
+        that no server gets, by param. If the norm is not finite, the factor is 1.
         """
         squares = np.zeros(self.size)
         replies = {server: clients[server].squares(step) for server in self.slices}
@@ -61,7 +61,7 @@ class GlobalClipping(NamedTuple):
 
 
 def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Return the clipping of a worker by the norm of all gradients; None if the job does not bound the norm.
+    """Return a worker's clipping by the norm of all gradients; None if the job does not bound the norm.
 
     The first user of a server's params reports the server's squares.
     """

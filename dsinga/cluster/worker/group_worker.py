@@ -95,7 +95,7 @@ class GroupWorker:
         shapes: Mapping[str, tuple[int, ...]],
         replicated: Mapping[str, Param],
     ) -> None:
-        """Create the exchange of params with the servers, and the training step, captured if kernels support it."""
+        """Create the exchange with the servers, and the training step, captured if kernels support it."""
         config = self._config
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
@@ -123,7 +123,7 @@ class GroupWorker:
         )
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
+        """Return this worker's share of each lasting param: its share of the rows. All shares add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
             share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
@@ -146,7 +146,7 @@ class GroupWorker:
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
-        With an ``observer`` of the passes of layers, all params are awaited before the first pass.
+        With an ``observer`` of the layers' passes, all params are awaited first.
         """
         return self._compute(self._begin(step), peers, observer)
 
@@ -175,7 +175,7 @@ class GroupWorker:
     def _compute(
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
     ) -> tuple[Metrics | None, Timing]:
-        """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
+        """Compute a step that has begun, or was launched in vain; return its metrics and its timing."""
         step = begun.step
         if self._captured is not None:
             self._captured.begin(step)
@@ -195,7 +195,7 @@ class GroupWorker:
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 
     def _next_records(self, step: int) -> dict[str, Records]:
-        """Return the records of the next micro-batch; count the seconds of waiting for them."""
+        """Return the next micro-batch's records; count the seconds of waiting."""
         started = time.perf_counter()
         if self._prefetch is None:
             reader = self._config.readers[Phase.kTrain]
@@ -273,7 +273,7 @@ class GroupWorker:
                 self._captured.clear()
 
     def replica_state(self) -> ReplicaState:
-        """Return the replicated params for which this worker is the first user."""
+        """Return the replicated params that this worker is the first to use."""
         if self._replicated is None:
             return ReplicaState({}, {})
         self._ops.enter()
@@ -292,11 +292,11 @@ class GroupWorker:
         return getattr(self._config.algorithm, "waits_for_tasks", False)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return the partition of the net of a phase that this worker computes."""
+        """Return this worker's partition of a phase's net."""
         return self._config.nets[phase].locals[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
+        """Return a function that reads this worker's records of a step, without a reference to this worker."""
         inputs = [
             node
             for node in net.nodes
@@ -313,7 +313,7 @@ class GroupWorker:
         return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
-        """Return the reader of the points that this worker needs, always the same: its records may be cached."""
+        """Return the reader of this worker's points, always the same: its records may be cached."""
         if id(reader) not in self._regional_readers:
             self._regional_readers[id(reader)] = reader.in_regions(layers)
         return self._regional_readers[id(reader)]
@@ -362,7 +362,7 @@ class GroupWorker:
 def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequence[Slice]) -> dict[int, Transport]:
     """Return transports to the servers of these slices and of collectives, by number.
 
-    Other servers are not connected: with params cut by features, each of a thousand workers needs only a few servers.
+    With params cut by features, each of a thousand workers needs only a few servers.
     """
     needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
     return {

@@ -37,7 +37,7 @@ class Mailbox:
         self._error: RunError | None = None
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> Future[None] | None:
-        """Store an array that another worker sends by a transport."""
+        """Store an array that another worker sends."""
         iteration, key = fields
         return self.put(iteration, key, items[0])
 
@@ -84,7 +84,7 @@ class Mailbox:
             raise self._error
 
     def fail(self, error: RunError) -> None:
-        """Fail all waits, and every later call, with ``error``; the first error stays."""
+        """Fail all waits and later calls with ``error``; the first error stays."""
         with self._changed:
             self._error = self._error or error
             self._arrived.clear()
@@ -94,7 +94,7 @@ class Mailbox:
             future.set_exception(self._error)
 
     def close(self, message: str) -> None:
-        """Fail all waits, and every later call, with RunError(``message``)."""
+        """Fail all waits and later calls with RunError(``message``)."""
         self.fail(RunError(message))
 
 
@@ -136,8 +136,8 @@ class GroupPeers:
     def receive(self, key: str) -> Array:
         """Return the array that was sent here under ``key`` in this iteration.
 
-        Raises RunError that names ``key`` after the timeout. Raises RunError soon after the run has ended, or after the
-        loss of a worker that this one has sent an array to.
+        Raises RunError that names ``key`` after the timeout. Raises RunError soon after the run has ended, or after
+        losing a worker that this one has sent an array to.
         """
         started = time.perf_counter()
         while True:

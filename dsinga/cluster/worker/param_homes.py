@@ -74,7 +74,7 @@ class ParamHome(ABC):
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice with a sent gradient, because it will be replaced."""
+        """Forget the value of a slice with a sent gradient."""
         self.cached = None
 
     @abstractmethod
@@ -112,7 +112,7 @@ class ServedHome(ParamHome):
         return _read_only(self._joined)
 
     def memory(self, slice_: Slice) -> np.ndarray:
-        """Return the memory of a slice's value, which is reused in each step: new pages cost more than a copy.
+        """Return the memory of a slice's value, reused in each step: new pages cost more than a copy.
 
         When a step's value arrives, all computing with the previous one has ended.
         """
@@ -190,7 +190,7 @@ class CachedRowsHome(ParamHome):
         return _read_only(self._table)
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Bring a slice to version ``step``, by its whole value or by the changed rows."""
+        """Bring a slice to version ``step``, by its whole value or the changed rows."""
         values = self._table[slice_.start : slice_.stop]
         if isinstance(array, SparseRows):
             values.reshape(array.shape)[array.rows] = array.values
@@ -211,7 +211,7 @@ class CachedRowsHome(ParamHome):
 class ReplicatedHome(ParamHome):
     """A param that each worker keeps and updates itself, by the summed gradients that servers send.
 
-    Without slices on servers, it is updated by the worker's own gradient of the whole batch.
+    Without slices on servers, it uses the worker's own gradient of the whole batch.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class ReplicatedHome(ParamHome):
         self._replicas.update(step - 1, self.name, slice_.start, array)
 
     def push(self, gradient: Array | SparseRows) -> None:
-        """Update a param without slices on servers by its gradient of the present step."""
+        """Update a param without slices by its gradient of the present step."""
         self.cached = None
         self._replicas.push(self.name, gradient)
 

@@ -1,8 +1,8 @@
 """Cuts whole params into slices for servers and replicas for workers, and joins them again, with the state of sites.
 
-Checkpoints have the params and updater state of group 0. In addition to the updater's slots, a param has "outer.value"
-and the outer optimizer's slots, such as "outer.history", which all groups share. For each further group g it has
-"group<g>.value" and that group's slots, such as "group1.mean".
+Checkpoints have the params and updater state of group 0. In addition, a param has "outer.value" and the outer
+optimizer's slots, such as "outer.history", which all groups share. For each further group g it has "group<g>.value" and
+that group's slots, such as "group1.mean".
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def whole_values(
 
 
 def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
-    """Return the whole arrays of slices and parts; parts take precedence over slices of the same param."""
+    """Return the whole arrays of slices and parts; parts take precedence."""
     parts: ParamArrays = {}
     for slice_ in config.slices:
         if slice_.id in slices:
@@ -173,6 +173,5 @@ def _is_shared(slot: str) -> bool:
 
 
 def _is_first(slot: str) -> bool:
-    """Whether a slot belongs only to group 0."""
     head, dot, _ = slot.partition(".")
     return not _is_shared(slot) and not (dot and head.startswith("group") and head[5:].isdecimal())

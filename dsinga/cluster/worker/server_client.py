@@ -3,7 +3,7 @@
 Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
 the pool of result arrays (:mod:`dsinga.base.buffers`) allocates its gradients there. So a matrix product writes a
 gradient directly into shared memory, and only its offset is sent. If a feature of the same size uses the memory
-already, the gradient is elsewhere and is copied.
+already, the gradient is copied.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def open_send_buffer(
     """Allocate shared memory for gradients, for the servers that are reached through shared memory.
 
     ``transports`` has the servers' transports by number. The buffer has memory for the whole gradient of each param
-    with a slice on such a server. Returns None if there is no such param: sparse rows, and gradients smaller than the
-    pool's arrays, are always copied.
+    with a slice on such a server. Returns None if there is none: sparse rows, and gradients smaller than the pool's
+    arrays, are always copied.
     """
     shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
     params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
@@ -65,7 +65,7 @@ def open_send_buffer(
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker: by its group's generation, worker group and number; the group has ``workers`` workers."""
+    """Identifies a worker by its group's generation, its group and number; the group has ``workers`` workers."""
 
     generation: int
     group: int
@@ -114,8 +114,8 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Request the values of slices at ``version``.
 
-        ``since`` maps slice ids to the caller's versions. The reply may contain only changed rows of these slices. See
-        :meth:`Transport.call` for ``into`` and ``priority``.
+        ``since`` maps slice ids to the caller's versions. The reply may contain only changed rows of these slices.
+        ``into`` and ``priority``: see :meth:`Transport.call`.
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
@@ -132,7 +132,7 @@ class ServerClient:
         self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> ValuesReply:  # fmt: skip
-        """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
+        """Do :meth:`push`, and :meth:`pull` the resulting values."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
         return ValuesReply(reply, list(gradients), self._unreleased)
 
@@ -180,7 +180,7 @@ class ValuesReply:
         return self._reply.done()
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:
-        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
         values = self._reply.result(timeout)
         for id in self._ids:
             self._unreleased.pop(id, None)
@@ -194,8 +194,8 @@ def gradient_memory(
     """Return memory for a worker's gradients, by size, for :func:`dsinga.base.buffers.use_bases`.
 
     Servers that share memory with this process read gradients where they are computed. For other hosts, the memory is
-    for gradients that are too large for the pool of result arrays. A single worker, which applies large gradients as
-    soon as they are computed, computes all of them in the same memory.
+    for gradients that are too large for the pool of result arrays. A single worker applies large gradients as soon as
+    they are computed, so all use the same memory.
     """
     send_buffer = open_send_buffer(transports, slices, shapes)
     if send_buffer is not None:
