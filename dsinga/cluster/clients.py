@@ -325,7 +325,6 @@ class SharedCluster:
                     self._stack.close()
 
     def _join(self, workers: int) -> Client | None:
-        """Return the client for one more run, None if the cluster is too small."""
         if self._client is None:
             self._workers = max(CPU_COUNT, workers)
             self._client = self._stack.enter_context(connect(workers=self._workers))

@@ -201,7 +201,6 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
 
 
 def _stepper(worker: GroupWorker, step: int) -> tuple[Stepper, tuple[Segment, ...]]:
-    """Return a worker's stepper, created with the first segment, and an iteration's segments."""
     net = worker.net(Phase.kTrain).at(step)
     if worker not in _STEPPERS:
         stepper, planned = Stepper(worker.thread), None

@@ -134,7 +134,6 @@ class RunEvents(Watcher):
             reply.cancel()
 
     def _publish_round(self, last: bool = False) -> None:
-        """Publish the rows and times since the last event, unless it is too recent."""
         if time.monotonic() < self._sent_at + EVENT_SECONDS and not last:
             return
         if not (self._rows or self._groups or self._position):
@@ -178,7 +177,6 @@ def _is_hidden(client: Client) -> bool:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with numbers of Python's own types."""
     return {name: value if isinstance(value, (str, int)) else float(value) for name, value in row.items()}
 
 

@@ -53,7 +53,10 @@ def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
 
 
 def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
-    """Whether a feature in kBF16 is a bfloat16 image, with bfloat16 gradients: convolutions and similar layers make them."""
+    """Whether a feature in kBF16 is a bfloat16 image: convolutions and similar layers make them.
+
+    The gradients of such images are bfloat16, too.
+    """
     return len(shape) in LAST and bf16_gradient
 
 

@@ -134,7 +134,6 @@ class _CutPredictor(Predictor):
 
 
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
-    """Return the rows of ``records`` for a worker's input layers."""
     inputs = [node for node in net.nodes if node.layer.is_input]
     return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
 
@@ -166,7 +165,6 @@ def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | 
 def _join_parts(
     shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
 ) -> np.ndarray | SparseRows:
-    """Return the gradient of a param of this shape, joined from its parts; sparse if all are."""
     if parts[0][0].axis is None:
         return parts[0][1]
     sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]

@@ -60,7 +60,6 @@ class LabelRedistribution:
         return regions[part] if regions else None
 
     def _producer(self, edge: Edge) -> Edge | None:
-        """Return the layer that produces the labels of ``edge``, None if the graph does not tell."""
         node = self._net.nodes[edge.node]
         if moves_rows(node.layer) and not (node.layer.part_shapes and edge.part == WHOLE_FEATURE):
             return edge._replace(labels=False)
@@ -112,7 +111,6 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, shape, COPIED, {location: NodeOutput(node, producer.part)})
 
     def _add(self, connection: Layer, layer: Layer, outputs: Mapping[int, NodeOutput]) -> Mapping[int, NodeOutput]:
-        """Add ``connection`` at each worker with one of ``outputs``; the cut stays."""
         added = {}
         for location, source in outputs.items():
             rows = self._graph.nodes[source.node].rows
@@ -150,7 +148,6 @@ def _find_cut_labels(
 
 
 def _keeps_labels(layer: Layer) -> bool:
-    """Whether a layer's labels are from its source or its records."""
     return layer.is_input or (isinstance(layer, Label) and not layer.settings.count)
 
 

@@ -77,7 +77,6 @@ def _segment(events: Sequence[_Event]) -> Segment:
 
 
 def _events(net: NeuralNet) -> Iterator[_Event]:
-    """Yield the events of a worker's iteration in order: forward passes, backward passes and messages."""
     heads = _heads(net)
     for stage in net.stages:
         layer, layer_pass = stage.layer, LayerPass(stage.layer.name, "forward")
@@ -102,7 +101,6 @@ def _events(net: NeuralNet) -> Iterator[_Event]:
 
 
 def _heads(net: NeuralNet) -> frozenset[int]:
-    """Return the positions of the layers that begin segments of the forward pass."""
     heads = [stage.position for stage in net.stages if stage.params or stage.layer.is_loss]
     return frozenset(heads[:: -(-len(heads) // MAX_SEGMENTS) or 1])
 
@@ -112,7 +110,6 @@ def _is_shown(layer: Layer) -> bool:
 
 
 def _name(passes: Sequence[LayerPass]) -> str:
-    """Return the name of a segment with these passes of named layers; "bridges" without any."""
     words = []
     for direction in ("forward", "backward"):
         layers = [layer for layer, its_direction in passes if its_direction == direction]

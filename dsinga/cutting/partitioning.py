@@ -144,7 +144,6 @@ class _Partitioner:
             self._features[Edge(position, part)] = ShardedFeature(name, shape, axis, part_outputs, cut.grid)
 
     def _target(self, node: Node, cut: LayerCut, locations: tuple[int, ...], source: int) -> Sharding:
-        """Return the sharding that a layer's parts need of the source of this index."""
         layer = node.layer
         if cut.grid and not layer.takes_points(source):
             return Sharding(COPIED, locations)
@@ -202,7 +201,6 @@ class _Partitioner:
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs
 
     def _name_params(self, node: Node, part_layer: Layer, part: int) -> tuple[str, ...]:
-        """Return the param names of a part of a layer, and record new params."""
         names = []
         for spec, name in zip(part_layer.params, node.params, strict=True):
             is_cut = part_layer.columns is not None and spec.cut_axis is not None
@@ -218,7 +216,6 @@ class _Partitioner:
 
 
 def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
-    """Return the nodes in execution order, with their places."""
     order = communication_order(graph.nodes)
     moved = {old: new for new, old in enumerate(order)}
     nodes = [graph.nodes[old] for old in order]
@@ -229,7 +226,6 @@ def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Pl
 def _local_net(
     net: NeuralNet, nodes: Sequence[Node], local_positions: Sequence[int], params: Mapping[str, _CutParam]
 ) -> NeuralNet:
-    """Return the net of the worker that has the nodes at these positions, in order."""
     moved = {old: new for new, old in enumerate(local_positions)}
     local_nodes = []
     for position in local_positions:
@@ -241,7 +237,6 @@ def _local_net(
 
 
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:
-    """Return the parts of the params, in the uncut net's order."""
     parts = {}
     users: dict[str, list[int]] = {name: [] for name in partitioner.params}
     for location, local in enumerate(nets):

@@ -160,7 +160,6 @@ def _join(
     destination: int,
     parts: list[tuple[NodeOutput, Shape]],
 ) -> NodeOutput:
-    """Return the part that arrived at a worker, after a kConcate layer if there are several."""
     if len(parts) == 1:
         return parts[0][0]
     settings = Concate.Conf(concate_dim=feature.dim, num_concates=len(parts))

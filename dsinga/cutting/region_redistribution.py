@@ -119,7 +119,6 @@ def _cut_axes(dim: int, grid: Sequence[int]) -> range:
 def _box(
     graph: GraphBuilder, shape: Shape, dim: int, grid: tuple[int, ...], part: int, axes: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Return the range, along each of ``axes``, of one worker's part of a feature."""
     box = {axis: (0, shape[axis]) for axis in axes}
     if grid:
         region = cut_regions(shape, dim, grid)[part]
@@ -133,7 +132,6 @@ def _box(
 def _needs(
     graph: GraphBuilder, shape: Shape, target: Sharding, part: int, axes: Sequence[int]
 ) -> dict[int, tuple[PointRun, ...]]:
-    """Return the runs, along each of ``axes``, that one worker needs of a feature."""
     box = _box(graph, shape, target.dim, target.grid, part, axes)
     runs: dict[int, tuple[PointRun, ...]] = {
         axis: (PointRun(0, stop - start, start),) for axis, (start, stop) in box.items()
@@ -150,7 +148,6 @@ def _pieces(
     destination: int,
     axes: Sequence[int],
 ) -> list[_Sent]:
-    """Return the boxes of a feature that other workers send to ``destination``, and its own."""
     holders = list(boxes)
     if feature.dim == COPIED:
         holders = [destination if destination in boxes else holders[0]]

@@ -98,7 +98,6 @@ def print_memory(memories: Sequence[Memory]) -> None:
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
-    """Print a table; each line ends with a shape, the names of params, and their number of values."""
     table = rich.table.Table(*columns, box=rich.box.SIMPLE)
     table.add_column("values", justify="right")
     for *texts, shape, params, count in lines:

@@ -58,7 +58,6 @@ def is_inserted_split(layer: Layer) -> bool:
 
 
 def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> LayerCut | None:
-    """Return the cut by features of a layer if its params are cut already, else None."""
     if not any(axes.get(name) is not None for name in node.params):
         return None
     cut = _cut(node.layer, parts, FEATURES)
@@ -119,7 +118,6 @@ def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> 
 
 
 def _gathered(layer: Layer, parts: int, reason: str) -> LayerCut:
-    """Return the cut by rows of a layer that cannot be cut by space, whole if there are too few rows."""
     if layer.cut.whole_because or layer.shape[0] < parts:
         return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because or f"{reason}, and the batch has too few rows")
     return LayerCut(ROWS, reason=reason)
@@ -145,7 +143,6 @@ def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
 
 
 def _gathered_because(layer: Layer) -> str:
-    """Return why a layer cannot be cut on features, "" if it can."""
     if layer.cut.connection is None:
         return layer.cut.gathered_because
     axis = layer.cut.axis

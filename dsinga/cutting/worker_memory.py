@@ -222,7 +222,6 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
 
 
 def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int]) -> list[int]:
-    """Return the positions of freed features that a layer's backward pass computes again."""
     found, pending = set[int](), [stage.position, *(edge.node for edge in stage.edges)]
     while pending:
         position = pending.pop()
@@ -233,7 +232,6 @@ def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int
 
 
 def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
-    """Return, for each feature that the backward pass needs, the position of its last user."""
     last_uses: dict[int, int] = {}
     for stage in reversed(net.stages):
         if stage.backward:

@@ -66,7 +66,6 @@ def explained_start() -> Iterator[None]:
 
 
 def _checked(security: Security | None) -> Security:
-    """Return ``security``, or the credentials of Dask's settings."""
     if security is not None and not isinstance(security, Security):
         raise UserError(f"security= takes a distributed.Security, not a {type(security).__name__}")
     try:

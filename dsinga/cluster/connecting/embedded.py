@@ -191,7 +191,6 @@ def _connect_to(
     patience: float,
     check: Callable[[], None],
 ) -> Client:
-    """Return a client of a running scheduler, or of one about to write its file."""
     if isinstance(security, bool):
         raise UserError("a running scheduler has its certificates; give yours as security=distributed.Security(...)")
 

@@ -128,7 +128,6 @@ def check_scheduler(address: str, security: Security, seconds: float) -> None:
 
 
 def _connect(address: str, deadline: float) -> socket.socket:
-    """Connect to a scheduler that may be about to start."""
     place = parse_host_port(parse_address(address)[1])
     while True:
         try:

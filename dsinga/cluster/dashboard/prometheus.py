@@ -41,7 +41,6 @@ class RunCollector:
         yield self._runs()
 
     def _open(self) -> list[tuple[RunHistory, Any]]:
-        """Return pairs (history, scheduler) of the open schedulers."""
         pairs = [(history, reference()) for history, reference in list(self._schedulers.items())]
         return [(history, scheduler) for history, scheduler in pairs if scheduler and scheduler.status != Status.closed]
 

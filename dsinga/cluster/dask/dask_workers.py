@@ -109,9 +109,9 @@ def on_several_hosts(addresses: Iterable[str]) -> bool:
 def task_client() -> Client | None:
     """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    A client keeps the context variables of the task that first asks for it. With those of a cluster started within a
-    task, it would lose contact when that inner cluster closes. So the client is made here without any context. Only one
-    thread makes it: Dask would give a second thread a client that is still connecting.
+    A client keeps the context variables of the task that first asks for it. If the task belonged to an inner cluster,
+    the client would lose contact when that closes. So it is made here without any context. Only one thread makes it:
+    Dask would give a second thread a client that is still connecting.
     """
     try:
         worker = get_worker()

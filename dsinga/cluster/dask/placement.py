@@ -258,7 +258,6 @@ def sites_of(topology: Topology) -> Sites | None:
 
 
 def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:
-    """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
     addresses = [address for group in topology.worker_groups(server_group) for address in run_workers[group]]
     if len(addresses) == topology.servers:
         return tuple(addresses)

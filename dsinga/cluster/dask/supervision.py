@@ -118,7 +118,6 @@ class TaskChains:
                 self._supervisor.wait([*self._awaited.values()])
 
     def _advance(self) -> bool:
-        """Resume the chains without unfinished tasks; return whether there were any."""
         ready = [chain for chain, futures in self._awaited.items() if all(future.done() for future in futures)]
         for chain in ready:
             results = self._supervisor.results(self._awaited[chain])

@@ -116,7 +116,6 @@ async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | 
 
 
 async def _pump(comm: Comm, connection: socket.socket) -> None:
-    """Copy bytes between a Dask connection and a socket until one is closed."""
     connection.setblocking(False)
     comm.deserialize = False  # nothing that arrives here is unpickled
     loop = asyncio.get_running_loop()

@@ -99,7 +99,6 @@ def end_groups(run: str, generations: Mapping[int, int], message: str) -> None:
 
 
 def _end(chosen: Callable[[str], bool], message: str | None) -> None:
-    """End the workers and close the endpoints with names that ``chosen`` accepts."""
     keys = [key for key in list(WORKERS) if chosen(key.name)]
     workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
     for worker in workers:

@@ -131,7 +131,6 @@ def _ask(
 
 
 def _child_processes(client: Client, addresses: Collection[str]) -> list[str]:
-    """Return the Dask workers that are child processes of this one, as ``Client()`` starts them."""
     cluster_workers = getattr(getattr(client, "cluster", None), "workers", None) or {}
     nannies = [worker for worker in cluster_workers.values() if isinstance(worker, Nanny)]
     return [nanny.worker_address for nanny in nannies if nanny.worker_address in addresses]
@@ -144,7 +143,6 @@ def _ignore_interrupts() -> None:
 
 
 def _call(**arguments: Any) -> tuple[Any, ...]:
-    """Return the standard library's function, with arguments, that calls worker_report.report."""
     scope = {
         "source": inspect.getsource(worker_report), "scope": {}, "arguments": {"version": __version__, **arguments},
     }  # fmt: skip

@@ -125,7 +125,6 @@ def _how_to_install(report: Mapping[str, Any], restart: str = "") -> str:
 
 
 def _how_to_send(value: Any) -> str:
-    """Return how to give a Dask worker the user's module that ``value`` needs."""
     name = (value if hasattr(value, "__name__") else type(value)).__module__
     package = name.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)

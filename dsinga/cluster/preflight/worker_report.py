@@ -144,7 +144,6 @@ def _describe(facts: Any) -> str:
 
 
 def _path_trouble(path: str) -> str:
-    """Return why a local path cannot be read, without dsinga: it does not exist."""
     if os.path.isabs(path) and not os.path.exists(path):
         return "there is nothing there"
     return ""

@@ -136,7 +136,6 @@ def claim_workers(
 
 
 def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a request into the queue, registered on the scheduler if necessary; return the answer."""
     try:
         ask_scheduler(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
     except (ImportError, AttributeError) as error:
@@ -153,7 +152,6 @@ def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict
 
 
 def _wait(client: Client, request: Request, cancellation: Cancellation, announcements: Announcements) -> dict[str, Any]:
-    """Wait for a run's turn; return the scheduler's view of the run then."""
     limit = read_setting("queue_timeout")
 
     def ask(waited: float) -> dict[str, Any] | StillWaiting:
@@ -169,7 +167,6 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
-    """Return a sentence on a run's wait: how many threads it needs, and which runs hold them."""
     threads = counted(request.threads, "worker thread")
     if request.topology.separate:
         threads += " and Dask workers for the servers alone"
@@ -237,5 +234,4 @@ class HeldThreads:
 
 
 def _executing(dask_worker: Any) -> tuple[int, list[str]]:
-    """Return this Dask worker's number of threads, and the keys of the tasks that they execute."""
     return dask_worker.state.nthreads, [str(task.key) for task in dask_worker.state.executing]

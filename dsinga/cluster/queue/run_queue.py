@@ -171,7 +171,6 @@ class RunQueue(SchedulerPlugin):
             self._begun.pop(name).set()
 
     def _worker(self, state: Any) -> Worker:
-        """Return a Dask worker in the form of :class:`ThreadClaims`."""
         others = [
             task for task in state.processing if task not in state.long_running and self._run_of(task) not in self.runs
         ]
@@ -184,7 +183,6 @@ class RunQueue(SchedulerPlugin):
         }
 
     def _view(self, name: str) -> Record:
-        """Return the facts of a run for its client."""
         if name not in self.runs:
             return {"protocol": PROTOCOL, "state": "gone"}
         record, now = self.runs[name], time.time()
@@ -211,7 +209,6 @@ class RunQueue(SchedulerPlugin):
 
 
 def _summary(record: Record, now: float) -> Record:
-    """Return a run's facts for other users."""
     threads = sum(record["granted"].values()) or record["threads"]
     return {
         "job": record["job"], "user": record["user"], "threads": threads, "seconds": now - record["since"]

@@ -230,7 +230,6 @@ class ThreadClaims:
 
 
 def _take(held: dict[str, Usage], record: Record) -> None:
-    """Add what a run holds. Its separate servers use no resources."""
     for address, threads in record["granted"].items():
         resources = {} if address in record["apart_on"] else record["resources"]
         held.setdefault(address, Usage()).add(threads, resources)

@@ -169,7 +169,6 @@ class ClusterEngine(Engine):
 
     @property
     def _averages(self) -> bool:
-        """Whether the job asks for averages of the params."""
         return self.job.updater.ema_conf is not None
 
     @property

@@ -198,5 +198,4 @@ class ClusterRun:
             self.servers.call(group, "refresh", group)
 
     def _share(self, value: Any, task: Callable[..., Any]) -> Any:
-        """Return an argument of tasks for group 0, sent once to each process."""
         return self.workers.share(value, [0], task)

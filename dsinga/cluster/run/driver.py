@@ -92,7 +92,6 @@ def train(
 
 @contextlib.contextmanager
 def _prepare_again(checked: CheckedJob, client: Client, **options: Any) -> Iterator[PreparedRun]:
-    """Prepare a run with :func:`prepare_run`, and again if a Dask worker is lost meanwhile."""
     conf = checked.job.cluster
     limit = conf.max_restarts if conf else None
     left = RESTARTS_FROM_SNAPSHOT if limit is None else limit

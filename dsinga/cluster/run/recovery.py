@@ -314,7 +314,6 @@ class RecoverableRun:
         self._check = self._make_check(self._placement)
 
     def _start_generation(self) -> None:
-        """Start workers and servers with the newest snapshot."""
         newest, prepared = self.snapshots.newest, self._prepared
         if self.cluster_run.started:
             self._generation += 1

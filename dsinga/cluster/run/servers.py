@@ -109,7 +109,6 @@ class Servers:
         return step
 
     def _values_from_links(self, key: ServerKey) -> ServerValues:
-        """Return a new server's values and states, from the linked servers that are left."""
         linked = self._linked(key)
         source = linked[0].group
         values: dict[int, Any] = {}
@@ -124,7 +123,6 @@ class Servers:
         return [other for other in self._actors if other.group in groups and other.server == key.server]
 
     def _remote_clients(self, key: ServerKey) -> list[str]:
-        """Return the addresses of a server's callers in other processes: workers and linked servers."""
         topology, placement = self._config.topology, self._placement
         workers = [address for group in topology.worker_groups(key.group) for address in placement.workers[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]

@@ -162,7 +162,6 @@ class WorkerTasks:
         loop.add_callback(forget, {future.key for future in futures})
 
     def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the event loops of the Dask workers at these addresses that are left."""
         left = sorted(available_workers(self._client).keys() & {*addresses})
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
         with contextlib.suppress(OSError):

@@ -158,7 +158,6 @@ class ChangeSender:
             return changes
 
     def _acknowledge(self, number: int, changes: Changes, arrival: Future) -> bool:
-        """Record that a message has arrived; return False if it has failed, or was taken back earlier."""
         try:
             arrival.result()
         except BaseException as error:  # a cancelled future raises a BaseException
@@ -203,7 +202,6 @@ class ChangeSender:
             self._fail(errors[0])
 
     def _end_flushes(self) -> None:
-        """Resolve the futures of all flushes if every change has arrived."""
         with self._lock:
             error, sent = self._error, self._sent
             if error is None and (self._in_flight or any(self._unsent.values())):

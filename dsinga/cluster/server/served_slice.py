@@ -180,7 +180,6 @@ class ServedSlice:
         return blocks
 
     def _count_update(self, group: int, meter: StalenessMeter) -> None:
-        """Count an update; the caller holds the lock."""
         meter.add(group, self.changes - self.accumulators[group].changes_seen)
         self.changes += 1
 
@@ -272,7 +271,6 @@ def is_outer(name: str) -> bool:
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:
-    """Return ``array`` if it can be updated in place, else a copy."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
 

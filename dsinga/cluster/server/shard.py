@@ -183,7 +183,6 @@ class Shard:
             self._group_sync.slice_updated(served_slice, served_slice.accumulators[group].version + 1, advance)
 
     def _set_advanced(self, served_slice: ServedSlice, group: int) -> None:
-        """Advance a slice to its next version, and resolve the pulls that waited for it."""
         with self._lock:
             served_slice.accumulators[group].advance()
             complete = self._pulls.serve(served_slice)

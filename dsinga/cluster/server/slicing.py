@@ -188,7 +188,6 @@ def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | Non
 def _deal_blocks(
     sizes: Mapping[str, int], servers: int, units: Mapping[str, int], block_size: int | None, block_rows: int | None
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return each param's slices (length, server) by PaddlePaddle's method."""
     block = block_size or paddle_block_size(sum(sizes.values()), servers)
     blocks: dict[str, list[tuple[int, int]]] = {}
     for param, size in sizes.items():

@@ -102,7 +102,6 @@ class SumSync(GroupSync):
             self.sender.enqueue(onward, (id, group), estimate)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
-        """Add another group's change to a slice; the caller holds its lock."""
         served_slice.value += change
         self._last[served_slice.spec.slice.id] += change
 

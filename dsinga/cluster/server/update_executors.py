@@ -162,7 +162,6 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def _take(self, index: int) -> tuple[SliceUpdate, UpdateBlock] | None:
-        """Remove and return a block of the update at ``index`` of the queue; None if the queue is empty."""
         with self._changed:
             if not self._queue:
                 return None

@@ -201,7 +201,6 @@ class SharedMemoryServer:
             self._published.close()
 
     def _milliseconds(self) -> float | None:
-        """Return the milliseconds to wait for packets, None for no limit."""
         if not self._unverified_connections and not self._accept_at:
             return None
         times = [deadline for _, _, deadline in self._unverified_connections.values()]
@@ -231,7 +230,6 @@ class SharedMemoryServer:
         self._poll.register(connection, select.POLLIN)
 
     def _admit(self, fd: int) -> None:
-        """Read from a client that has proved nothing yet; serve or drop it when this is decided."""
         handshake, _, _ = self._unverified_connections[fd]
         proved = handshake.read()
         if proved is None:
@@ -257,7 +255,6 @@ class SharedMemoryServer:
             self._clients.pop(fd).close()
 
     def _tidy(self) -> None:
-        """Drop clients that have proved nothing for too long, and accept again."""
         now = time.monotonic()
         for fd in [fd for fd, (_, _, deadline) in self._unverified_connections.items() if now >= deadline]:
             self._drop(fd)
@@ -266,7 +263,6 @@ class SharedMemoryServer:
             self._poll.register(self._socket, select.POLLIN)
 
     def _read(self, channel: Channel) -> bool:
-        """Handle a client's next message; return False if the client is gone, or sends something else."""
         try:
             message = channel.receive()
             if message is None:

@@ -138,7 +138,6 @@ class Stream:
         return True
 
     def _messages(self) -> Generator[memoryview, None, None]:
-        """Yield the memory to fill next; give each complete message to the receiver."""
         head = memoryview(bytearray(HEAD.size))
         while True:
             yield head
@@ -186,7 +185,6 @@ class Stream:
 
 
 def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:
-    """Return a message's parts, small ones joined, and its size."""
     layouts, arrays = flatten(items)
     description = pack([values, layouts])
     joined = bytearray(HEAD.pack(len(description)) + description)

@@ -151,7 +151,6 @@ class GroupWorker:
         return self._compute(self._begin(step), peers, observer)
 
     def _begin(self, step: int) -> BegunStep:
-        """Read the records of a step, and request the values of params."""
         self._started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
@@ -165,7 +164,6 @@ class GroupWorker:
         return BegunStep(step, records, self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch a step if it has been captured; return whether it was launched."""
         assert self._captured is not None
         if not self._captured.launch(begun.records, self._whole_context(begun)):
             return False
@@ -195,7 +193,6 @@ class GroupWorker:
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 
     def _next_records(self, step: int) -> dict[str, Records]:
-        """Return the next micro-batch's records; count the seconds of waiting."""
         started = time.perf_counter()
         if self._prefetch is None:
             reader = self._config.readers[Phase.kTrain]
@@ -225,7 +222,6 @@ class GroupWorker:
             yield records, ctx
 
     def _whole_context(self, begun: BegunStep) -> Context:
-        """Return the context of a step that computes its whole batch at once."""
         rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
         return self._context(Phase.kTrain, rows, begun.step, f"step {begun.step}", self.peers)
 
@@ -375,10 +371,8 @@ def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequenc
 def _take_regions(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], step: int
 ) -> dict[str, Records]:
-    """Read the records of a step, and keep the points that this worker needs."""
     return {name: layers[name].take_region(records) for name, records in read(step).items()}
 
 
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
-    """Call a collective under a key that no other iteration uses."""
     return collective(f"{iteration}/{key}", array)

@@ -173,7 +173,6 @@ class GroupPeers:
         self._meter.waited += time.perf_counter() - started
 
     def _check_sent(self) -> None:
-        """Raise RunError if an array could not be delivered; forget acknowledged arrays."""
         waiting = []
         for sent in self._sent:
             _, location, key, reply = sent

@@ -97,7 +97,6 @@ def whole_values(
 
 
 def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
-    """Return the whole arrays of slices and parts; parts take precedence."""
     parts: ParamArrays = {}
     for slice_ in config.slices:
         if slice_.id in slices:
@@ -168,7 +167,6 @@ def group_state(
 
 
 def _is_shared(slot: str) -> bool:
-    """Whether all server groups have the same array of this slot."""
     return is_outer(slot) and slot not in OWN_SLOTS
 
 
