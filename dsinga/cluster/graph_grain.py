@@ -1,14 +1,12 @@
 """Runs each iteration as a Dask task graph, with a task for each segment (a part) of a worker's iteration.
 
 The dashboard then shows which layers run where, and which arrays workers exchange. Each task costs milliseconds, so
-rounds are the default; both grains compute the same numbers. The driver makes the graph; its tasks run in the Dask
-workers' processes.
+rounds are the default; both grains compute the same numbers.
 
-A task runs a segment through its worker's stepper. An iteration's segments are the exchange with the servers, then the
-layers. The algorithm is the same as in rounds, with other peers and an observer of each layer's passes. Received arrays
-are the task's arguments; it returns the arrays that the iteration sends. The iteration runs in the worker's thread,
-idle between its tasks. It halts after the last array that a segment sends. A segment that sends none halts before the
-next segment's first pass or received array.
+An iteration's segments are the exchange with the servers, then the layers. The algorithm is the same as in rounds, with
+other peers and an observer of each layer's passes. Received arrays are the task's arguments; it returns the arrays that
+the iteration sends. The iteration runs in the worker's thread. It halts after the last array that a segment sends. A
+segment that sends none halts before the next segment's first pass or received array.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """An executor with one thread, in which a worker computes or a server updates.
 
-Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each calling
-thread, so two callers would double both. With more OpenMP threads than cores, each kernel would wait until its threads
-wake up.
+Kernels have scratch memory and OpenMP threads for each calling thread, and Dask would run a task in any. With more
+OpenMP threads than cores, each kernel would wait until its threads wake up.
 """
 
 from __future__ import annotations

@@ -257,9 +257,9 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
     """Return the positions of ``nodes`` in an order in which they can run.
 
     Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else can
-    run. The backward pass runs in reverse order, which keeps all three rules. The parts of a layer that is cut by rows
-    or space follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker
-    follows this order, so no two workers can wait for each other.
+    run. The reverse order of the backward pass keeps all three rules. The parts of a layer that is cut by rows or space
+    follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker follows this
+    order, so no two workers can wait for each other.
     """
     groups = _groups(nodes)
     group_of = {position: group for group in groups for position in group}

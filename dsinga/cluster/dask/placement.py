@@ -137,10 +137,10 @@ class Placement(NamedTuple):
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
     """Assign the workers of a run to threads of Dask workers, and its servers to their processes.
 
-    Each worker gets its own thread, because it waits there for other workers during a round. Workers are assigned in
-    order, group by group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs`` assigns
-    blocks instead, as far as a Dask worker has threads. Groups that average their params are sites. A site is on the
-    Dask workers that its pattern matches, or else on one host if possible.
+    Each worker gets its own thread, because it waits there for other workers. Workers are assigned in order, group by
+    group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs`` assigns blocks instead,
+    as far as a Dask worker has threads. Groups that average their params are sites. A site is on the Dask workers that
+    its pattern matches, or else on one host if possible.
 
     A server group is in the processes of its worker groups, server i with worker i if the numbers are equal. With
     ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It

@@ -1,15 +1,15 @@
 """Shares objects in the memory of Dask workers, and gives freed memory back to the system after a run.
 
-The scheduler loads the arguments of tasks. It would import users' modules and open stores, which it may not have. So
-these arguments are packed.
+The scheduler would load the arguments of tasks, with users' modules and stores, which it may not have. So they are
+packed.
 
-``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died. The scheduler retries while it holds a
-lock, and the broadcasts of all clients wait. So a shared object is sent to one Dask worker and copied from there.
+``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died, and holds a lock for which all clients
+wait. So a shared object is sent to one Dask worker and copied from there.
 
-glibc's allocator keeps what a run has freed. It has up to eight arenas of memory a core and spreads threads over them,
-so a process grows from run to run. Except in the first arena, free memory of up to 64 MB at an arena's end is never
-given back. Hence all threads of a worker process that dsinga starts share the first one. The user's own process keeps
-all arenas: with several workers, one arena makes an iteration of a small net 14% slower.
+glibc's allocator keeps what a run has freed. It spreads threads over up to eight arenas of memory a core, so a process
+grows from run to run. Only the first arena gives back all free memory at its end; others keep up to 64 MB. Hence all
+threads of a worker process that dsinga starts share the first one. The user's own process keeps all arenas: with
+several workers, one arena makes an iteration of a small net 14% slower.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def check_workers_ready(
 ) -> bool:
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
-    Pickle sends a class by value if a script or notebook defines it; a worker imports a module's class. Dask would end
-    a worker that cannot load a task's argument, so the check comes before any task. The scheduler needs dsinga, too, to
+    Dask would end a worker that cannot load a task's argument, so the check comes before any task. Pickle sends a class
+    by value if a script or notebook defines it; a worker imports a module's class. The scheduler needs dsinga, too, to
     load the functions of tasks. Other kernels and versions of Dask are logged as warnings, once in a process. Raises
     RunError if a Dask worker is lost meanwhile.
 

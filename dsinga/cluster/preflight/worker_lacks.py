@@ -1,9 +1,8 @@
 """Writes one message on all things that Dask workers lack for a run, and warns of differences between them.
 
-A message says how to fix the lack. Kernels of oneDNN and numpy compute the same up to rounding. If a machine has no
-oneDNN, the run is right, but as slow as the slowest, and its last bits depend on the placement. This is a warning: an
-error would keep people from a cluster that they cannot change. Other versions of Dask than the driver's often work,
-too.
+Kernels of oneDNN and numpy compute the same up to rounding. If a machine has no oneDNN, the run is right, but as slow
+as the slowest, and its last bits depend on the placement. This is a warning: an error would keep people from a cluster
+that they cannot change. Other versions of Dask than the driver's often work, too.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ request has these keys:
 - "threads_per_process": so many workers fill a Dask worker before the next one gets some
 - "server_processes": the number of whole Dask workers for separate servers
 - "resources": Dask's resources of each worker, by name
-- "hosts": a list of the names of each host or Dask worker that it may use; empty for all
+- "hosts": lists of names, for each host or Dask worker that it may use; empty for all
 - "sites", if worker groups are sites: the items of :class:`dsinga.cluster.dask.placement.Sites`
 
 Its record also has
@@ -55,7 +55,7 @@ def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
 
 
 def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> int:
-    """Return how many threads of a Dask worker a request could have, each with its resources."""
+    """Return how many threads of a Dask worker a request could have, each with the request's resources."""
     counts = [worker["threads"] - usage.threads]
     for name, amount in request["resources"].items():
         if amount > 0:

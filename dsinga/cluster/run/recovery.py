@@ -3,8 +3,8 @@
 The logical topology never changes. Each *generation* of a run places it on the Dask workers at hand, several partitions
 on one if necessary. It starts from a snapshot and computes the later steps again.
 
-Several worker groups are asynchronous: groups that have lost nothing go on. The others restart with their servers'
-values, at the step that these have reached. A lost server gets the values of a linked server group.
+Asynchronous worker groups that have lost nothing go on. The others restart with their servers' values, at the step that
+these have reached. A lost server gets the values of a linked server group.
 """
 
 from __future__ import annotations

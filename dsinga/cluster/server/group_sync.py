@@ -1,8 +1,8 @@
 """The interface that synchronises a shard (a server's slices) with other server groups, and the routes between groups.
 
 A job's ``sync_method`` or ``user_sync_method`` names a function of the registry's kind "sync_method". It receives a
-run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which is sent to all
-servers. Each server calls the policy with a :class:`LinkedShard`.
+run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which each server
+calls with a :class:`LinkedShard`.
 
 A group's changes are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
 forwarding group needs to know only the subtree below the receiver, a :class:`Route`. Changes on the same route are

@@ -1,9 +1,9 @@
 """The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
 
 With one worker group, values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
-only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of the
-value at version v. It reads s again only when its pull for version v + 1 resolves, after the change. Several worker
-groups change slices independently of each other, so pulls return copies.
+only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of version
+v. It reads s again only when its pull for version v + 1 resolves, after the change. Several worker groups change slices
+independently of each other, so pulls return copies.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Shard:
     """The slices of params on one server. Thread-safe; no method but :meth:`snapshot` blocks.
 
     In each step of a worker group, from step ``start``, the workers in a slice's spec push it. A slice's version for a
-    group is the number of the group's next step for it. So gradients may arrive layer by layer and in any grouping.
-    They are added in the order of the workers, not of arrival: a run gives the same bits every time. With
-    ``staleness``, no group gets values for a step that is more than so many steps ahead of the slowest group's. A shard
-    serves one generation of each group, and refuses messages of others; :meth:`restart` begins the next one.
+    group is the group's next step for it. So gradients may arrive layer by layer and in any grouping. They are added in
+    the order of the workers, not of arrival: a run gives the same bits every time. With ``staleness``, no group gets
+    values for a step that is more than so many steps ahead of the slowest group's. A shard serves one generation of
+    each group, and refuses messages of others; :meth:`restart` begins the next one.
 
     ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`), and waits for futures of pulls: a
     cooperative executor computes updates meanwhile. A ``gpu`` keeps and updates the slices, with the inline executor.
@@ -224,10 +224,10 @@ class Shard:
     def restart(self, group: int, generation: int, step: int = 0) -> int:
         """Restart a worker group after a loss of its workers, as ``generation``; return the step of its first pull.
 
-        Its gradients of incomplete steps are dropped, its pulls and collectives fail, and messages of its earlier
-        generation are refused. It begins at the highest step that it has reached in any slice, so that no slice is
-        updated twice for a step, and at least at ``step``. If several servers serve the group, call this again on each
-        with the highest answer. Other groups go on. A single group cannot restart, since it reads the values in place.
+        Its incomplete gradients are dropped, its pulls and collectives fail, and messages of its earlier generation are
+        refused. It begins at the highest step that it has reached in any slice, so that no slice is updated twice for a
+        step, and at least at ``step``. If several servers serve the group, call this again on each with the highest
+        answer. Other groups go on. A single group cannot restart, since it reads the values in place.
         """
         assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")

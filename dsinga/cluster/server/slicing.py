@@ -1,9 +1,9 @@
 """Cuts params into slices, assigns the slices to servers, and groups them into buckets, which are sent in one message.
 
-There are two methods. SINGA's fills boxes of about equal size in the order of the params, overfills them by at most a
-tenth, and cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them
-by a hash. A worker must copy a param that is cut over servers in every step, to join it. So, unlike SINGA, no param is
-cut if whole params, the largest first, fill the boxes as evenly.
+SINGA's method fills boxes of about equal size in the order of the params, overfills them by at most a tenth, and cuts
+params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them by a hash. A
+worker must join a param that is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole
+params, the largest first, fill the boxes as evenly.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
     """Return the lengths of each param's slices, cut for ``num`` boxes of about equal size: SINGA's ``Slice``.
 
     A box has room for ``total // num + total % num`` elements, and a tenth more if needed. A param is cut only if it
-    does not fit even then, and only if at least a tenth of the box is free. SINGA puts any number of small params into
-    an overfilled box; here a tenth is the limit for all together. Params are cut only between ``units``. If no unit
-    fits into the rest of a box, the next box is begun; an empty box holds at least one.
+    does not fit even then, and only if at least a tenth of the box is free. SINGA may overfill a box with any number of
+    small params; here a tenth is the limit for all together. Params are cut only between ``units``. If no unit fits
+    into the rest of a box, the next box is begun; an empty box holds at least one.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity

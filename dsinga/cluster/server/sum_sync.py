@@ -136,14 +136,14 @@ class SumSync(GroupSync):
         as ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
         until :meth:`link`:
 
-        - on a route that reaches the source after the lost group, they are not part of the source's value, and are sent
-          after :meth:`link`;
+        - on a route that reaches the source after the lost group, they are not part of the source's value. They are
+          sent after :meth:`link`.
         - on a route that ends at the lost group, they are part of it, or the source receives them soon. They are
-          dropped here;
+          dropped.
         - on any other route, they are part of it, and still to be forwarded. So they are subtracted, and sent after
-          `link`.
+          :meth:`link`.
 
-        Each group gets each change once, with two exceptions: changes that the lost group had received and not
+        Each group gets each change once, with two exceptions. They are changes that the lost group had received and not
         forwarded, and changes that the source receives later by another route.
         """
         self.accept(group, generation)

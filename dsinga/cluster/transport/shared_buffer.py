@@ -4,8 +4,8 @@ A buffer has no name that could outlive its run. Its file descriptor is sent thr
 (:mod:`dsinga.cluster.transport.channel`), and the system frees the memory when the last process that maps it ends. The
 size of /dev/shm does not matter.
 
-System seals bind all processes with the descriptor. A buffer's size never changes: SIGBUS ends a process that reads
-memory that its file no longer has. Only the process that created a published buffer can write into it.
+Seals bind all processes with the descriptor. A buffer's size never changes: SIGBUS would end its readers. Only the
+process that created a published buffer can write into it.
 """
 
 from __future__ import annotations

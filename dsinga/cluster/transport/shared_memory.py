@@ -2,8 +2,7 @@
 
 A server listens at an abstract Unix socket, named after the service. Other hosts and network namespaces cannot reach
 it. It refuses other users (SO_PEERCRED), and clients that do not know the run's secret
-(:mod:`dsinga.cluster.transport.handshake`). If a client can connect, both processes can share memory. The address
-disappears with the socket, so nothing has to be cleaned up.
+(:mod:`dsinga.cluster.transport.handshake`). The address disappears with the socket, so nothing has to be cleaned up.
 """
 
 from __future__ import annotations

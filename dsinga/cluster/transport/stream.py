@@ -1,7 +1,7 @@
 """Messages through a connected socket: plain values described by msgpack, and arrays as their bytes, never pickled.
 
-Many messages may be on their way in both directions at once. Large arrays are sent from their own memory, and received
-into memory that the receiver names, or into reused memory.
+Many messages may be on their way at once, both ways. Large arrays are sent from their own memory, and received into
+memory that the receiver names, or into reused memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clipping by the global norm: the Euclidean norm of the gradients of all params together, over all servers.
 
 Servers add up the workers' gradients, and wait with their updates. One worker of the group asks each server for the
-squares of its sums. By a collective all workers get the squares of all servers, and so the same norm and factor, which
+squares of its sums. A collective gives all workers the squares of all servers, and so the same norm and factor, which
 they send to the servers. The order does not matter, because math.fsum rounds only once.
 """
 

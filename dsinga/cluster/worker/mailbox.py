@@ -1,9 +1,9 @@
 """Passes arrays between workers of a group by bridges (pairs of layers that send features) during an iteration.
 
-Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and each
-array carries its iteration's number. Two rules keep the workers together. An array that arrives more than AHEAD
-iterations early is kept but acknowledged later. At the end of an iteration a worker waits until the previous
-iteration's arrays are acknowledged.
+Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and
+arrays carry their iteration's number. Two rules keep workers together. An array that arrives more than AHEAD iterations
+early is acknowledged later. At the end of an iteration a worker waits until the previous iteration's arrays are
+acknowledged.
 """
 
 from __future__ import annotations

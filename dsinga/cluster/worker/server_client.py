@@ -1,9 +1,8 @@
 """A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
 
-Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
-the pool of result arrays (:mod:`dsinga.base.buffers`) allocates its gradients there. So a matrix product writes a
-gradient directly into shared memory, and only its offset is sent. If a feature of the same size uses the memory
-already, the gradient is copied.
+Servers in other processes of a worker's host map and read its gradients in shared memory. The pool of result arrays
+(:mod:`dsinga.base.buffers`) allocates its gradients there. So a matrix product writes a gradient directly into shared
+memory, and only its offset is sent. If a feature of the same size uses the memory already, the gradient is copied.
 """
 
 from __future__ import annotations
