@@ -83,6 +83,7 @@ def run_in_threads(
 
 
 class _ThreadGroup:
+
     def __init__(self, size: int):
         self.changed = threading.Condition()
         self.size = size

@@ -3,8 +3,8 @@
 The scheduler would load the arguments of tasks, with users' modules and stores, which it may not have. So they are
 packed.
 
-``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died, and holds a lock for which all clients
-wait. So a shared object is sent to one Dask worker and copied from there.
+``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died, and the broadcasts of all clients wait
+for its lock. So a shared object is sent to one Dask worker and copied from there.
 
 glibc's allocator keeps what a run has freed. It spreads threads over up to eight arenas of memory a core, so a process
 grows from run to run. Only the first arena gives back all free memory at its end; others keep up to 64 MB. Hence all
