@@ -209,7 +209,7 @@ def _set(ended: asyncio.Future[None]) -> None:
 def submit(
     job: Job | str | os.PathLike[str], client: Client | None = None, *, progress: bool = False, **options: Any
 ) -> Run:
-    """Start a training run in the background, and return it as a :class:`Run`, a future of its result.
+    """Start a training run in the background; return a :class:`Run`, a future of its result.
 
     Runs on one cluster queue for free threads of Dask workers. Without a cluster, all runs of this process share one.
     The program waits for its runs before it ends.

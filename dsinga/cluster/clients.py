@@ -73,7 +73,7 @@ class ClusterSource(Runner):
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether a call computes on a cluster, not in this process: one runs, or the call asks for one."""
+        """Whether a call computes on a cluster: one runs, or the call asks for one."""
         return self.is_running or self.is_shared or asks_for_cluster
 
     @staticmethod
@@ -136,7 +136,7 @@ class ClusterSource(Runner):
 
     @contextlib.contextmanager
     def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
-        """Yield a client for a run. After a lost scheduler, wait first for as many Dask workers again."""
+        """Yield a client for a run. After a lost scheduler, wait first for as many Dask workers."""
         patience = patience_of(job)
         with self.open(patience=patience, check=limits.check, **embedded) as client:
             if options.retry:
@@ -264,7 +264,7 @@ def scheduler_address(client: Client) -> str:
 
 @contextlib.contextmanager
 def outside_thread_pool() -> Iterator[None]:
-    """Let a Dask task leave its worker's threads for a while, so that the worker can run another task.
+    """Let a Dask task leave its worker's threads for a while, for another task.
 
     Does nothing in other threads, or in a task that has left already.
     """
@@ -287,7 +287,7 @@ def placing_of(options: TrainingOptions, limits: RunLimits) -> dict[str, Any]:
 
 
 def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
-    """Return the Dask workers that a call may use. Raises UserError for resources that are not amounts by name."""
+    """Return the usable Dask workers. Raises UserError for resources that are not amounts by name."""
     resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
     if not isinstance(resources, Mapping):
         raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
@@ -295,7 +295,7 @@ def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) 
 
 
 class SharedCluster:
-    """A cluster of one Dask worker with a thread for each core, which lasts as long as a run uses it.
+    """A Dask worker with a thread for each core, which lasts as long as a run uses it.
 
     Its runs wait for free threads instead of disturbing each other.
     """

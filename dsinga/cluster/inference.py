@@ -63,13 +63,13 @@ def _batches(
     keep: Sequence[str],
     count: int,
 ) -> Iterator[BatchResult]:
-    """Yield the features of the layers ``keep`` and the metrics, batch by batch, computing a few rounds ahead.
+    """Yield each batch's features of the layers ``keep``, and metrics, computing a few rounds ahead.
 
     A task computes a round of batches. ``count`` is the number of batches, 0 for all records. The other Dask workers
     compute a lost one's rounds. Raises RunError if all are lost.
     """
     workers = _await_usable_workers(job, client, selection)
-    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
     precision = Precision.kFloat32 if on_gpus else job.precision
     check_workers_ready(client, workers, [net], readers=[reader], precision=precision)
     run = new_run_name()

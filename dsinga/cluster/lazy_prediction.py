@@ -34,7 +34,7 @@ MEMBER = "member"
 def predict_chunks(
     job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
-    """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
+    """Return the feature of ``layer`` for the dask array ``x`` of records, as a dask array (len(x), ...).
 
     The job's input layer must be bound to ``x``. Each chunk of ``x`` is one task, which computes batches in bounded
     memory. The net and its params are one object in the task graph, sent to each worker once. Raises UserError for a
@@ -95,7 +95,7 @@ def join_members(predictions: Sequence[Any]) -> Any:
             f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
             "the data, or leave members out"
         )
-    joined = first.drop_vars(MEMBER, errors="ignore")  # of the data, which may be those of a single member
+    joined = first.drop_vars(MEMBER, errors="ignore")  # the data's own coordinate, perhaps of a single member
     for name, variable in first.data_vars.items():
         if variable.chunks is not None:  # others are grid mappings and bounds
             array = da.stack([prediction[name].data for prediction in predictions])

@@ -123,7 +123,7 @@ class RunEvents(Watcher):
             self._publish_round()
 
     def close(self, error: BaseException | None) -> None:
-        """Publish the last round, and how the run has ended; wait a little until the scheduler knows it."""
+        """Publish the last round and the run's end; wait a little until the scheduler knows it."""
         loop, self._loop = self._loop, None  # which refers to this object
         if self._sender is None or loop is None:
             return

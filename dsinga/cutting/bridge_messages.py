@@ -48,7 +48,7 @@ def features_rounded(nodes: Sequence[Node]) -> list[bool]:
 
 
 def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
-    """Whether a layer rounds a source to bfloat16 first, or passes it on to layers that all do (``rounded``)."""
+    """Whether a layer rounds a source to bfloat16, or passes it to layers that all do (``rounded``)."""
     return rounded if isinstance(layer, PASSING) else layer.rounds_source and index == 0
 
 

@@ -63,7 +63,7 @@ class BridgeDst(BridgeEnd):
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as a feature of their shape and dtype, to send over a bridge.
+    """The source's labels as a feature of their shape and dtype, to send over a bridge.
 
     Float labels are on the device, like all float features; integers stay in host memory.
     """

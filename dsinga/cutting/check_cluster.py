@@ -100,7 +100,7 @@ def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
 
 
 def check_edges(cluster: ClusterConf) -> None:
-    """Raise JobError for a sync_edge to an unknown server group, and for a server group that no edge reaches."""
+    """Raise JobError for a sync_edge to an unknown server group, and for an unreached server group."""
     groups = cluster.nserver_groups
     for edge in cluster.sync_edge:
         if len(edge.group) != 2:

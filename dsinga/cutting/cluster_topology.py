@@ -64,7 +64,7 @@ class Topology(NamedTuple):
         return [first + second - server_group for first, second in self.edges if server_group in (first, second)]
 
     def common_start(self, step: int, train_steps: int) -> int:
-        """Return the step at which all worker groups train in a run from ``step``; until then, group 0 warms up."""
+        """Return the step at which all worker groups train in a run from ``step``, after the warm-up."""
         return max(step, min(self.warmup, train_steps)) if self.groups > 1 else step
 
     @property
@@ -164,5 +164,5 @@ def smallest_batch(job: Job) -> int:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for others."""
+    """Return a worker group's key of random numbers: the job's seed for group 0, distant ones for others."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

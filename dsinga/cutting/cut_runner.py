@@ -25,7 +25,7 @@ from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
 from dsinga.training import Algorithm, Metrics, add_metrics, forward, name_metrics
 
 T = TypeVar("T")
-KEPT_NETS = 8  # a net is cut anew for each phase and batch size
+KEPT_NETS = 8  # a net is cut again for each phase and batch size
 
 
 @register("engine", "cut")
@@ -79,7 +79,7 @@ class CutRunner:
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
         values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
     ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
-        """Run ``compute`` for each worker on its net, params and rows; return the results and the cut net."""
+        """Run ``compute`` for each worker on its net, params and rows; return the cut net and the results."""
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")

@@ -13,7 +13,7 @@ from dsinga.net.node import Node
 
 @dataclass(frozen=True)
 class PartRow:
-    """A part of a layer: the worker that computes it, its rows or features, its shape, and its params.
+    """A part of a layer: its worker, rows or features, shape, and params.
 
     ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
     the layer is not cut as the job asks.
@@ -59,7 +59,7 @@ def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
 
 
 def cut_reasons(net: PartitionedNet) -> list[str]:
-    """Return a line for each layer that is not cut as the job asks: how it is cut instead, and why."""
+    """Return a line for each layer that is not cut as the job asks: how it is cut, and why."""
     lines = []
     for name, cut in net.cuts.items():
         how = "whole" if cut.dim == WHOLE_LAYER else "by space" if cut.grid else ("by rows", "by features")[cut.dim]

@@ -20,7 +20,7 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 class LabelRedistribution:
-    """The labels of a net that is being partitioned; ``features`` has the features that are placed so far.
+    """The labels of a net during partitioning; ``features`` has the features placed so far.
 
     A producer of labels is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels or passes
     them on by its own method. All other layers pass on the labels of their first source that has some.
@@ -55,7 +55,7 @@ class LabelRedistribution:
         return self._as_labels[producer, target]
 
     def region_of(self, position: int, part: int) -> Region | None:
-        """Return the points of labels that a part of the input layer at ``position`` gives; None for all of a row."""
+        """Return the labels' points that a part of the input layer at ``position`` gives; None for all."""
         regions = self._cut_labels.get(position)
         return regions[part] if regions else None
 
@@ -152,7 +152,7 @@ def _keeps_labels(layer: Layer) -> bool:
 
 
 def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[int, ...]] | None:
-    """Return the axes along which a layer needs parts of labels, as arguments of ``cut_regions``; None for all."""
+    """Return the axes along which a layer needs parts of labels, for ``cut_regions``; None for all."""
     field = layer.field_shape
     if not cut.grid or field[2:] != labels[len(labels) - len(field) + 2 :] or not field[2:]:
         return None
@@ -160,7 +160,7 @@ def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[
 
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:
-    """Return the distribution of labels with a feature; if it is cut by space, each worker has all rows' labels."""
+    """Return the distribution of a feature's labels; each worker has all rows' if it is cut by space."""
     return feature._replace(dim=COPIED, grid=()) if feature.grid else feature
 
 

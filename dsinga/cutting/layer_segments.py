@@ -24,7 +24,7 @@ class LayerPass(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A stretch of one worker's iteration that receives only at its start and sends only at its end.
+    """A stretch of a worker's iteration that receives only at its start and sends only at its end.
 
     ``name`` has its first and last layer in execution order, as "forward conv1..pool1". ``receives`` and ``sends`` are
     the keys of the messages, ``passes`` the passes of its layers in order.
@@ -37,7 +37,7 @@ class Segment(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """The next event in an iteration: a layer's pass, or a message that is received or sent, by its key.
+    """The next event in an iteration: a layer's pass, or a received or sent message, by its key.
 
     ``starts`` says that a segment starts with this pass, ``shown`` that the segment's name may have this layer.
     """

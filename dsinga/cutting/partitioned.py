@@ -15,14 +15,14 @@ from dsinga.layers.interface.region import Region
 from dsinga.net.neuralnet import NeuralNet, net_picture
 from dsinga.net.node import Node
 
-ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; from SPACE on they are those of points
+ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; SPACE is the first dimension of points
 SPACE = 2
 WHOLE_LAYER = -1  # in place of a dimension: one worker computes the layer
 COPIED = WHOLE_LAYER  # of a feature: each worker that has it has all of it, like the worker of a whole layer
 
 
 class LayerCut(NamedTuple):
-    """The cut of one layer: a part for each worker along ``dim`` (0 rows, 1 features), or all of it at one worker.
+    """The cut of one layer: along ``dim`` (0 rows, 1 features) for all workers, or whole at one.
 
     A layer cut by space has a ``grid``: the numbers of parts along the axes from ``dim`` (2 or more). ``dim`` is
     WHOLE_LAYER for a layer that only the worker ``location`` computes. ``reason`` says why the cut is not as the job
@@ -46,7 +46,7 @@ def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Reg
 
 
 class ParamPart(NamedTuple):
-    """A part of a param, or a whole param, that one or more workers use and servers keep under its own name.
+    """A part of a param, or a whole one, that workers use and servers keep under its own name.
 
     A whole param (``axis`` None) keeps its name. A part is called ``<param>@<number>`` and has the elements ``start``
     to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute its gradient, in rising order.
@@ -69,7 +69,7 @@ class ParamPart(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The worker of a node of a partitioned net, and the layer of the uncut net that the node is a part of.
+    """The worker of a node of a partitioned net, and the uncut net's layer that it belongs to.
 
     For an added connection layer, ``layer`` is the source of its feature.
     """
@@ -111,7 +111,7 @@ def split_params(parts: Mapping[str, ParamPart], params: Mapping[str, np.ndarray
 def join_params(
     parts: Mapping[str, ParamPart], values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
 ) -> dict[str, np.ndarray]:
-    """Return whole params of the given shapes from their parts' values; a param in one part is not copied."""
+    """Return whole params of the given shapes from their parts' values; a single part is not copied."""
     params: dict[str, np.ndarray] = {}
     for name, value in values.items():
         part, shape = parts[name], shapes[parts[name].param]

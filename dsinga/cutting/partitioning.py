@@ -116,7 +116,7 @@ class _Partitioner:
         self._redistributed: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}
 
     def add_layer(self, position: int) -> None:
-        """Add a layer of the uncut net at each of its workers, and the layers that bring its sources there."""
+        """Add a layer of the uncut net at each of its workers, and layers that bring its sources."""
         node, edges = self.net.nodes[position], self.net.stages[position].edges
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
@@ -292,7 +292,7 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return groups of positions that must follow each other: the parts of a layer cut by rows or space."""
+    """Return groups of positions that must stay together: parts of a layer cut by rows or space."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
         whole = rows is None or (rows.stop - rows.start == rows.total and layer.region is None)

@@ -31,7 +31,7 @@ class PointRun(NamedTuple):
 
     @property
     def target(self) -> slice:
-        """The slice of the points that copy ``source``: in order, reversed, or with ``step`` 0 all its one point."""
+        """The slice of the points that copy ``source``: in order, reversed, or all one point (``step`` 0)."""
         if self.step >= 0:
             return slice(self.place, self.place + self.length)
         return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
@@ -49,7 +49,7 @@ class PointRun(NamedTuple):
 
 
 def find_runs(points: np.ndarray) -> tuple[PointRun, ...]:
-    """Return the runs that copy the given points of a source, in order; FILL for points that copy nothing."""
+    """Return the runs that copy the given points of a source, in order; FILL copies nothing."""
     runs: list[PointRun] = []
     rising = (np.diff(points) == 1) & (points[:-1] != FILL)
     bounds = [0, *(np.flatnonzero(~rising) + 1).tolist(), len(points)]

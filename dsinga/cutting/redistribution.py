@@ -52,7 +52,7 @@ class Sharding(NamedTuple):
 
 
 class ShardedFeature(NamedTuple):
-    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has the node output of each worker."""
+    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has each worker's node output."""
 
     name: str
     shape: Shape

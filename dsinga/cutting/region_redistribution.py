@@ -30,7 +30,7 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class _Sent(NamedTuple):
-    """A box that one worker sends to another: its place at the sender, and the points that copy it at the receiver."""
+    """A box that one worker sends to another: its place there, and the points that copy it."""
 
     source: int
     destination: int
@@ -196,7 +196,7 @@ def _join(
     needs: Mapping[int, Sequence[PointRun]],
     axes: Sequence[int],
 ) -> NodeOutput:
-    """Return what arrived at a worker, joined by a layer unless it is a single part that needs no change."""
+    """Return what arrived at a worker, joined by a layer if necessary."""
     sizes = {axis: sum(run.length for run in needs[axis]) for axis in axes}
     shape = tuple(sizes.get(axis, size) for axis, size in enumerate(feature.shape))
     if [piece.shape for _, piece in arrived] == [shape] and all(run.step == 1 for run in arrived[0][1].runs):

@@ -44,7 +44,7 @@ def print_net(net: NeuralNet) -> None:
 
 
 def print_parts(net: PartitionedNet) -> None:
-    """Print a line for each part of each layer, why layers are not cut, and each worker's params and messages."""
+    """Print a line for each part of each layer, why layers are not cut, and workers' params and messages."""
     rows = describe_parts(net)
     name = "{0.layer}@{0.location}".format
     lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
@@ -122,7 +122,7 @@ def expected_memory(
 
 
 def describe_padding(job: Job, data_root: str | os.PathLike[str] | None = None) -> str:
-    """Return the share of padding in shuffled batches and in batches by length, "" if no lengths are known.
+    """Return the share of padding in shuffled batches and batches by length, or "" without lengths.
 
     A batch's steps count up to the end of its longest sequence. It reads the first batches, at most an epoch.
     """

@@ -124,7 +124,7 @@ def _gathered(layer: Layer, parts: int, reason: str) -> LayerCut:
 
 
 def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
-    """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim``, "" if it can."""
+    """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim``, or ""."""
     if not layer.cut.by_space:
         return layer.cut.gathered_because if layer.cut.connection is None else "needs all points of a row"
     if reason := layer.gathers_points_because():
@@ -206,7 +206,7 @@ def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes
 
 
 def _agree_on_state(net: NeuralNet, cuts: dict[str, LayerCut]) -> bool:
-    """Move layers that share a lasting param but not a cut to the first whole one's worker; return if any moved.
+    """Move layers that share a lasting param but no cut to the first whole one's worker; return if any moved.
 
     Workers push their shares of the new state, by their rows. If one had all rows and another some or all rows, the
     shares would add up to more than one state.

@@ -33,7 +33,7 @@ def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
     rows: Sequence[Rows] | None = None, pool: Executor | None = None,
 ) -> list[T]:  # fmt: skip
-    """Run ``compute(worker, ctx)`` for each worker of a partitioned net, all at once; return the results in order.
+    """Run ``compute(worker, ctx)`` for all workers of a partitioned net at once; return results in order.
 
     Args:
         net: the net; ``net.locals[worker]`` is a worker's partition.
@@ -83,7 +83,6 @@ def run_in_threads(
 
 
 class _ThreadGroup:
-
     def __init__(self, size: int):
         self.changed = threading.Condition()
         self.size = size

@@ -93,7 +93,7 @@ def worker_memory(
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
     features, most = _iteration_memory(net.fused, bf16)
     large = [size for size in gradients if size > LARGEST]
-    added = 0  # gradients of a micro-batch, each of which is added to the sum of those before it
+    added = 0  # gradients of a micro-batch, each added to the previous ones' sum
     if micro_batches > 1:
         added = sum({size for size in gradients if size <= LARGEST}) + max(large, default=0)
     return Memory(
@@ -115,7 +115,7 @@ def slots_and_bf16(job: Job) -> tuple[int, bool]:
 
 
 def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
-    """Return the memory of each worker of a group, in its own process; ``locals_`` are their training nets."""
+    """Return the memory of each worker of a group in its own process, given their training nets."""
     slots, bf16 = slots_and_bf16(job)
     return [
         worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_

@@ -17,7 +17,7 @@ from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security:
-    """Return the TLS credentials in the given PEM files (at least one). Dask's settings name the missing files.
+    """Return the TLS credentials in the given PEM files (at least one); Dask's settings name others.
 
     Args:
         ca_file: certificates of the scheduler's and the workers' authorities.

@@ -76,7 +76,7 @@ def connect(
     patience: float = ClusterConf().patience,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Client]:
-    """Connect to a running scheduler, or start an embedded cluster that ends with the block; yield the client.
+    """Connect to a running scheduler, or start an embedded cluster for the block; yield the client.
 
     Args:
         scheduler: a running scheduler's address.
@@ -116,7 +116,7 @@ def _settings(separate_processes: bool, dashboard: bool) -> dict[str, object]:
         f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
     if not separate_processes:
-        # Threads cannot be lost alone. After the sleep of a laptop, the scheduler would take them for lost.
+        # Threads cannot be lost alone. After the sleep of a laptop, the scheduler would count them as lost.
         settings["distributed.scheduler.worker-ttl"] = None
     if not dashboard:
         settings |= QUIET_SETTINGS

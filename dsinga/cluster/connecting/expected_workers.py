@@ -254,7 +254,7 @@ class SlurmJobs:
         return f"job {job}: {state}" if state else f"job {job}"
 
     def ended(self, process: Any) -> str:
-        """Return a sentence that a worker's job has ended, with its log's path, or "" if it has not."""
+        """Return a sentence that a worker's job has ended, with its log's path, or ""."""
         job, active = getattr(process, "job_id", None), self._active(process)
         if not job or active is None or str(job) in active or self._asked_at <= self._seen_at[str(job)]:
             return ""

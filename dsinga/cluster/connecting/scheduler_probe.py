@@ -82,7 +82,13 @@ def await_scheduler(
             place = address or str(read_json(file or "")["address"])
             credentials = find_credentials(place, security)
             check_scheduler(with_scheme(place, credentials), credentials, ATTEMPT_SECONDS)
-        except (UserError, OSError, ValueError, KeyError, TypeError) as error:  # no file yet, or that of the lost one
+        except (
+            UserError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # no file yet, or the lost scheduler's file
             failure = SchedulerLost(f"no scheduler has come back within {seconds:g} s: {error}")
             return StillWaiting(f"no scheduler has come back yet: {error}", failure)
         return None

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def install(scheduler: Any) -> RunHistory:
-    """Add the history of runs, its pages and its metrics to a scheduler that has none; return the history.
+    """Add the history of runs, its pages and metrics to a scheduler; return the history.
 
     Call it on the scheduler's event loop. Pages need a dashboard, metrics prometheus-client.
     """

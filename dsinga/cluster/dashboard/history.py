@@ -73,7 +73,7 @@ class RunHistory(SchedulerPlugin):
         return record
 
     def _free_slot(self) -> int:
-        """Return the colour for a new run: the one unused for longest, if possible of no running run."""
+        """Return a new run's colour: the longest unused one, if possible of no running run."""
         newest = {record.slot: record for record in self.runs.values()}
 
         def rank(slot: int) -> tuple[bool, float]:
@@ -102,5 +102,5 @@ QUEUE = "dsinga-queue"
 
 
 def queued_runs(scheduler: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the records of the runs that wait for Dask workers or hold some, by name, oldest first."""
+    """Return the records of runs that wait for Dask workers or hold some, by name, oldest first."""
     return dict(getattr(scheduler.plugins.get(QUEUE), "runs", {}))

@@ -104,7 +104,7 @@ def _run_metrics(records: list[RunRecord]) -> Iterator[Metric]:
 
 
 def _last_metrics(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return each metric's last value, by phase and name; for training, a batch's if the history has no row."""
+    """Return each metric's last value, by phase and name; of a batch if the history has no row."""
     values = {("train", name): series.last for name, series in record.last_batches.items()}
     values |= {key: series.last for key, series in record.metrics.items()}
     return {key: value for key, value in values.items() if value is not None}

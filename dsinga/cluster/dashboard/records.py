@@ -11,7 +11,7 @@ MAX_POINTS = 1000
 
 
 class Series:
-    """Points (x, y) in order of arrival, thinned evenly if there are too many. The last point stays."""
+    """Points (x, y) in order of arrival, thinned evenly except the last."""
 
     def __init__(self, most: int = MAX_POINTS):
         self._most = most

@@ -29,7 +29,7 @@ TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is
 
 
 class QueuePanel(DashboardPanel):
-    """Draws a row for each run that waits, runs or has ended; ``selected()`` returns the chosen rows' runs.
+    """Draws a row for each waiting, running or ended run; ``selected()`` returns the chosen runs.
 
     The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
     """
@@ -114,11 +114,11 @@ def _queue_row(record: Mapping[str, Any], now: float) -> dict[str, Any]:
     }
 
 
-# Colours of the kinds, distinguishable by colour-blind readers, and other than those of the first runs.
+# Colours of the kinds, distinguishable by colour-blind readers, and different from the first runs' colours.
 KIND_COLOURS = {"compute": "#0072b2", "exchange": "#e69f00", "data": "#999999"}
 # The largest number of bars that have room for their names.
 MAX_NAMES = 24
-# The letters of a run's name beside its bars.
+# The letters of a run's name next to its bars.
 LABEL_LETTERS = 16
 TIME_COLUMNS = ("worker", "name", "address", *KINDS)
 

@@ -32,7 +32,7 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
-    # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
+    # Not client.scheduler_info(): its cache sometimes has no workers, because another thread refreshes it without them.
     workers = ask_scheduler(client, "identity", n_workers=-1)["workers"]
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 

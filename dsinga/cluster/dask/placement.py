@@ -28,7 +28,7 @@ class Sites(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread of a Dask worker: its address, its host, and the names that a pattern can match."""
+    """A thread of a Dask worker: its address, its host, and its names for patterns."""
 
     address: str
     host: str
@@ -197,7 +197,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
 
 
 def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:
-    """Return the Dask workers of a group's site; all if the group is no site, or if none is left there."""
+    """Return the Dask workers of a group's site; all without a site, or if none is left."""
     sites, hosts = sites_of(topology), {host(address) for address in group}
     if sites is None:
         return workers
@@ -245,7 +245,7 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
 
 
 def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
-    """Return each thread's Dask worker: a block of threads of each Dask worker, then each one's second block."""
+    """Return each thread's Dask worker: each one's first block of threads, then each second block."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable

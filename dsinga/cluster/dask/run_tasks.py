@@ -31,7 +31,7 @@ TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
-    """Return the key of a task that does ``words`` for a run; ``items`` distinguish it from similar tasks.
+    """Return the key of a task that does ``words`` for a run, distinguished by ``items``.
 
     A "-" in ``words`` becomes "_": Dask would cut the name there.
     """
@@ -39,7 +39,7 @@ def task_key(words: str, run: str, *items: str) -> TaskKey:
 
 
 def worker_text(key: WorkerKey, several_groups: bool) -> str:
-    """Return a worker's words for keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
+    """Return a worker's words for keys: "worker 1", "worker 1 of group 0" or "... of generation 2"."""
     parts = [f"group {key.group}" if several_groups else "", generation_text(key.generation)]
     return f"worker {key.worker}" + "".join(f" of {part}" for part in parts if part)
 
@@ -75,14 +75,14 @@ def submit_to(
     actor: bool = False,
     **annotations: Any,
 ) -> Future:
-    """Send a task, or make an Actor, in the span of runs; only the Dask worker at ``address`` may run it."""
+    """Send a task, or make an Actor, in the span of runs, only for the Dask worker at ``address``."""
     with run_span(**annotations):
         future: Future = client.submit(task, *arguments, workers=[address], pure=False, key=key, actor=actor)
         return future
 
 
 def trim_span(scheduler: Any) -> None:
-    """Drop from the span of runs the groups of tasks that have gone, and descriptions of sent tasks."""
+    """Drop from the span of runs the tasks that have gone, and their descriptions."""
     spans = scheduler.extensions.get("spans")
     span = spans.spans.get(SPAN) if spans else None
     if span is not None:
@@ -92,7 +92,7 @@ def trim_span(scheduler: Any) -> None:
 
 
 class RoundLength:
-    """Learns from past rounds how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
+    """Learns how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
 
     ``workers`` is the run's number of workers; a round lasts at least a second for each 32 of them. The attribute
     ``seconds`` is the next round's expected length, 0 before the first one.
@@ -105,7 +105,7 @@ class RoundLength:
         self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
-        """Learn from the seconds of each step of a round. Growth is gradual, for first steps are slow."""
+        """Learn from the seconds of a round's steps. Growth is gradual: first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
         self.steps = min(best_steps, self.steps * 8, self.most or best_steps)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class StillWaiting(NamedTuple):
-    """The reason for a wait that goes on, and the error to raise if it takes too long.
+    """The reason for a wait that goes on, and the error if it lasts too long.
 
     Attributes:
         sentence: the announcement.
@@ -33,7 +33,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces the reason for a wait: after a second, every five minutes, and soon after it has changed.
+    """Announces the reason for a wait after a second, every five minutes, and after changes.
 
     Attributes:
         count: the number of announcements so far.

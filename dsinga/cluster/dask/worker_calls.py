@@ -21,7 +21,7 @@ SILENT_SECONDS = 10.0
 
 
 def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in the processes of Dask workers, all at once and outside tasks; return results by address.
+    """Run a function in Dask workers' processes, at once and outside tasks; return results by address.
 
     Raises the function's error, and RunError soon after a loss (``Client.run`` waits half a minute), or without an
     answer for minutes.

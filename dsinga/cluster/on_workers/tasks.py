@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Make a worker's task return TaskLost if a Dask worker is lost or the run's generation has ended.
+    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended.
 
     A task with TaskLost as its last argument, an earlier task's result, returns it at once.
     """

@@ -110,7 +110,7 @@ def _end(chosen: Callable[[str], bool], message: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task if it is gone."""
+    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task."""
     here = get_worker().address
     if here != address:
         raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

@@ -51,7 +51,7 @@ def choose_run_devices(
 
 
 def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> bool:
-    """Whether a group's only worker keeps all params on its GPU, so that servers would only copy them."""
+    """Whether a group's only worker keeps all params on its GPU, without servers."""
     return topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_gpu(job, topology)
 
 

@@ -23,7 +23,7 @@ from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)
 
-PREDICTED = (AlgType.kBP, AlgType.kBPTT)  # the algorithms whose memory the planner predicts
+PREDICTED = (AlgType.kBP, AlgType.kBPTT)  # the planner predicts the memory of these algorithms
 
 
 class ChooseTraining(Protocol):

@@ -160,14 +160,14 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that a placement's Dask workers can train a job; return the same check for other Dask workers.
+    """Check that a placement's Dask workers can train a job; return the check for others.
 
     Raises UserError if they lack a package, a file, or the user's code.
     """
     job, opened = placed.job, placed.opened
     alg = algorithm(job.train_one_batch)
     objects = {"the updater": updater, "the learning rate's schedule": updater.schedule, "the algorithm": alg}
-    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
     check_ready = partial(
         check_workers_ready, client, nets=opened.nets.values(), objects=objects, readers=opened.readers.values(),
         precision=Precision.kFloat32 if on_gpus else job.precision,
@@ -178,7 +178,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its chosen cuts, and new nets if these need other batches.
+    """Return a job of ``partition: auto`` with its chosen cuts, and new nets for other batches.
 
     They do if one worker is faster, or if memory requires micro-batches or recomputation.
     """
@@ -223,7 +223,7 @@ def configure_run(
 
 
 def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
-    """Return for each part with a single user a server in that user's process, if there is any."""
+    """Return for each part with a single user a server in the user's process, if any."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)

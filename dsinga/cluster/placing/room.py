@@ -22,7 +22,7 @@ from dsinga.loop.cancellation import Cancellation
 def await_room(
     job: Job, client: Client, selection: WorkerSelection, cancellation: Cancellation, announce: Callable[[str], None]
 ) -> Iterator[Topology]:
-    """Wait until a cluster has room for a job, regardless of other runs; yield the job's topology there.
+    """Wait until a cluster has room for a job, regardless of other runs; yield its topology.
 
     An adaptive cluster keeps the job's Dask workers as long as the context lasts. Raises errors of
     :func:`dsinga.cluster.connecting.expected_workers.await_workers`.
@@ -51,7 +51,7 @@ def wanted_processes(job: Job) -> float:
 def _topology_choice(
     job: Job, client: Client, selection: WorkerSelection, wanted: float
 ) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
-    """Return functions of a cluster's Dask workers: the job's topology on them, and what it lacks, or ""."""
+    """Return functions of Dask workers: the job's topology on them, and what it lacks, or ""."""
 
     def choose_topology(workers: Workers) -> Topology:
         usable = usable_workers(client, selection, workers)

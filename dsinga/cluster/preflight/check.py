@@ -100,7 +100,7 @@ def check_workers_ready(
 
 
 def _check_here(store: Any) -> None:
-    """Raise UserError if a store that a Dask worker cannot read is damaged: no process can read it."""
+    """Raise UserError if a store is damaged, so that no process can read it."""
     try:
         reopened = copy.copy(store)
     except UserError:  # the store has gone meanwhile

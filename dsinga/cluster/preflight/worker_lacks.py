@@ -20,7 +20,7 @@ from dsinga.ops import get_ops
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
-# The report of the scheduler is under this name, that of a Dask worker under its address.
+# The scheduler's report is under this name, a Dask worker's under its address.
 SCHEDULER = "scheduler"
 # The oldest version of Dask that dsinga runs with, as in setup.cfg.
 OLDEST_DASK = "2026.8"
@@ -74,7 +74,7 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
             remedy = "put the records where every worker finds them by the same path or URL"
             what = trouble.removeprefix(f"{location}: ").removeprefix(f"{location} is damaged: ")
             here = versions().get("zarr")
-            if packages.get("zarr", here) != here:  # whose objects other releases may not load
+            if packages.get("zarr", here) != here:  # other releases of zarr may not load its objects
                 what = f"{what} (it has zarr {packages['zarr']}, the driver {here})"
                 remedy = "install the driver's zarr there, or give the path of the records in place of objects of zarr"
             yield Lack(f"cannot read {location}: {what}", remedy)
@@ -144,7 +144,7 @@ def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
-    """Return why processes cannot train together in kBF16 (some lack it, others do not), "" if they can.
+    """Return why processes cannot train together in kBF16 (only some have it), or "".
 
     ``has_bf16`` says whether the already training processes have it, None if there are none.
     """
@@ -163,7 +163,7 @@ def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool
 
 
 def warn_without_bf16(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Log a warning, once in a process, if a job has kBF16 and all processes compute in float32."""
+    """Log a warning, once in a process, if all processes compute a kBF16 job in float32."""
     reasons = {report["no_bf16"] for report in reports.values() if report["kernels"]}
     if reasons and all(reasons):
         _warn_once(f"precision kBF16 computes in float32 on the Dask workers: {min(reasons)}")

@@ -17,7 +17,7 @@ from typing import Any
 
 # What a run imports first on a Dask worker: a missing dependency shows here.
 MODULES = ("dsinga.cluster.on_workers.tasks", "dsinga.cluster.on_workers.server_actor")
-# Packages whose objects travel between processes, or that compute.
+# Packages that compute, or with objects that travel between processes.
 PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz", "numpy", "zarr")
 
 

@@ -114,7 +114,7 @@ class Claim:
 def claim_workers(
     client: Client, request: Request, cancellation: Cancellation, announce: Callable[[str], None]
 ) -> Iterator[Claim]:
-    """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
+    """Claim threads of Dask workers for a run; wait for other runs; give them back at the end.
 
     ``announce`` is called with a sentence after a second, then every five minutes. It is also called soon after the
     cluster has become too small for the run, or large enough again. Raises UserError if the cluster is too small and
@@ -206,7 +206,7 @@ class HeldThreads:
         self._ask_at = 0.0
 
     def check(self, quiet: float) -> None:
-        """Announce the tasks that the run waits for, if none of its tasks has ended for ``quiet`` seconds.
+        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
 
         Raises RunError after ``dsinga.queue_timeout``.
         """

@@ -24,7 +24,7 @@ HALTED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBI
 
 
 class LeaveBeforeEnd(NannyPlugin):
-    """Tells the scheduler that a Dask worker is about to end, as on SIGTERM, and waits until runs have left it."""
+    """Tells the scheduler that a Dask worker is about to end, and waits until runs have left."""
 
     name = NAME
 

@@ -27,7 +27,7 @@ from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
 PROTOCOL = 3
-# Seconds for which a scheduler that closes waits for its Dask workers to end, and between two checks.
+# Seconds that a closing scheduler waits for its Dask workers to end, and between two checks.
 CLOSE_SECONDS, CLOSE_CHECK_SECONDS = 3.0, 0.02
 
 

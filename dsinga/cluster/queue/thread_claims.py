@@ -67,7 +67,7 @@ def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> in
 def assign(
     request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Usage]
 ) -> tuple[dict[str, int], list[str]] | None:
-    """Return the threads that a request gets, by Dask worker, and the Dask workers of its separate servers.
+    """Return a request's threads, by Dask worker, and the Dask workers of its separate servers.
 
     None if too few are free. Dask workers with fewer runs and other tasks come first, then the order of ``workers``
     counts.
@@ -105,7 +105,7 @@ def assign(
 
 
 class ThreadClaims:
-    """The threads of Dask workers that runs hold, and the runs that wait for threads, in order of arrival.
+    """The threads of Dask workers that runs hold, and the queue of waiting runs.
 
     First come, first served: to later runs, a waiting run counts as if it held everything that it could use. So small
     runs do not starve a large one, and start only on what it could not use. A run that is too large for the whole
@@ -150,7 +150,7 @@ class ThreadClaims:
         record["granted"], record["apart_on"] = self.offer(name, without)
 
     def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
-        """Return the threads that a run could have instead of its own: all that it needs, or as many as are free.
+        """Return the threads that a run could have instead of its own: all it needs, or all free ones.
 
         Dask workers in ``without`` are not used. The second result is the Dask workers of separate servers.
         """
@@ -218,7 +218,7 @@ class ThreadClaims:
         return threads
 
     def holders(self, name: str) -> list[Record]:
-        """Return the records of the runs that hold threads of Dask workers that a waiting run may use."""
+        """Return the records of runs that hold threads which a waiting run may use."""
         usable = {address for address, worker in self.workers.items() if may_use(self.runs[name], worker)}
         return [record for other, record in self.runs.items() if other != name and usable & record["granted"].keys()]
 

@@ -80,7 +80,7 @@ class ClusterEngine(Engine):
         return self._rows * (self._groups.speed if self._groups else 0.0)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Read a round of group 0, with others sent ahead, and move to other Dask workers if due."""
+        """Read a round of group 0, with others sent ahead, and move the run if due."""
         groups, loop = self._groups, self._loop
         assert groups is not None
         assert loop is not None

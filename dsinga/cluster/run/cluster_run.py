@@ -83,7 +83,7 @@ class ClusterRun:
         return reached
 
     def join(self, step: int) -> None:
-        """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
+        """End the warm-up: give the values to the other server groups, start the other worker groups."""
         shape = self.config.topology
         # Group 0's last pushes may be on their way, and its values may be the arrays that other groups now change.
         self._refresh([0], "warm")
@@ -187,7 +187,7 @@ class ClusterRun:
         give_back_soon()
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
-        """Wait for the last updates of worker groups that stand still, then let them pull the values again.
+        """Wait for the last updates of standing worker groups, then let them pull the values again.
 
         ``when`` is for the keys of tasks.
         """

@@ -44,7 +44,7 @@ MOVE_FACTOR = 2.0
 
 
 class RestartedGroups:
-    """The worker groups of a run, to restart after a loss of Dask workers; this base class has none."""
+    """A run's worker groups, to restart after a loss; this base class has none."""
 
     def restart(self, step: int) -> None:
         """Begin at ``step``, where a generation of the run has started."""
@@ -263,7 +263,7 @@ class RecoverableRun:
         except WorkerLost as again:
             _log.warning("%s", again)
             return False
-        # Reports of the first group alone are shown, so that it computes steps again whose reports were lost.
+        # Only the first group's reports are shown: it computes steps again if their reports were lost.
         begins = {group: step if group else groups[0] for group, step in reached.items()}
         for group, step in begins.items():
             steps_again = reached[group] - step

@@ -20,9 +20,9 @@ from dsinga.net.layer_cost import in_gib
 
 _log = logging.getLogger(__name__)
 
-# Bytes a second at which a snapshot is taken to be made where that was not measured, or seemed to take no time.
+# The assumed bytes a second of a snapshot if its time was not measured, or seems to be 0.
 BYTES_PER_SECOND = 1e9
-# Seconds between two snapshots at least: rounds, at whose ends they are made, last about one.
+# The least seconds between two snapshots, which are made at the ends of rounds of about a second.
 LEAST_SECONDS = 0.5
 
 # What copies fail with where Dask workers are lost: Dask's errors are of many kinds.

@@ -81,7 +81,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.recover(loss)
 
     def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
-        """Wait for a round of group 0; return its reports by worker, and of the steps new to the loop.
+        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop.
 
         After a loss of Dask workers the run restarts, and there are no reports.
         """
@@ -98,7 +98,7 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end, when group 0 has ended, and give all server groups the same params.
+        """Let the other groups end after group 0, and give all server groups the same params.
 
         Synchronous sites do not average if the run is cut, so that a resumed run has the same bits.
         """

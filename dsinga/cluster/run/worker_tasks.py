@@ -38,7 +38,7 @@ Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[F
 
 
 class WorkerTasks:
-    """The tasks of the workers of all worker groups of a run, each worker an Actor on a Dask worker.
+    """The tasks of all workers of a run, each worker an Actor on a Dask worker.
 
     Each task of a worker depends on its previous one, so that no queue can run tasks in a wrong order. Tasks of
     different worker groups are independent. Waits for tasks call ``check``.
@@ -95,7 +95,7 @@ class WorkerTasks:
         self.chains.wait(connected)
 
     def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
-        """End the workers of some worker groups on the Dask workers that are not lost; others go on."""
+        """End the workers of some worker groups on Dask workers that are not lost; others go on."""
         for group in groups:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()
@@ -147,7 +147,7 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Drop the tasks of futures at the client and the scheduler, even if the futures are still referenced.
+        """Drop futures' tasks at the client and the scheduler, even if the futures are still referenced.
 
         The traceback of an error that ends the run references them, and each references its task's error. They are not
         cancelled: the scheduler would notify a client that may be closed, and log a traceback.

@@ -28,7 +28,7 @@ WAIT_SECONDS = 0.1
 
 
 class WorkersAtHand:
-    """Places a run again on the cluster's Dask workers, except those often lost or unable to train it."""
+    """Places a run again on Dask workers, except those often lost or unable to train it."""
 
     def __init__(self, prepared: PreparedRun, client: Client, announce: Callable[[str], None]):
         self._prepared, self._client, self._announce = prepared, client, announce

@@ -100,7 +100,7 @@ class ChangeSender:
                 self._take_back(number)
 
     def take_known(self, group: int, source: int, id: int) -> np.ndarray | None:
-        """Return the sum of a lost group's waiting changes that are to be forwarded, and that ``source`` has.
+        """Return the sum of a lost group's waiting changes to be forwarded, that ``source`` has.
 
         Changes that are not to be forwarded are dropped.
         """
@@ -145,7 +145,7 @@ class ChangeSender:
             self._check_lost()
 
     def _next_message(self, number: int) -> Changes:
-        """Return a route's next message, by slice id, and mark it as in flight; empty if there is none."""
+        """Return a route's next message, by slice id, and mark it as in flight; empty for none."""
         with self._lock:
             changes = self._unsent[number]
             is_lost = self.routes.routes[number].group in self._lost

@@ -60,7 +60,7 @@ class Bfloat16Codec(Codec):
 
 
 class FeedbackCodec(Codec):
-    """A codec with error feedback: what it omits of a slice's gradient (the residual) is added to the next one.
+    """A codec with error feedback: the omitted rest of a slice's gradient is added to the next.
 
     ``residuals`` are the unsent parts of the gradients, float32 (size,), by slice id.
     """
@@ -84,7 +84,7 @@ class FeedbackCodec(Codec):
 
 
 class OneBit(FeedbackCodec):
-    """A codec that sends each number's sign, and the means of the positive and of the negative numbers.
+    """A codec that sends each number's sign, and the means of positive and negative numbers.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), with means by column.
     """
@@ -105,7 +105,7 @@ class OneBit(FeedbackCodec):
 
 
 class TopK(FeedbackCodec):
-    """A codec that sends the numbers of largest magnitude, with indices: a ``share`` of them, at least one.
+    """A codec that sends a ``share`` of the numbers, at least one: the largest in magnitude, with indices.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
     """
@@ -131,7 +131,7 @@ class TopK(FeedbackCodec):
 
 
 class Integers(FeedbackCodec):
-    """A codec that sends integers of 8 or 4 ``bits``, and a scale for each block of numbers.
+    """A codec that sends integers of 8 or 4 ``bits``, with a scale for each block.
 
     The scale maps a block's largest magnitude to the largest integer, 127 or 7. Blocks have a fixed size, as in QSGD
     (Alistarh et al. 2017), but rounding is to the nearest, not at random. A number that is not finite makes its block
@@ -146,7 +146,7 @@ class Integers(FeedbackCodec):
         self._bits, self._most = bits, (1 << bits - 1) - 1
 
     def pack(self, gradient: np.ndarray) -> Payload:
-        """Return the blocks' scales as float32, then the integers; of two 4-bit integers the first is the low half."""
+        """Return the blocks' scales as float32, then the integers; the first of two 4-bit ones is the low half."""
         count = -(-gradient.size // self.BLOCK)
         blocks = np.zeros((count, self.BLOCK), np.float32)
         blocks.reshape(-1)[: gradient.size] = gradient

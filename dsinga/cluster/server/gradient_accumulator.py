@@ -52,7 +52,7 @@ class Generations:
         return generation == self._generations.get(group, self.first)
 
     def check(self, group: int, generation: int, message: str) -> None:
-        """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
+        """Raise RunError for a message, such as "a push of group 1", of another generation."""
         if not self.is_current(group, generation):
             current = self._generations.get(group, self.first)
             raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
@@ -74,7 +74,7 @@ class GradientAccumulator:
         self._contributors, self._contributor_set = contributors, frozenset(contributors)
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
         self._sum: np.ndarray | SparseRows | None = None  # in place of the parts, see reduce
-        self.factor = 1.0  # by which the sum is multiplied
+        self.factor = 1.0  # multiplies the sum
 
     def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
         """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
@@ -100,7 +100,7 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the workers, or only their sum; empty if the step is skipped.
+        """The gradients in worker order, or only their sum; empty if the step is skipped.
 
         Asserts that all workers skip the step, or none.
         """
@@ -119,7 +119,7 @@ class GradientAccumulator:
         return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
 
     def reduce(self) -> float | None:
-        """Replace the gradients by their sum; return the sum of its squares, None if the step is skipped."""
+        """Replace the gradients by their sum; return its sum of squares, None if the step is skipped."""
         self._sum = self._total()
         self._parts = dict.fromkeys(self._parts)
         return None if self._sum is None else sum_of_squares(values_of(self._sum))

@@ -13,7 +13,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 
 
 class SquaresRequest:
-    """The sums of squares of the gradients of the slices ``ids`` in one step of a group, which arrive one by one."""
+    """The gradients' sums of squares for the slices ``ids`` in one step of a group."""
 
     def __init__(self, ids: list[int]):
         self._ids = ids
@@ -55,10 +55,10 @@ class GradientNorms:
         self._slices = {id: slices[id] for id in sorted(slices) if slices[id].is_clipped}
         self._ids = list(self._slices)
         self._requests: dict[tuple[int, int], SquaresRequest] = {}
-        self._starts: dict[int, int] = {}  # by group that has begun anew: its first step
+        self._starts: dict[int, int] = {}  # by restarted group: its first step
 
     def squares(self, push: Push) -> Future[np.ndarray]:
-        """Return a future of the sums of squares of a step's summed gradients, float64, in the order of the slices.
+        """Return a future of the sums of squares of a step's summed gradients, float64, by slice in order.
 
         Slices that all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the group,
         and the error of :meth:`close`.
@@ -81,7 +81,7 @@ class GradientNorms:
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
     def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
-        """Add the squares of complete gradients to the norm; return the slices that can be updated without it.
+        """Add the squares of complete gradients to the norm; return the slices that need no norm.
 
         Skipped steps have no gradients. No lock is held: see :class:`GradientAccumulator`.
         """
@@ -96,7 +96,7 @@ class GradientNorms:
                 request = self._request(push.group, push.step)
                 request.squares.update(squares)
                 is_last = request.complete
-            else:  # the group has begun anew meanwhile, and lets this update end
+            else:  # the group has restarted meanwhile, and lets this update end
                 for id in squares:
                     self._slices[id].accumulators[push.group].advance()
         if request is not None and is_last:

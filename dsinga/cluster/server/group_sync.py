@@ -158,7 +158,7 @@ class GroupSync(ABC):
 
     @abstractmethod
     def flush(self) -> Future[int]:
-        """Give all groups the same values; return a future of the number of messages ever sent by this shard.
+        """Give all groups the same values; return a future of the number of messages ever sent.
 
         Called on all shards when all worker groups have ended their steps, until the numbers stay the same.
         """
@@ -181,7 +181,7 @@ class GroupSync(ABC):
             self._generations.set(group, generation)
 
     def check_message(self, sender: int, generation: int) -> None:
-        """Raise RunError if the shard is closed, or if the message is of another generation of its sender."""
+        """Raise RunError if the shard is closed, or for another generation of the sender."""
         self.check_open()
         with self._lock:
             self._generations.check(sender, generation, f"a message of server group {sender}")

@@ -11,7 +11,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 
 
 class StalenessBound:
-    """Lets groups have a slice at a version only if all running groups are at most ``staleness`` steps behind it.
+    """Keeps groups from being more than ``staleness`` steps ahead of the slowest running group.
 
     None means no bound. The slowest group never waits for another one, so groups cannot deadlock. Not thread-safe: the
     shard holds its lock.
@@ -104,7 +104,7 @@ class Pull:
             self.future.set_exception(self._error)
 
     def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Read slices; keep an error for the future, so that the last push's thread does not raise it."""
+        """Read slices; keep an error for the future, not for the last push's thread."""
         try:
             results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
             self._results.update(results)
@@ -127,7 +127,7 @@ class PendingPulls:
         self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
-        """Deliver the available slices to a new pull, which waits for the others; return whether none is missing.
+        """Deliver the available slices to a new pull; return whether none is missing.
 
         If the pull is exact and a slice is past its version, its future fails with RunError.
         """

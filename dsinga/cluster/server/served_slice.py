@@ -19,7 +19,7 @@ from dsinga.training import Updater
 
 
 class UpdateBlock(NamedTuple):
-    """A block of an update: its number of elements, and the function that computes it, called once by any thread."""
+    """A block of an update: its number of elements, and its function, called once by any thread."""
 
     elements: int
     do: Callable[[], None]
@@ -62,12 +62,12 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
 # outer optimizer.
 OUTER = "outer."
 OUTER_PARAMS, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
-# The number of steps for which a slice remembers the rows that they changed.
+# A slice remembers the changed rows of this many steps.
 CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated; a slice that is not trainable is replaced by the sum of the pushed arrays.
+    """A slice and how it is updated; pushes of one that is not trainable are added up to replace it.
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group. The
     updater depends on the name ``whole_param`` and the ``shape`` of its whole param. ``is_gradient`` says that workers
@@ -86,7 +86,7 @@ class SliceSpec(NamedTuple):
 
 
 class ShardCopy(NamedTuple):
-    """A copy of a shard: by slice id the value, float32 (size,), and the updater's state arrays by name."""
+    """A copy of a shard: values, float32 (size,), by slice id, and the updater's state by name."""
 
     values: dict[int, np.ndarray]
     state: dict[int, dict[str, np.ndarray]]
@@ -98,7 +98,7 @@ def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) 
 
 
 class ServedSlice:
-    """A slice of a param on its server: the value, float32 (size,), the updater's state, and accumulated gradients.
+    """A slice of a param on its server: the value, float32 (size,), updater state, and gradients.
 
     ``lock`` is held while the value changes, and while it is copied for a reader that updates do not wait for. A thread
     may acquire it while it holds the shard's lock, but not the other way round.
@@ -151,7 +151,7 @@ class ServedSlice:
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
     def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add a worker's gradient for a step of its group; return whether it was the last missing one.
+        """Add a worker's gradient for its group's step; return whether it was the last missing one.
 
         None skips the step. Slices with a width also accept sparse rows.
         """
@@ -169,7 +169,7 @@ class ServedSlice:
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        """Return the blocks of the update by the sum of a group's gradients, for any order and threads.
+        """Return the blocks of the update by a group's summed gradients, for any order and threads.
 
         Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version.
@@ -225,7 +225,7 @@ class ServedSlice:
         return changes[0] if len(changes) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *changes]))
 
     def read(self) -> Array | SparseRows:
-        """Return a read-only view of the value; sparse rows if it was replaced by a sum of sparse rows."""
+        """Return a read-only view of the value, or the sparse rows that replaced it."""
         if self._sum is not None:
             return self._sum
         view = self.value.view()
@@ -250,7 +250,7 @@ class ServedSlice:
         return copy
 
     def drop_copy(self, group: int) -> None:
-        """Drop the copy that a group's workers share, so that they get the present value; none is pulling."""
+        """Drop the copy that a group's workers share, for the present value; none is pulling."""
         with self.lock:
             self.accumulators[group].copy = None
 
@@ -266,7 +266,7 @@ class ServedSlice:
 
 
 def is_outer(name: str) -> bool:
-    """Whether an array of a slice's state belongs to the averaging of server groups, not to the updater."""
+    """Whether an array of a slice's state belongs to the averaging of server groups."""
     return name.startswith(OUTER)
 
 
@@ -276,7 +276,7 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
 
 
 class DeviceSlice(ServedSlice):
-    """A slice on a device, with the updater's state and gradients; only copies for readers come to the host.
+    """A slice with updater state and gradients on a device; only readers' copies come to the host.
 
     ``ops`` are the server's kernels, not a worker's. Threads receive only computed arrays. A worker hands a gradient
     over when its kernels have ended (:meth:`dsinga.ops.Ops.hand_over`), and an update ends with its kernels. So the

@@ -119,7 +119,7 @@ class ShardService:
         return SparseRows(rows, table[rows], table.shape)
 
     def _encoded(self, id: int, value: Any) -> Any:
-        """Return a value as it is sent: compressed, if it is a sum of gradients that all workers apply."""
+        """Return a value to send, compressed if it is a sum of gradients that all workers apply."""
         codec, spec = self._codec, self.shard.slices[id].spec
         if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not spec.is_gradient:
             return value

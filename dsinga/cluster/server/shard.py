@@ -75,7 +75,7 @@ class Shard:
         self._error: BaseException | None = None
 
     def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
-        """Keep in step with the same shard of other server groups, by ``policy``; called before the first pull.
+        """Keep in step with the same shard of other server groups, by ``policy``, before the first pull.
 
         Other arguments: see :class:`LinkedShard`. Later pulls return copies.
         """
@@ -108,7 +108,7 @@ class Shard:
     def put(
         self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
     ) -> None:
-        """Set the initial values, float32 (size,), by slice id, and the updater's state by slice id and name.
+        """Set the initial values, float32 (size,), and the updater's state by name, both by slice id.
 
         None for the state makes a new one. A repeated call changes nothing. The shard owns the arrays, and updates them
         in place if they are writeable. Raises UserError for another updater's state.
@@ -123,7 +123,7 @@ class Shard:
         resolve_all(complete)
 
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
-        """Keep the values of slices in this memory, float32 (size,), by slice id, where their worker reads them.
+        """Keep slices' values in this memory of their worker, float32 (size,), by slice id.
 
         A worker of this process calls it before its first pull. The first caller's memory is used. Does nothing if
         pulls return copies.
@@ -134,7 +134,7 @@ class Shard:
                 self.slices[id].move(array)
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
-        """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
+        """Add gradients, float32 (size,), by slice id; update slices that a whole group has pushed.
 
         Gradients of slices with a width may be sparse rows. If all workers push sparse rows, only these rows are
         updated. The shard owns the arrays, and may overwrite them. A push counts once for each slice; a repeated one is
@@ -160,7 +160,7 @@ class Shard:
             self._group_sync.push_applied(complete)
 
     def clip(self, push: Push, factor: float) -> None:
-        """Update the slices by their gradients of a step times ``factor``, which bounds the norm of all gradients.
+        """Update the slices by their gradients of a step times ``factor``, which bounds the total norm.
 
         :meth:`GradientNorms.squares` must have resolved. A repeated call is dropped.
         """
@@ -222,7 +222,7 @@ class Shard:
             self._staleness_bound.join(group)
 
     def restart(self, group: int, generation: int, step: int = 0) -> int:
-        """Restart a worker group after a loss of its workers, as ``generation``; return the step of its first pull.
+        """Restart a worker group after a loss, as ``generation``; return the step of its first pull.
 
         Its incomplete gradients are dropped, its pulls and collectives fail, and messages of its earlier generation are
         refused. It begins at the highest step that it has reached in any slice, so that no slice is updated twice for a

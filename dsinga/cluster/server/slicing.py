@@ -133,7 +133,7 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
 
 
 def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
-    """Return the box of each slice, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
+    """Return each slice's box, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
 
     SINGA does not terminate if a slice is larger than a box, and fails if there are too few boxes. Here an empty box
     accepts any slice, and the last box all remaining ones. Overfilling is as in :func:`slice_params`.
@@ -150,7 +150,7 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
 
 
 def paddle_block_size(total: int, servers: int) -> int:
-    """Return the number of elements of a block by PaddlePaddle's formula: a power of two, at least 1024.
+    """Return a block's elements by PaddlePaddle's formula: a power of two, at least 1024.
 
     In a large model each server gets 64 to 128 blocks.
     """
@@ -176,7 +176,7 @@ def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]
 
 
 def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
-    """Return each param's box, the largest params first into the emptiest boxes; None if a box gets too full."""
+    """Return each param's box, largest params first into the emptiest; None if one gets too full."""
     contents = [0] * servers
     boxes: dict[str, int] = {}
     for param in sorted(sizes, key=lambda param: -sizes[param]):
@@ -237,7 +237,7 @@ def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int
 
 
 def _in_turn(slices: Sequence[Slice]) -> list[Slice]:
-    """Return a param's slices: the first one of each server, then the second one of each, and so on."""
+    """Return a param's slices: each server's first one, then each server's second, and so on."""
     counts: Counter[int] = Counter()
     turns = []
     for slice_ in slices:

@@ -27,7 +27,7 @@ from dsinga.job.updaterconf import EMAConf
 
 
 class SumSync(GroupSync):
-    """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
+    """Exchanges and adds the changes of a shard's slices with other server groups. Thread-safe.
 
     A slice's change is sent after ``frequency`` updates. If a linked group is lost for ``patience`` seconds, the shard
     is closed. In the end all groups' trainable slices have the updates of all groups, and other slices the mean of all
@@ -125,10 +125,10 @@ class SumSync(GroupSync):
         return self.sender.flush()
 
     def _settle(self, served_slice: ServedSlice) -> None:
-        """Set the value at the end of training, after its last change; the caller holds the slice's lock."""
+        """Set a slice's value at the end of training; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the first values of a new shard that replaces a lost one of another group.
+        """Return this shard's share of the first values of another group's new shard, after a loss.
 
         The new shard of the server group ``group`` begins with the sum of the values that all shards linked with it
         return, one after the other. The shard of the group ``source`` returns its values, without unsent changes, and
@@ -185,7 +185,7 @@ class SumSync(GroupSync):
         return self.sender.pending()
 
     def _enqueue_change(self, served_slice: ServedSlice) -> None:
-        """Enqueue a slice's change since the last one, and track the next change; the caller holds its lock."""
+        """Enqueue a slice's change, and track the next one; the caller holds its lock."""
         id = served_slice.spec.slice.id
         self._updates[id] = 0
         if served_slice.spec.trainable:

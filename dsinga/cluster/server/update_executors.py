@@ -32,7 +32,7 @@ def _run(block: UpdateBlock) -> None:
 
 
 class SliceUpdate:
-    """The update of a slice to its next version, in ``blocks`` that can be run in any order.
+    """The update of a slice to its next version, in ``blocks`` for any order.
 
     Call ``end`` when all blocks are done, or ``fail`` with the error if one fails.
     """
@@ -48,7 +48,7 @@ class SliceUpdate:
         self.running = 0
 
     def run(self) -> None:
-        """Run all blocks under the slice's lock and end the update. An error of the updater fails it and is raised."""
+        """Run all blocks under the slice's lock and end the update. An updater's error fails it and is raised."""
         try:
             with self.served_slice.lock:
                 for block in self.blocks:
@@ -137,7 +137,7 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """Return the outcome of ``future``; meanwhile run blocks, of the newest update first, since it is needed first.
+        """Return the outcome of ``future``; meanwhile run blocks, the newest update's first: it is needed first.
 
         Raises TimeoutError after ``timeout`` seconds.
         """

@@ -16,15 +16,15 @@ from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.message import aligned, aligned_size, copy_into, flatten, pack, restore, sizes, unpack
 from dsinga.cluster.transport.shared_buffer import BufferPool, SharedBuffer, open_shared_buffer
 
-# Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
+# The most bytes of an array that is sent through the socket; larger ones are copied into shared memory.
 INLINE_BYTES = 1 << 12
-# Bytes up to which the body of a message is sent through the socket; a longer one is in shared memory, too.
+# The most bytes of a message's body that is sent through the socket; a longer one is in shared memory, too.
 PACKET_BYTES = 1 << 14
 # The head of a packet: its kind, the number and size of a shared buffer, and where the body lies in that buffer
 # (offset and length; length 0: the body is the rest of the packet).
 HEAD = struct.Struct("=BIQQQ")
 MESSAGE, RETURN, PUBLISH = range(3)
-# The flags of a packet of which the system has dropped bytes or descriptors; a plain number, which is faster.
+# The flags of a packet with dropped bytes or descriptors; a plain number, which is faster.
 INCOMPLETE = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
@@ -36,7 +36,7 @@ class ChannelMessage(NamedTuple):
 
 
 class Channel:
-    """One end of a connection between two processes. Several threads may send; one at a time may receive.
+    """One end of a connection between processes. Several threads may send, one at a time receive.
 
     Large arrays are sent in the sender's shared buffers. The receiver may write into the arrays of a message. When it
     has released them all, it returns the buffer, and the sender uses it again. Each end may also publish a buffer,
@@ -55,7 +55,7 @@ class Channel:
         return self._socket.fileno()
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share a buffer with the other end, so that arrays in it can be sent as offsets. Each end may publish one."""
+        """Share a buffer with the other end, to send arrays in it as offsets. Each end may publish one."""
         self._published = buffer
         socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
@@ -162,7 +162,7 @@ class Channel:
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Return a shared buffer to its sender, or skip it if the socket is full: the sender creates another one."""
+    """Return a shared buffer to its sender, or skip it if the socket is full."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

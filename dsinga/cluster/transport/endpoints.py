@@ -14,7 +14,7 @@ from dsinga.cluster.transport.remote import RemoteCaller, RemoteTransport
 from dsinga.cluster.transport.shared_buffer import SharedBuffer
 from dsinga.cluster.transport.shared_memory import SharedMemoryServer, connect_to_host
 
-# Opens a connection to a service on another host: a socket, the other end of which is given to :func:`accept`.
+# Opens a connection to a service on another host: a socket; :func:`accept` gets its other end.
 OpenConnection = Callable[[], socket.socket]
 
 _endpoints: dict[str, Endpoint] = {}

@@ -37,7 +37,7 @@ class Secret:
         return "Secret(...)"
 
     def proof(self, role: bytes, *nonces: bytes) -> bytes:
-        """Return one end's proof that it knows the secret, for the end that has sent one of ``nonces``."""
+        """Return one end's proof of the secret, for the end that has sent one of ``nonces``."""
         return hmac.digest(self._value, role + b"".join(nonces), "sha256")
 
 

@@ -24,7 +24,7 @@ Items = Sequence[Array | SparseRows]
 
 
 class Reply(Protocol):
-    """The reply to a call, which may not have arrived yet; used by the thread that made the call."""
+    """The reply to a call, possibly still to come, for the calling thread."""
 
     def done(self) -> bool:
         """Whether the reply, or an error instead, has arrived."""
@@ -103,7 +103,7 @@ def serve(
     service: Service, method: str, fields: Sequence[Any], items: Items,
     reply: Callable[[Items, BaseException | None], None],
 ) -> None:  # fmt: skip
-    """Call a method of a service, and pass its arrays, or its error, to ``reply``, now or when known."""
+    """Call a service's method, and pass its arrays or error to ``reply``, now or when known."""
     try:
         answer = service.handle(method, fields, items)
     except RunError as error:

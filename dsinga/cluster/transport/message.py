@@ -106,7 +106,7 @@ def aligned_size(arrays: Sequence[np.ndarray]) -> int:
 
 
 def copy_into(memory: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-    """Copy 1-d arrays into ``memory``, uint8, one after the other, each at the start of a cache line."""
+    """Copy 1-d arrays into ``memory``, uint8, each at the start of a cache line."""
     at = 0
     for array in arrays:
         memory[at : at + array.nbytes] = array.view(np.uint8)

@@ -19,7 +19,7 @@ from dsinga.cluster.transport.interface import URGENT, Items, Service, serve
 from dsinga.cluster.transport.message import describe_error, restore_error
 from dsinga.cluster.transport.stream import Stream
 
-# Bytes of arrays up to which a call of a slow service is handled by the thread that receives it.
+# The most bytes of arrays in a call of a slow service that the receiving thread handles itself.
 INLINE_BYTES = 1 << 18
 
 
@@ -113,7 +113,7 @@ class RemoteCaller:
         if not isinstance(method, str) or not isinstance(fields, list):
             raise ValueError("no call")
         if self._slow is not None and sum(item.nbytes for item in items) > INLINE_BYTES:
-            with contextlib.suppress(RunError):  # the service is closed, and so is this connection, soon
+            with contextlib.suppress(RunError):  # the service is closed; this connection follows soon
                 self._slow.submit(self._handle, values, items)
         else:
             self._handle(values, items)

@@ -26,7 +26,7 @@ from dsinga.cluster.transport.message import aligned
 with contextlib.suppress(ImportError):  # outside Unix, where no shared memory is created either
     import fcntl
 
-# Bytes from which on a buffer asks the system for huge pages: fewer page faults and TLB misses.
+# The least bytes of a buffer that asks the system for huge pages: fewer page faults and TLB misses.
 HUGE = 1 << 21
 # F_SEAL_FUTURE_WRITE of Linux, and F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW.
 FUTURE_WRITE_SEAL, SIZE_SEALS = 0x10, 0x1 | 0x2 | 0x4
@@ -65,7 +65,7 @@ class SharedBuffer:
 
 
 def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
-    """Return a new buffer of a fixed size; if ``published``, no other process can map it to write.
+    """Return a new buffer of a fixed size; if ``published``, only this process can write to it.
 
     Raises OSError if there is no memory for it, AttributeError outside Linux.
     """
@@ -111,7 +111,7 @@ def _seals_sizes() -> bool:
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Return the offset of each block of memory, by id, in a buffer for all, and the buffer's size."""
+    """Return the offset of each block of memory, by id, in a common buffer, and its size."""
     starts, at = {}, 0
     for id in sorted(sizes):
         starts[id] = at
@@ -142,7 +142,7 @@ class SharedArrays:
 
 
 class BufferPool:
-    """Numbered shared buffers of one end of a connection, reused because a new one costs a fault for each page.
+    """Numbered shared buffers of a connection, reused: a new one costs a fault for each page.
 
     Thread-safe.
     """

@@ -55,7 +55,7 @@ class SharedMemoryTransport:
         self._lost: OSError | None = None
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share ``buffer`` with the service, so that arrays in it need no copy. If this fails, the next call fails."""
+        """Share ``buffer`` with the service, to send its arrays uncopied. If this fails, the next call fails."""
         self._try(self._channel.publish, buffer)
 
     def call(
@@ -145,7 +145,7 @@ class SharedMemoryReply:
 
 
 class SharedMemoryServer:
-    """The service's end: serves other processes of this host under ``name``, in its own thread, until it is closed.
+    """The service's end: serves this host's other processes under ``name``, in its own thread.
 
     Each client maps ``published``, if given, read-only, and receives arrays in it without a copy. Clients must know
     ``secret``. A faulty client ends at most its own connection. Raises OSError if the name exists or the system lacks
@@ -296,7 +296,7 @@ def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryT
 
 
 def _answer(channel: Channel, number: int, items: Items, error: BaseException | None) -> None:
-    """Send a reply. If the client does not accept it, end its connection, so that it does not wait."""
+    """Send a reply, or end the connection of a client that does not accept it."""
     try:
         channel.send([number, None if error is None else describe_error(error)], items, without_copy=True)
     except OSError:

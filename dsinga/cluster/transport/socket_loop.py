@@ -114,7 +114,7 @@ class SocketLoop:
             self._lose(connection, error)
 
     def _lose(self, connection: SocketConnection, error: Exception) -> None:
-        connection.lost(str(error))  # not the error, whose frames refer to the connection
+        connection.lost(str(error))  # not the error: its frames refer to the connection
         self._close(connection)
 
     def _modify(self, connection: SocketConnection, events: int) -> None:

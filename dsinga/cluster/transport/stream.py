@@ -28,7 +28,7 @@ from dsinga.cluster.transport.socket_loop import add_connection
 HEAD = struct.Struct("<I")
 # The most bytes of a description; what seems to be a longer one is no message.
 MOST_DESCRIBED = 1 << 24
-# Bytes up to which arrays are copied behind the description, so that they are sent by the same call of the system.
+# The most bytes of an array that is copied behind the description, to be sent by the same call of the system.
 JOINED_BYTES = 1 << 14
 # Bytes up to which a message is sent by the thread that has it, if no other message is being sent. Beyond that, the
 # copy into the system's memory would take the thread longer than waking up another thread.
@@ -156,7 +156,7 @@ class Stream:
             items = restore(layouts, iter(memory))  # only now, because rows of sparse arrays are converted and checked
             memory.clear()
             self._open_receiver().received(values, items)
-            del items  # whose memory is reused when the receiver has released it
+            del items  # its memory is reused when the receiver has released it
 
     def _open_receiver(self) -> Receiver:
         if self._receiver is None:

@@ -18,7 +18,7 @@ from dsinga.ops import Array, SparseRows
 
 
 class Wait:
-    """Waits for replies, up to ``timeout`` seconds, or until ``aborted`` is set to the reason for the run's end."""
+    """Waits for replies, up to ``timeout`` seconds, or until ``aborted`` has the reason for the run's end."""
 
     def __init__(self, timeout: float):
         self._timeout = timeout
@@ -30,7 +30,7 @@ class Wait:
 
 
 class BucketExchange:
-    """A worker's exchange of a bucket: slices of one server that are sent together. Used by one thread at a time.
+    """A worker's exchange of a bucket: slices of one server, sent together. For one thread at a time.
 
     Args:
         bucket: the slices.

@@ -92,7 +92,7 @@ class WorkerConfig:
 
 
 class ServerKey(NamedTuple):
-    """Identifies a server: by run, generation, server group and number in the group. It has the run's secret."""
+    """Identifies a server by run, generation, server group and number; with the run's secret."""
 
     run: str
     generation: int
@@ -107,7 +107,7 @@ class ServerKey(NamedTuple):
 
 
 class WorkerKey(NamedTuple):
-    """Identifies a worker: by run, generation, worker group, number in the group and address of its Dask worker.
+    """Identifies a worker by run, generation, worker group, number and its Dask worker's address.
 
     It has the run's secret.
     """

@@ -66,7 +66,7 @@ def configure(
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
-        # A moving average is taken of the outer params of sites, and not after each step of one of them.
+        # Sites keep a moving average of their outer params, not of each site's steps.
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)

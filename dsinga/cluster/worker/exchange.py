@@ -27,7 +27,7 @@ COLLECTIVES_SERVER = 0
 
 
 class Exchange(Mapping[str, Array]):
-    """Values and gradients of one worker, exchanged with the servers bucket by bucket. Used by one thread at a time.
+    """Values and gradients of one worker, exchanged with the servers by bucket. For one thread at a time.
 
     Looking up a param waits until its value is of the present step. Pushing a bucket's last gradient sends the bucket
     and requests its new values, which arrive while the layers below still compute.
@@ -59,7 +59,7 @@ class Exchange(Mapping[str, Array]):
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         limit = options.bucket_bytes
         if limit is None and not any(client.crosses_process for client in clients.values()):
-            limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for those of other params
+            limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for other params' gradients
         for bucket in fill_buckets(slices, len(clients), limit):
             exchange = BucketExchange(
                 bucket, self._homes, clients[bucket.server], options, codec, self._meter, self._wait,
@@ -110,7 +110,7 @@ class Exchange(Mapping[str, Array]):
             bucket.outdated = True
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param at the present step, waiting if necessary. It must not be changed.
+        """Return a param's value at the present step, waiting if necessary. It must not be changed.
 
         Raises UserError if a user's algorithm looks a param up after it has pushed its gradient.
         """
@@ -129,7 +129,7 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push_all(self, gradients: Mapping[str, Array]) -> str | None:
-        """Push all gradients of a step if they are finite; else none, and return a bad one's name."""
+        """Push all gradients of a step if they are finite; else return a bad one's name."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
@@ -225,7 +225,7 @@ class Exchange(Mapping[str, Array]):
 
 
 def move_local_slices(homes: Sequence[ParamHome], clients: Mapping[int, ServerClient]) -> None:
-    """Move slices of this process's servers into the arrays in which a worker joins them with other hosts' slices."""
+    """Move slices of this process's servers into the arrays that join them with other hosts' slices."""
     memory: dict[int, dict[int, np.ndarray]] = {}
     for home in homes:
         if not any(clients[slice_.server].crosses_host for slice_ in home.slices):

@@ -61,7 +61,7 @@ class GlobalClipping(NamedTuple):
 
 
 def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Return a worker's clipping by the norm of all gradients; None if the job does not bound the norm.
+    """Return a worker's clipping by the norm of all gradients; None without a bound.
 
     The first user of a server's params reports the server's squares.
     """

@@ -44,7 +44,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class GroupWorker:
-    """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
+    """A worker of a worker group: computes one partition of the net. For one thread at a time.
 
     Methods that compute (train, evaluate, iterate) are called in ``thread``: kernels belong to a thread.
     """
@@ -123,7 +123,7 @@ class GroupWorker:
         )
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return this worker's share of each lasting param: its share of the rows. All shares add up to 1."""
+        """Return this worker's share of each lasting param, its share of the rows. All add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
             share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
@@ -345,7 +345,7 @@ class GroupWorker:
             transport.close()
 
     def close(self) -> None:
-        """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
+        """Stop the threads that read ahead and, on a GPU, copy params; end connections to other hosts."""
         self._closed = True
         for transport in (*self._transports.values(), *self.peers.transports):
             if transport.crosses_host:

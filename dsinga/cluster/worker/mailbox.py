@@ -42,7 +42,7 @@ class Mailbox:
         return self.put(iteration, key, items[0])
 
     def put(self, iteration: int, key: str, array: Array) -> Future[None] | None:
-        """Store an array that was sent under ``key`` in an iteration; drop it if there is one already.
+        """Store an array sent under ``key`` in an iteration; drop it if there is one.
 
         Returns None, or for an early array a future that resolves when the receiver is at most AHEAD iterations behind.
         Raises the error of :meth:`fail` after that call.

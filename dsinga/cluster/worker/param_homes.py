@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class ParamHome(ABC):
-    """One param of a worker: keeps its value, splits its gradients into slices, and stores slices that arrive.
+    """One param of a worker: keeps its value, splits its gradients, and stores arriving slices.
 
     Used by one thread at a time. Values are read-only.
 
@@ -68,7 +68,7 @@ class ParamHome(ABC):
             yield slice_, part_of(flat, slice_)
 
     def default_gradient(self) -> Array | SparseRows:
-        """Return the gradient of a worker without one: zeros, no rows, or its share of a lasting (untrained) param."""
+        """Return the gradient of a worker without one: zeros, no rows, or its share of a lasting param."""
         if self.lasting_share is not None:
             return self.value() * np.float32(self.lasting_share)
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
@@ -179,7 +179,7 @@ class DeviceHome(ParamHome):
 
 
 class CachedRowsHome(ParamHome):
-    """A worker's cache of a sparse param, an embedding table, refreshed by the rows that servers have changed."""
+    """A worker's cache of an embedding table, refreshed by the rows that servers have changed."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
         super().__init__(name, shape, slices, lasting_share)

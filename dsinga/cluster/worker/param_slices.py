@@ -134,7 +134,7 @@ def prefix(group: int) -> str:
 
 
 def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, ParamArrays]) -> dict[int, ParamArrays]:
-    """Return the values and states of a further group's slices, by slice id and slot of a checkpoint."""
+    """Return a further group's values and states, by slice id and slot of a checkpoint."""
     return {
         id: {f"{prefix(group)}value": value}
         | {f"{prefix(group)}{slot}": array for slot, array in states.get(id, {}).items() if not _is_shared(slot)}

@@ -103,7 +103,7 @@ class ServerClient:
         return self.transport.crosses_host
 
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
-        """Ask a server of this process to keep the values of slices in this memory, by slice id, if it can."""
+        """Ask a server of this process to keep slices' values in this memory, by slice id."""
         assert not self.crosses_process
         self.transport.call("move", [list(memory)], list(memory.values())).result()
 
@@ -136,7 +136,7 @@ class ServerClient:
         return ValuesReply(reply, list(gradients), self._unreleased)
 
     def squares(self, step: int) -> Reply:
-        """Request the sums of squares of the summed gradients of ``step``, float64, in the order of the slices."""
+        """Request the sums of squares of the summed gradients of ``step``, float64, by slice in order."""
         return self.transport.call("squares", [list(self._header(step))])
 
     def clip(self, step: int, factor: float) -> None:
@@ -169,7 +169,7 @@ class ServerClient:
 
 
 class ValuesReply:
-    """The reply to a pull: values by slice id. When it has arrived, the gradients of these slices may change."""
+    """The reply to a pull: values by slice id. Once arrived, these slices' gradients may change."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
         self._reply, self._ids, self._unreleased = reply, ids, unreleased
