@@ -88,7 +88,7 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, labels_layer.shape, feature.dim, outputs)
 
     def _slice_or_join(self, producer: Edge, layer: Layer) -> ShardedFeature:
-        """Add a layer that slices or joins labels like ``layer`` their rows, on the same worker."""
+        """Add a layer that slices or joins labels as ``layer`` does with their rows, on its worker."""
         location = self._cuts[layer.name].location
         sources = [self._producer(edge) for edge in self._net.stages[producer.node].edges]
         if None in sources:

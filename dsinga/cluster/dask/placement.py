@@ -48,7 +48,7 @@ def matches(names: Collection[str], pattern: str) -> bool:
 
 
 def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False) -> list[list[str]]:
-    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads lack.
+    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads are missing.
 
     Each host gets a site, then each with room a second one. With patterns, the result ends before the first site that
     lacks threads. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing one.
@@ -146,7 +146,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It
     has no effect if all Dask workers are in one process.
 
-    Raises TooFewWorkers if threads or processes lack. If ``crowded``, threads get several workers instead, and servers
+    Raises TooFewWorkers if threads or processes are missing. If ``crowded``, threads get several workers instead, and servers
     share their processes.
     """
     if not workers:

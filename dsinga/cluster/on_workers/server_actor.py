@@ -247,7 +247,7 @@ def connect_server(
 
 @cleared_frames()
 def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) -> None:
-    """Task: link a server with ``other`` on the Dask worker ``address``, which replaces a lost one."""
+    """Task: link a server with ``other``, on the Dask worker ``address``, in place of a lost server."""
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")

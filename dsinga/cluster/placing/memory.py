@@ -42,7 +42,7 @@ def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> Non
 
 
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
-    """Return the bytes of memory that each worker of a run may use, where it is least.
+    """Return the bytes of memory that every worker of a run may use.
 
     Workers in one process share its limit; ``fixed`` bytes of it count once. Dask workers without a limit share their
     host's memory.

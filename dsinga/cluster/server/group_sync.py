@@ -36,7 +36,7 @@ class Route(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """All routes between server groups; ``starts[g]`` are the numbers of group g's first routes."""
+    """All routes between server groups; ``starts[g]`` are the numbers of the routes that begin at group g."""
 
     starts: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]

@@ -67,7 +67,7 @@ CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated; pushes of one that is not trainable are added up to replace it.
+    """A slice and how it is updated; the sum of pushes replaces a slice that is not trainable.
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group. The
     updater depends on the name ``whole_param`` and the ``shape`` of its whole param. ``is_gradient`` says that workers
@@ -250,7 +250,7 @@ class ServedSlice:
         return copy
 
     def drop_copy(self, group: int) -> None:
-        """Drop the copy that a group's workers share, for the present value; none is pulling."""
+        """Drop the copy that a group's workers share, so that they get the present value; none may be pulling."""
         with self.lock:
             self.accumulators[group].copy = None
 

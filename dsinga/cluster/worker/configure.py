@@ -27,7 +27,7 @@ FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 def evaluation_passes(
     opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int | LayerCut] | None = None
 ) -> dict[Phase, tuple[EvaluationPass, ...]]:
-    """Return each phase's passes over all records, of phases that are evaluated so; ``nets`` are cut."""
+    """Return the passes of each phase that is evaluated over all records; ``nets`` are cut."""
     return {
         phase: tuple(
             each._replace(
