@@ -111,7 +111,7 @@ def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
 def topology(job: Job, available: int, processes: int) -> Topology:
     """Return the topology of a checked job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` has one group of all available workers, at most one for each row of the batch, and a
+    A job without ``cluster {}`` has one group of all available workers, or of as many as the batch has rows. It has a
     server in each process.
     """
     conf = job.cluster

@@ -22,8 +22,8 @@ from dsinga.net.neuralnet import NeuralNet
 class LabelRedistribution:
     """The labels of a net during partitioning; ``features`` has the features placed so far.
 
-    A producer of labels is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels or passes
-    them on by its own method. All other layers pass on the labels of their first source that has some.
+    Labels come from a producer. It is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels
+    or has its own method to pass them on. All other layers pass on the labels of their first source that has some.
     """
 
     def __init__(

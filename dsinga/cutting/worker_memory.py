@@ -1,7 +1,7 @@
 """The memory that a worker needs, predicted from the shapes of its net and from what back-propagation keeps.
 
 One iteration is simulated without numbers: each array of a layer is allocated, and freed after its last use. Arrays
-come from a pool that keeps one for each size and user (``dsinga.base.buffers``), so each size counts as often as it is
+come from a pool that keeps one for each size and user (``dsinga.base.buffers``). So each size counts as often as it is
 in use at once. Larger arrays count only while they exist.
 """
 

@@ -146,8 +146,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It
     has no effect if all Dask workers are in one process.
 
-    Raises TooFewWorkers if threads or processes are missing. If ``crowded``, threads get several workers instead, and servers
-    share their processes.
+    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead, and
+    servers share their processes.
     """
     if not workers:
         needed = topology.groups * topology.workers

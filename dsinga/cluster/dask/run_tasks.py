@@ -1,9 +1,9 @@
 """Sends the tasks of a run to Dask workers, with readable keys, in one Dask span, and sets the steps of a task.
 
 Dask derives two names from a task's key, which are words here. The *prefix* is the task's colour and name in the task
-stream and progress bar: the key's first item, up to the first "-" before a number or eight hexadecimal digits. The
-*group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs, and a group
-of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
+stream and progress bar. It is the key's first item, up to the first "-" before a number or eight hexadecimal digits.
+The *group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs, and a
+group of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
 
 The scheduler also keeps each span forever. Tasks without a span would get several new ones in a run.
 """

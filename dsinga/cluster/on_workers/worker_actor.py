@@ -61,9 +61,8 @@ def find_worker(key: WorkerKey) -> GroupWorker:
     """Return a worker of this process, for a task. Raises WorkerLost if it is not here.
 
     Workers of a group wait for each other. After a loss, a Dask worker may have more workers, of all runs, than
-    threads. Then their tasks leave its thread pool, like tasks of an algorithm that waits for tasks. Tasks that began
-    earlier keep their threads, but cannot block: if they have all threads, no worker is left with a task that needs
-    another one.
+    threads. Then their tasks leave its thread pool, like tasks of an algorithm that waits for tasks. Earlier tasks keep
+    their threads, but cannot block: if they have all threads, no other worker needs one.
     """
     check_address(key.address)
     worker = WORKERS.get(key)

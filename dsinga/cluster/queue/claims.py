@@ -197,7 +197,8 @@ def user_name() -> str:
 class HeldThreads:
     """Checks whether other tasks run in all threads of one of a run's Dask workers.
 
-    The queue of runs does not know the threads of other Dask tasks. They end some time, unless they wait for a run.
+    The queue of runs does not know the threads of other Dask tasks. Such tasks end some time, unless they wait for a
+    run.
     """
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):

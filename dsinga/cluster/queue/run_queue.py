@@ -2,9 +2,9 @@
 
 Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 
-Dask refuses to retire a worker with a run's Actors, but ends it if a cluster is scaled down, its ``--lifetime`` has
-passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers`` waits here for the runs first, like a
-plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
+Dask refuses to retire a worker with a run's Actors. It still ends the worker if a cluster is scaled down, its
+``--lifetime`` has passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers`` waits here for the
+runs first, like a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Servers:
         return devices.pop() if len(devices) == 1 else None
 
     def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
-        """Create the servers that ``placement`` moves again, as ``generation``; the others go on.
+        """Create again, as ``generation``, the servers that ``placement`` moves; the others go on.
 
         They get the values of a linked server group, which must be left.
         """

@@ -182,8 +182,8 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 class GroupStaleness(NamedTuple):
     """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
 
-    A gradient's staleness counts others' updates of the slice, from the pull of the value that the gradient was
-    computed with, to the update by it.
+    A gradient is computed with a pulled value. Its staleness counts others' updates of the slice between this pull and
+    the update by the gradient.
     """
 
     group: int

@@ -1,6 +1,6 @@
 """The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
 
-With one worker group, values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
+With one worker group, values are not copied. A pull returns the shard's own arrays. Step v changes slice s in place,
 only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of version
 v. It reads s again only when its pull for version v + 1 resolves, after the change. Several worker groups change slices
 independently of each other, so pulls return copies.
@@ -224,10 +224,10 @@ class Shard:
     def restart(self, group: int, generation: int, step: int = 0) -> int:
         """Restart a worker group after a loss, as ``generation``; return the step of its first pull.
 
-        Its incomplete gradients are dropped, its pulls and collectives fail, and messages of its earlier generation are
-        refused. It begins at the highest step that it has reached in any slice, so that no slice is updated twice for a
-        step, and at least at ``step``. If several servers serve the group, call this again on each with the highest
-        answer. Other groups go on. A single group cannot restart, since it reads the values in place.
+        Its gradients of incomplete steps are dropped, its pulls and collectives fail, and messages of its earlier
+        generation are refused. It begins at ``step`` or, if higher, at the highest step that it has reached in any
+        slice: no slice is updated twice for a step. If several servers serve the group, call this again on each with
+        the highest answer. Other groups go on. A single group cannot restart, since it reads the values in place.
         """
         assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")

@@ -1,8 +1,8 @@
 """Cuts params into slices, assigns the slices to servers, and groups them into buckets, which are sent in one message.
 
-SINGA's method fills boxes of about equal size in the order of the params, overfills them by at most a tenth, and cuts
-params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them by a hash. A
-worker must join a param that is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole
+SINGA's method fills boxes of about equal size in the order of the params. It overfills them by at most a tenth, and
+cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them by a hash.
+A worker must join a param that is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole
 params, the largest first, fill the boxes as evenly.
 """
 

@@ -130,10 +130,10 @@ class SumSync(GroupSync):
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
         """Return this shard's share of the first values of another group's new shard, after a loss.
 
-        The new shard of the server group ``group`` begins with the sum of the values that all shards linked with it
-        return, one after the other. The shard of the group ``source`` returns its values, without unsent changes, and
-        the updater's state. Others return at most corrections for some slices. The new shard may begin any time later,
-        as ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
+        The new shard of the server group ``group`` begins with the sum of all linked shards' values, which they return
+        one after the other. The shard of the group ``source`` returns its values, without unsent changes, and the
+        updater's state. Others return at most corrections for some slices. The new shard may begin any time later, as
+        ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
         until :meth:`link`:
 
         - on a route that reaches the source after the lost group, they are not part of the source's value. They are
