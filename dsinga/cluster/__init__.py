@@ -1,7 +1,6 @@
 """Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
 
-Modules with Actors and tasks (on_workers, graph_grain) run in the processes of Dask
-workers, all others in the driver's, where the Dask client is.
+Actors and tasks (on_workers, graph_grain) run in the Dask workers' processes, all other modules in the driver's.
 """
 
 from typing import TYPE_CHECKING

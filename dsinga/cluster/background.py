@@ -38,20 +38,19 @@ TESTED = ("val_", "test_")
 
 
 class Run:
-    """A training run that goes on in a thread of this process, as a future of its :class:`dsinga.Result`.
+    """A training run in a thread of this process: a future of its :class:`dsinga.Result`.
 
-    It is awaitable, also in an event loop without a Dask client. Cancelling a task that awaits the run does not
-    cancel the run.
+    It can be awaited, also without a Dask client. Cancelling a task that awaits the run does not cancel the run.
     """
 
     def __init__(self, execution: Execution):
         self._execution = execution
         self._future: Future[Result] = Future()
-        self._failure: list[str] = []  # what is to be logged unless the caller asks how the run has ended
+        self._failure: list[str] = []  # the error to log unless the caller asks how the run has ended
         weakref.finalize(self, _log_failure, self._failure)  # at the latest when the program ends
         self._future.set_running_or_notify_cancel()
         context = contextvars.copy_context()  # with the Dask worker of a task, and the current client
-        # Not a daemon: a program that ends while its runs go on waits for them, as for those of an executor.
+        # Not a daemon: the program waits for its runs before it ends, as it does for an executor's threads.
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="dsinga-run")
         self._thread.start()
 
@@ -68,30 +67,26 @@ class Run:
     def result(self, timeout: float | str | timedelta | None = None) -> Result:
         """Wait until the run has ended, and return its result.
 
-        ``timeout`` is the longest wait, in seconds or as a text that Dask reads as a time ("5s", "2 minutes").
-
-        Raises what :func:`dsinga.train` raises, :class:`dsinga.Cancelled` where it was cancelled, and TimeoutError if
-        it has not ended in time; then it goes on. UserError for a ``timeout`` that is no time.
+        ``timeout`` is in seconds, or a text for Dask ("5s", "2 minutes"). Raises UserError if it is neither, and
+        TimeoutError when it has passed; the run goes on. Raises the errors of :func:`dsinga.train`, and
+        :class:`dsinga.Cancelled` after a cancellation.
         """
         self._wait(timeout)
         return self._future.result(0)
 
     def exception(self, timeout: float | str | timedelta | None = None) -> BaseException | None:
-        """Wait until the run has ended, and return its error, None where it has a result.
-
-        ``timeout`` is that of :meth:`result`.
-        """
+        """Wait until the run has ended, and return its error, None if it has a result (``timeout``: :meth:`result`)."""
         self._wait(timeout)
         return self._future.exception(0)
 
     def _wait(self, timeout: float | str | timedelta | None) -> None:
-        """Wait until the run has ended; a Dask task lends its thread to the cluster meanwhile."""
+        """Wait until the run has ended. A Dask task lends its thread to the cluster meanwhile."""
         seconds = _seconds(timeout)
         if self._future.done():
             self._failure.clear()
             return
         client = cast(ClusterSource, self._execution.runner).client
-        if client is not None and client.asynchronous:  # which is so in the thread of its event loop only
+        if client is not None and client.asynchronous:  # true only in the thread of its event loop
             raise UserError(
                 "the event loop of the run's Dask client must not wait for the run; await it: result = await run"
             )
@@ -103,20 +98,20 @@ class Run:
         self._failure.clear()
 
     def _describe(self, error: BaseException) -> str:
-        """Return the message that logs an error of the run, with its traceback where dsinga did not foresee it."""
+        """Return the message that logs an error, with a traceback unless the error is dsinga's own."""
         execution = self._execution
         expected = isinstance(error, (UserError, RunError))
         details = str(error) if expected else "".join(traceback.format_exception(error)).strip()
         return f"the run of {execution.name or str(execution.job)!r} has failed: {details}"
 
     def done(self) -> bool:
-        """Whether the run has ended: with a result, with an error or by cancellation."""
+        """Whether the run has ended: with a result, an error or a cancellation."""
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Cancel the run, whether it waits for Dask workers or trains; return False where it has ended already.
+        """Cancel the run, waiting or training; return False if it has ended already.
 
-        It ends soon after, with a checkpoint if it has a workspace: ``resume=True`` goes on from there.
+        It ends soon. With a workspace, it writes a checkpoint for ``resume=True``.
         """
         if self.done():
             return False
@@ -124,11 +119,11 @@ class Run:
         return True
 
     def cancelled(self) -> bool:
-        """Whether the run has ended because it was cancelled."""
+        """Whether the run was cancelled."""
         return self.done() and isinstance(self._future.exception(), Cancelled)
 
     def add_done_callback(self, function: Callable[[Run], object]) -> None:
-        """Call ``function(run)`` when the run has ended, in the thread of the run, or at once if it has."""
+        """Call ``function(run)`` in the run's thread when the run has ended, or at once if it has."""
 
         def call(_: Future[Result]) -> None:
             self._failure.clear()
@@ -138,7 +133,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state: "queued" until training begins, "running", and "finished", "failed" or "cancelled" in the end."""
+        """The state: "queued", "running", or at the end "finished", "failed" or "cancelled"."""
         if not self.done():
             return "running" if self._execution.has_begun else "queued"
         if self.cancelled():
@@ -147,10 +142,10 @@ class Run:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How the run goes: "state", "step", "steps", and once it runs "samples_per_second" and the latest metrics.
+        """The run's "state", "step" and "steps", and while it runs "samples_per_second" and the latest metrics.
 
-        Metrics of tests and validations have the names of Keras, such as "val_loss". "waiting" is a sentence about what
-        a queued run waits for, if it does.
+        Metrics of tests and validations have Keras's names, such as "val_loss". "waiting" is the reason for a queued
+        run's wait.
         """
         execution = self._execution
         tested = {name: values[-1] for name, values in self.history.history.items() if name.startswith(TESTED)}
@@ -191,7 +186,7 @@ class Run:
 
 
 def _seconds(timeout: Any) -> float | None:
-    """Return a time in seconds, None for no limit. Raises UserError for what Dask does not read as a time."""
+    """Return a time in seconds, None for no limit. Raises UserError for an invalid time."""
     try:
         seconds = math.nan if isinstance(timeout, bool) else parse_timedelta(timeout)
         if seconds is None or float(seconds) >= 0:
@@ -207,7 +202,7 @@ def _log_failure(failure: Sequence[str]) -> None:
 
 
 def _set(ended: asyncio.Future[None]) -> None:
-    if not ended.done():  # what awaits it has been cancelled
+    if not ended.done():  # it is done if the awaiting task was cancelled
         ended.set_result(None)
 
 
@@ -216,7 +211,7 @@ def _set(ended: asyncio.Future[None]) -> None:
 def submit(
     job: Job | str | os.PathLike[str], client: Client | None = None, *, progress: bool = False, **options: Any
 ) -> Run:
-    """Start a training run in the background, and return it as a :class:`Run`, a future of its result.
+    """Start a training run in the background; return a :class:`Run`, a future of its result.
 
     Runs of one cluster wait in its queue until there are free threads of Dask workers, in the order in which they come
     there. Where there is no cluster, those of this process share one that is started in it. A program that ends waits
@@ -225,12 +220,12 @@ def submit(
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client, which may be asynchronous; by default as for :func:`dsinga.train`.
-        progress: whether to show a progress line, as :func:`dsinga.train` does; several at once would mix.
+        client: a Dask client, possibly asynchronous; the default is as in :func:`dsinga.train`.
+        progress: whether to show a progress line; the lines of several runs would mix.
         options: the other arguments of :func:`dsinga.train`.
 
-    Raises TypeError for an argument that :func:`dsinga.train` does not have, and UserError for a client that cannot be
-    used. Other faults are raised by :meth:`Run.result`.
+    Raises TypeError for an unknown argument, and UserError for an unusable client. :meth:`Run.result` raises all other
+    errors.
     """
     source = replace(find_cluster(client), is_shared=True)
     return Run(Execution(job, source, TrainingOptions.of("submit", {"progress": progress, **options})))

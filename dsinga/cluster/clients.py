@@ -1,6 +1,6 @@
-"""Finds the Dask cluster for a call: that of the given client, the task, the current client, or Dask's settings.
+"""Finds a call's Dask cluster: from the given client, the task, the current client, or Dask's settings.
 
-Where there is none of these, a cluster is started in this process for a call that needs one.
+Without any, a call that needs a cluster starts it in this process.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _log = logging.getLogger(__name__)
 @register("engine", "cluster")
 @dataclass
 class ClusterSource(Runner):
-    """A cluster that a call is going to use, found in the thread of the call, and opened in any thread.
+    """The cluster that a call uses: found in the call's thread, opened in any thread.
 
     Attributes:
-        client: a client of it, None where none exists yet.
-        address: the address of its scheduler, where there is no client. Without both, a cluster is to be started.
-        origin: how the cluster was found, "" where the caller has named it.
-        is_shared: whether a cluster that is to be started is that which background runs of this process share.
-        scheduler_file: the file of its scheduler, in place of an address.
-        security: the credentials of TLS, None for those of Dask's settings.
-        dask_workers: how many Dask workers it had when a run with ``retry`` began there.
+        client: a client of the cluster, None if none exists yet.
+        address: the scheduler's address if there is no client. Without both, a cluster is started.
+        origin: how the cluster was found, "" if the caller has named it.
+        is_shared: whether background runs of this process share a cluster that is started.
+        scheduler_file: the scheduler's file, instead of an address.
+        security: the TLS credentials, None for Dask's settings.
+        dask_workers: its number of Dask workers when a run with ``retry`` began there.
     """
 
     client: Client | None = None
@@ -69,16 +69,16 @@ class ClusterSource(Runner):
 
     @property
     def is_running(self) -> bool:
-        """Whether the cluster is there already."""
+        """Whether the cluster exists already."""
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
     def computes(self, asks_for_cluster: bool) -> bool:
-        """Whether a cluster runs, or a call asks for one; others are for this process."""
+        """Whether a call computes on a cluster: one runs, or the call asks for one."""
         return self.is_running or self.is_shared or asks_for_cluster
 
     @staticmethod
     def find(client: Any) -> ClusterSource:
-        """Return the cluster of ``client``; for None the cluster that Dask names, else one that is yet to start."""
+        """Return the cluster of ``client``; for None the one that Dask names, else one to start."""
         return _default_source() if client is None else _source_of(client)
 
     @staticmethod
@@ -89,7 +89,7 @@ class ClusterSource(Runner):
         tls_cert: str | None,
         tls_key: str | None,
     ) -> ClusterSource:
-        """Return the cluster that the options of a command name. Raises UserError for files of TLS without use."""
+        """Return the cluster that a command's options name. Raises UserError for TLS files without use."""
         files = tls_ca_file, tls_cert, tls_key
         security = None if files == (None, None, None) else read_credentials(*files)
         if scheduler or scheduler_file:
@@ -97,9 +97,9 @@ class ClusterSource(Runner):
         return replace(find_cluster(), security=security)
 
     def without_client(self) -> ClusterSource | None:
-        """Return the source of a restarted scheduler, for use once the scheduler of the cluster is lost.
+        """Return the source of a lost scheduler's restart: its address or its file.
 
-        That is its address or its file; None where the scheduler belongs to a cluster object of this program.
+        Returns None if the scheduler belongs to a cluster object of this program.
         """
         if self.client is None:
             return self if self.is_running else None
@@ -113,9 +113,9 @@ class ClusterSource(Runner):
     def open(self, **embedded: Any) -> Iterator[Client]:
         """Yield a synchronous client of the cluster.
 
-        A Dask task that calls this leaves the thread pool of its worker meanwhile, so that others can use the thread.
-        ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here. Where the
-        caller has not named the cluster, the log says which it is. Raises UserError where no scheduler answers.
+        A calling Dask task leaves its worker's thread pool meanwhile. ``embedded`` are arguments of
+        :func:`dsinga.cluster.connect` for a cluster that is started here. The log names a cluster that the caller has
+        not named. Raises UserError if no scheduler answers.
         """
         with contextlib.ExitStack() as stack:
             client = self._enter(stack, embedded)
@@ -136,7 +136,7 @@ class ClusterSource(Runner):
 
     @contextlib.contextmanager
     def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
-        """Yield a client for a run, once as many Dask workers are there as before the scheduler was lost."""
+        """Yield a client for a run. After a lost scheduler, wait first for as many Dask workers."""
         patience = patience_of(job)
         with self.open(patience=patience, check=limits.check, **embedded) as client:
             if options.retry:
@@ -145,7 +145,7 @@ class ClusterSource(Runner):
             yield client
 
     def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
-        """Return the result of ``train(self)``, called again where the scheduler is lost and one comes in time."""
+        """Return ``train(self)``; call ``train`` again after a lost scheduler, if one comes back in time."""
         again = self.without_client()
         runner = self
         while True:
@@ -195,9 +195,9 @@ class ClusterSource(Runner):
 
 
 def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
-    """Return the cluster of a call, as :func:`dsinga.api.engines.find_runner` finds it, else one that is to be started.
+    """Return the cluster of a call (:func:`dsinga.api.engines.find_runner`), or one to start.
 
-    Raises UserError for what is not a client, and for a client that is closed or not connected yet.
+    Raises UserError for an object that is no client, and for a closed or unconnected client.
     """
     runner = client if isinstance(client, Runner) else ClusterSource.find(client)
     if waits:
@@ -213,7 +213,6 @@ def _source_of(client: Any) -> ClusterSource:
 
 
 def _default_source() -> ClusterSource:
-    """Return the cluster of a call that names none."""
     client = task_client()
     if client is not None:
         return _of_client(client, "that of the task's Dask worker")
@@ -229,9 +228,9 @@ def _default_source() -> ClusterSource:
 
 
 def current_client() -> Client | None:
-    """Return the Dask client that is current where this is called, None where there is none.
+    """Return the Dask client that is current here, None if there is none.
 
-    A Dask worker in this process may have made a client of its own the current one; that is not taken.
+    A client that a Dask worker in this process made for itself does not count.
     """
     try:
         client = Client.current(allow_global=False)
@@ -244,7 +243,7 @@ def current_client() -> Client | None:
 
 
 def _is_worker(client: Client) -> bool:
-    """Whether a Dask worker has made the client, for tasks that ask for one."""
+    """Whether a Dask worker has made the client, for its tasks."""
     return client.id.startswith(f"{type(client).__name__}-worker-")
 
 
@@ -265,9 +264,9 @@ def scheduler_address(client: Client) -> str:
 
 @contextlib.contextmanager
 def outside_thread_pool() -> Iterator[None]:
-    """Let a Dask task leave the threads of its worker for a while: the worker runs another one, such as a round.
+    """Let a Dask task leave its worker's threads for a while, for another task.
 
-    In other threads, and in a task that has left already, this does nothing.
+    Does nothing in other threads, or in a task that has left already.
     """
     has_left = False
     # ValueError: this is no task; AttributeError: none of the pool's threads; KeyError: a task that has left already.
@@ -282,13 +281,13 @@ def outside_thread_pool() -> Iterator[None]:
 
 
 def placing_of(options: TrainingOptions, limits: RunLimits) -> dict[str, Any]:
-    """Return the arguments of :func:`dsinga.cluster.run.driver.train` that say how, and where, a run trains."""
+    """Return the arguments of :func:`dsinga.cluster.run.driver.train` that say how and where a run trains."""
     selection = select_workers(options.resources, options.hosts)
     return {"grain": find_grain(options.grain), "selection": selection, "max_threads": limits.max_threads}
 
 
 def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
-    """Return the Dask workers that a call may use. Raises UserError for resources that are not amounts by name."""
+    """Return the usable Dask workers. Raises UserError for resources that are not amounts by name."""
     resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
     if not isinstance(resources, Mapping):
         raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
@@ -296,9 +295,9 @@ def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) 
 
 
 class SharedCluster:
-    """A cluster of one Dask worker with one thread for each core, which lasts as long as a run uses it.
+    """A Dask worker with a thread for each core, which lasts as long as a run uses it.
 
-    Runs share it rather than have one each, so that they wait for free threads instead of disturbing each other.
+    Its runs wait for free threads instead of disturbing each other.
     """
 
     def __init__(self) -> None:
@@ -309,7 +308,7 @@ class SharedCluster:
 
     @contextlib.contextmanager
     def open(self, workers: int) -> Iterator[Client]:
-        """Yield a client of the cluster, or of one of its own for a run with more workers than it has."""
+        """Yield a client of the cluster, or of a separate one for a run with more workers."""
         with self._lock:
             client = self._join(workers)
         if client is None:
@@ -326,7 +325,6 @@ class SharedCluster:
                     self._stack.close()
 
     def _join(self, workers: int) -> Client | None:
-        """Return the client for one run more, None if the cluster is too small for it."""
         if self._client is None:
             self._workers = max(CPU_COUNT, workers)
             self._client = self._stack.enter_context(connect(workers=self._workers))
@@ -336,5 +334,5 @@ class SharedCluster:
         return self._client
 
 
-# That of this process.
+# The shared cluster of this process.
 SHARED_CLUSTER = SharedCluster()

@@ -1,15 +1,12 @@
 """Runs each iteration as a Dask task graph, with a task for each segment (a part) of a worker's iteration.
 
-The dashboard then shows which layers run where, and which arrays go from worker to worker. Each task costs
-milliseconds, so rounds are the default; both compute the same numbers. The graph is created in the driver's process,
-its tasks run in the processes of Dask workers.
+The dashboard then shows which layers run where, and which arrays workers exchange. Each task costs milliseconds, so
+rounds are the default; both grains compute the same numbers.
 
-A task runs a segment by the stepper of its worker. The segments of an iteration are the exchange with the servers,
-then layers. The training algorithm is the same as in round grain; only its peers differ, and an observer sees each pass
-of a layer. Arrays that it sends are kept until the task returns them, and arrays that it receives were passed to the
-task as arguments. The iteration halts after the last array that a segment sends, or, if the segment sends none, before
-the first layer's pass or the first received array of the next segment, until the next task runs. It runs in the
-worker's thread, which is idle while no task of this worker runs.
+An iteration's segments are the exchange with the servers, then the layers. The algorithm is the same as in rounds, with
+other peers and an observer of each layer's passes. Received arrays are the task's arguments; it returns the arrays that
+the iteration sends. The iteration runs in the worker's thread. It halts after the last array that a segment sends. A
+segment that sends none halts before the next segment's first pass or received array.
 """
 
 from __future__ import annotations
@@ -45,17 +42,17 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """The result of a segment: the arrays to send, by key, and after the last segment the iteration's outcome."""
+    """A segment's result: the arrays to send, by key, and after the last segment the iteration's outcome."""
 
     sends: dict[str, Any]
     outcome: Any = None
 
 
 class Stepper:
-    """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time.
+    """Runs iterations segment by segment, and implements :class:`Peers` for them. One task uses it at a time.
 
-    :meth:`observe` is the :class:`dsinga.layers.interface.context.PassObserver` of the iterations. ``positions``, which
-    may be set between iterations, has the number of the segment of each pass of a layer.
+    :meth:`observe` is their :class:`dsinga.layers.interface.context.PassObserver`. ``positions`` has the segment number
+    of each layer pass, and may be set between iterations.
     """
 
     def __init__(self, thread: SerialExecutor, positions: Mapping[LayerPass, int] | None = None):
@@ -70,7 +67,7 @@ class Stepper:
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
-        """Set the function that computes the next iteration; it starts with the first segment, of number 0."""
+        """Set the function that computes the next iteration, from segment 0."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
         self._running = self._thread.submit(self._run, iterate)
@@ -80,13 +77,13 @@ class Stepper:
         """Run the next segment until it halts.
 
         Args:
-            number: the number of the segment.
+            number: the segment's number.
             received: the arrays that the segment receives, by key.
-            sends: the number of arrays that it sends; a segment without any halts where it receives something that is
-                not in ``received``, or where a pass belongs to a later segment.
-            last: whether it is the last segment, which runs to the end of the iteration.
+            sends: the number of arrays that it sends. A segment without any halts before a pass of a later segment, or
+                at an array not in ``received``.
+            last: whether it is the last segment, which runs to the iteration's end.
 
-        Raises the error of the iteration, and RunError once the stepper is closed.
+        Raises the iteration's error, and RunError once the stepper is closed.
         """
         assert self._running is not None, "no iteration has begun"
         self._check_open()
@@ -105,14 +102,14 @@ class Stepper:
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Keep an array, which the present task returns; halt after the last one of the segment."""
+        """Keep an array for the present task to return; halt after the segment's last one."""
         self._sends[key] = array
         self._sends_left -= 1
         if not self._sends_left:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """Return an array that the present task was given; halt first where that is for the next segment."""
+        """Return an array that the task was given. If it is for the next segment, halt first."""
         if key not in self._received and not self._sends_left:
             self._halt()
         if key not in self._received:
@@ -126,7 +123,7 @@ class Stepper:
         return compute(*arguments)
 
     def close(self, message: str) -> None:
-        """End a halted iteration with RunError(``message``), which later calls raise, too."""
+        """End a halted iteration, and later calls, with RunError(``message``)."""
         self._closed = message
         self._resumed.release()
 
@@ -152,12 +149,12 @@ EXCHANGE = Segment("exchange", (), (), ())
 
 
 def plan_iteration(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over the net of one worker, which may have no layers."""
+    """Return the segments of one iteration of back-propagation over one worker's net, possibly without layers."""
     return (EXCHANGE, *segments(net.fused)) if net.nodes else (EXCHANGE,)
 
 
 def positions(plan: Sequence[Segment]) -> Mapping[LayerPass, int]:
-    """Return the number of the segment to which each pass of a layer belongs."""
+    """Return the segment number of each layer pass."""
     return {layer_pass: number for number, segment in enumerate(plan) for layer_pass in segment.passes}
 
 
@@ -186,16 +183,15 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
 
 @cleared_frames()
 def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundReport:
-    """Task: return a worker's report on the iterations whose last segments ended with ``halts``."""
+    """Task: return a worker's report on the iterations that ended with ``halts``."""
     outcomes = [halt.outcome for halt in halts]
     return RoundReport([metrics for metrics, _ in outcomes], [timing for _, timing in outcomes], stop)
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in the same layout.
+    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in its layout.
 
-    Dask's frames begin at any byte, and numpy computes products of arrays that are not aligned in another order, which
-    gives other bits.
+    Dask's frames begin at any byte. For unaligned arrays, numpy computes products in another order, with other bits.
     """
     arrays: Sequence[Any] = restore(layouts, iter(buffers))  # bridges send no sparse rows
     (array,) = arrays
@@ -203,7 +199,6 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
 
 
 def _stepper(worker: GroupWorker, step: int) -> tuple[Stepper, tuple[Segment, ...]]:
-    """Return the stepper of a worker, created with the first segment, and the segments of an iteration."""
     net = worker.net(Phase.kTrain).at(step)
     if worker not in _STEPPERS:
         stepper, planned = Stepper(worker.thread), None
@@ -234,7 +229,6 @@ def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Fu
 
 
 def _check(job: Job) -> None:
-    """Raise JobError for a job that graph grain cannot run."""
     if job.skip_bad_batches:
         raise job.error("graph grain cannot skip batches; train with grain round", "skip_bad_batches")
     if job.updater.clip_global_norm:
@@ -252,7 +246,7 @@ _GRAINS = {"round": ROUNDS, "graph": GRAPHS}
 
 
 def find_grain(name: str) -> Grain:
-    """Return the way to send iterations to Dask of that name: "round" or "graph". Raises UserError for others."""
+    """Return the grain, "round" or "graph", a way to send iterations. Raises UserError for other names."""
     if name not in _GRAINS:
         raise UserError(f"grain must be one of {', '.join(_GRAINS)}, not {name!r}")
     return _GRAINS[name]
@@ -266,15 +260,15 @@ def send_iterations(
     tokens: Sequence[Future | None],
     several_groups: bool,
 ) -> list[Future]:
-    """Send iterations of a worker group to Dask as one graph; return the futures of the reports, one a worker.
+    """Send a worker group's iterations to Dask as one graph; return the reports' futures, one a worker.
 
     Args:
-        client: the client of the cluster.
+        client: the cluster's client.
         keys: the keys of the group's partitions.
-        plans: for each step the segments of an iteration of each partition.
+        plans: an iteration's segments, for each step and partition.
         steps: the numbers of the iterations, which run one after the other.
-        tokens: the task of each partition after which its first segment runs, or None.
-        several_groups: whether the run has several worker groups, so that the names of tasks tell which one it is.
+        tokens: for each partition, the task before its first segment, or None.
+        several_groups: whether the run has several worker groups, so that task names contain the group.
     """
     graph: dict[TaskKey, Task] = {}
     addresses: dict[TaskKey, list[str]] = {}
@@ -309,9 +303,9 @@ def _add_iteration(
 ) -> list[Any]:
     """Add one iteration to a graph; return the task of each partition's last segment.
 
-    A segment runs after the partition's segment before (at first after ``previous``) and after the segments whose
-    arrays it receives. It gets all arrays that these sent, also those for other partitions: with more than two
-    partitions these are more bytes than needed, but no array needs a task of its own.
+    A segment runs after the partition's previous one (at first ``previous``) and after the segments that send its
+    arrays. It gets all arrays of those segments. With more than two partitions this is more than needed, but no array
+    needs a separate task.
     """
     last = list(previous)
     senders: dict[str, Any] = {}  # the task that sends each array, by the array's key

@@ -49,7 +49,7 @@ METRIC_BYTES = 200
 
 
 def forward_on_cluster(job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE) -> Forward:
-    """Return the forward passes of params on the Dask workers of a cluster."""
+    """Return a function that computes forward passes with ``params`` on Dask workers."""
     return functools.partial(_batches, job, client, params, selection)
 
 
@@ -63,13 +63,13 @@ def _batches(
     keep: Sequence[str],
     count: int,
 ) -> Iterator[BatchResult]:
-    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
+    """Yield each batch's features of the layers ``keep``, and metrics, computing a few rounds ahead.
 
-    A task computes a round of batches. ``count`` is the number of batches; 0 means all records. Where a Dask worker is
-    lost meanwhile, the others compute its rounds. Raises RunError where all are lost.
+    A task computes a round of batches. ``count`` is the number of batches, 0 for all records. The other Dask workers
+    compute a lost one's rounds. Raises RunError if all are lost.
     """
     workers = _await_usable_workers(job, client, selection)
-    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
     precision = Precision.kFloat32 if on_gpus else job.precision
     check_workers_ready(client, workers, [net], readers=[reader], precision=precision)
     run = new_run_name()
@@ -111,7 +111,7 @@ def _batches(
 
 
 def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) -> Workers:
-    """Return the Dask workers that may be used, once there are as many processes as the job asks for."""
+    """Return the usable Dask workers, once there are as many processes as the job asks for."""
 
     def choose(workers: Workers) -> Workers:
         usable = usable_workers(client, selection, workers)
@@ -130,7 +130,7 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
 
 
 class JoinedBatches(NamedTuple):
-    """Consecutive batches of records of one shape, joined in one array, because each array sent by Dask costs time.
+    """Consecutive batches of records of one shape, joined in one array, because each array costs Dask time.
 
     ``sizes`` are the rows of each batch.
     """
@@ -140,7 +140,7 @@ class JoinedBatches(NamedTuple):
 
 
 class RoundResult(NamedTuple):
-    """The results of a round (one task) for its batches, in order: features by layer, metrics and seconds."""
+    """A round's results (of one task) for its batches, in order: features by layer, metrics and seconds."""
 
     features: dict[str, list[JoinedBatches]]
     metrics: list[Metrics]
@@ -153,7 +153,7 @@ class RoundResult(NamedTuple):
         return sum(array.nbytes for array in arrays if array is not None) + METRIC_BYTES * sum(map(len, self.metrics))
 
     def batches(self) -> Iterator[BatchResult]:
-        """Yield the features, which are parts of the joined ones, and the metrics of each batch."""
+        """Yield each batch's features (slices of the joined arrays) and metrics."""
         features = {name: _split(parts) for name, parts in self.features.items()}
         for metrics in self.metrics:
             yield {name: next(batches) for name, batches in features.items()}, metrics
@@ -173,12 +173,10 @@ def join_batches(batches: Sequence[Records]) -> list[JoinedBatches]:
 
 
 def _row_type(array: np.ndarray | None) -> Any:
-    """Return the shape of a row and the dtype of an array."""
     return None if array is None else (array.shape[1:], array.dtype)
 
 
 def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
-    """Yield the records of each batch."""
     for (data, labels), sizes in joined:
         for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True):
             rows = slice(stop - size, stop)
@@ -187,9 +185,9 @@ def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
 
 @dataclass(eq=False)
 class SharedForward:
-    """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
+    """The arguments shared by all tasks of an evaluation or prediction, sent to each Dask worker once.
 
-    ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
+    ``processors`` has each Dask worker's processor, by address. Later workers compute on one core.
     """
 
     predictor: Predictor
@@ -208,7 +206,7 @@ class SharedForward:
 def forward_round(shared: SharedForward, start: int, stop: int, keep: Sequence[str]) -> RoundResult:
     """Task: a forward pass over each batch of the records ``start`` to ``stop`` - 1.
 
-    The last batch of the records may have fewer rows than the others.
+    The last batch of the records may have fewer rows.
     """
     reader, processor = shared.reader, shared.processors.get(get_worker().address, ONE_CORE)
     connect_sources(reader.stores.values(), get_client)

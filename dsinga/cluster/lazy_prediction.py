@@ -34,11 +34,11 @@ MEMBER = "member"
 def predict_chunks(
     job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
-    """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
+    """Return the feature of ``layer`` for the dask array ``x`` of records, as a dask array (len(x), ...).
 
-    The input layer of the job must be bound to ``x``. Each chunk of ``x`` is one task, which computes it in batches
-    that take bounded memory. The net and its params are one object in the task graph, which Dask sends to each worker
-    once. Raises UserError for what is wrong with the job, ``x`` or the params.
+    The job's input layer must be bound to ``x``. Each chunk of ``x`` is one task, which computes batches in bounded
+    memory. The net and its params are one object in the task graph, sent to each worker once. Raises UserError for a
+    faulty job, ``x`` or params.
     """
     if not isinstance(x, da.Array):
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
@@ -56,7 +56,7 @@ def predict_chunks(
 
 
 def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments: Any) -> Any:
-    """Return the dask array of ``shared.method(chunk, **arguments)`` for each chunk of records of the dask array ``x``.
+    """Return the dask array of ``shared.method(chunk, **arguments)`` for each chunk of the records ``x``.
 
     The method gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
     """
@@ -77,15 +77,15 @@ def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments
 
 
 def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, Any], empty: np.ndarray) -> np.ndarray:
-    """Task: the result of one chunk of records; ``empty`` is that of a chunk without any."""
+    """Task: the result of one chunk of records; ``empty`` if the chunk has none."""
     result: np.ndarray = getattr(shared, method)(plain_array(block, "x"), **arguments) if len(block) else empty
     return result
 
 
 def join_members(predictions: Sequence[Any]) -> Any:
-    """Return the lazy Datasets or dask arrays of the members, joined along a first dimension "member", from 1.
+    """Join the members' lazy Datasets or dask arrays along a first dimension "member", numbered from 1.
 
-    Raises UserError where predictions have that dimension already.
+    Raises UserError if predictions have this dimension already.
     """
     first = predictions[0]
     if isinstance(first, da.Array):
@@ -95,7 +95,7 @@ def join_members(predictions: Sequence[Any]) -> Any:
             f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
             "the data, or leave members out"
         )
-    joined = first.drop_vars(MEMBER, errors="ignore")  # of the data, which may be those of a single member
+    joined = first.drop_vars(MEMBER, errors="ignore")  # the data's own coordinate, perhaps of a single member
     for name, variable in first.data_vars.items():
         if variable.chunks is not None:  # others are grid mappings and bounds
             array = da.stack([prediction[name].data for prediction in predictions])
@@ -116,17 +116,15 @@ def predict_lazily(
     members: int | None = None,
     data_root: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return the output of ``layer`` for a dask array or an xarray Dataset, computed when it is asked for.
+    """Return the output of ``layer`` for a dask array or an xarray Dataset, computed lazily.
 
-    For a dask array ``x`` of records it is a dask array; Dask computes it chunk by chunk wherever it computes, in
-    bounded memory. Numbers that are not finite are not refused: their records give what the net computes from them.
+    For a dask array ``x`` of records, returns a dask array. Dask computes it chunk by chunk in bounded memory. Numbers
+    that are not finite are accepted: their records give what the net computes from them.
 
-    For a Dataset or DataArray ``x``, or the path of one, it is a Dataset of the targets of the windows that the job was
-    trained from, see :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions,
-    coordinates and attributes. Tiles follow from the net and the size of the field, so that the numbers have the same
-    bits however ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With
-    ``leads`` predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time
-    that are not predicted are read at the later times, static fields are the same, and coordinates go on.
+    For a Dataset or DataArray ``x``, or its path, returns a Dataset of the targets of the windows that trained the job
+    (:func:`dsinga.windows`). The targets are whole fields, computed tile by tile, with dimensions, coordinates and
+    attributes. The tiles depend only on the net and the field's size, so the chunks of ``x`` and the result do not
+    change a bit. An unmasked NaN raises an error when it is computed.
 
     Another Dataset is read in the order of training: levels by coordinate, latitudes in the same direction, longitudes
     from the same one on, dimensions in the same order. The result has the order of ``x``. Steps of time that are one
@@ -141,10 +139,13 @@ def predict_lazily(
     LayerNormalization, a layer without ``reach``) computes one tile, of at most 8 GiB of features. Chunks of the result
     hold whole tiles and have about the size of those of ``x``. More than a million tasks with leads are refused.
 
-    With ``members`` the net is drawn so many times from those that its dropout trains, and the result has the first
-    dimension, or axis, "member"; each member is one net at all points, records and leads.
+    With ``leads``, predictions are fed back as inputs so many times, and targets have the dimension "lead". Other
+    inputs along time are read at the later times. Static fields stay the same, and coordinates go on.
 
-    Other arguments are those of :func:`predict`. Raises UserError for bad input.
+    With ``members``, the result has the first dimension, or axis, "member". Each member is one net drawn from those
+    that the job's dropout trains, the same at all points, records and leads.
+
+    Other arguments: see :func:`predict`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
     if members is not None:

@@ -2,15 +2,17 @@
 
 Each is a dict with the keys "event", "run" and "job". All numbers are of plain types.
 
-- "begin": the run trains from now on. "client", "user", "step", "train_steps", "batchsize" (records in a step of all
-  worker groups), "topology" in words, "workers" (for each worker group the addresses of its Dask workers).
+- "begin": the run trains. "client", "user", "step", "train_steps", "batchsize" (records in a step of all worker
+  groups), "topology" in words, "workers" (the addresses of each worker group's Dask workers).
 - "round": at most two a second. "step", "samples_per_second" of all groups, "metrics" of the last step, "rows" of the
-  history; "groups", for each worker group that has ended rounds since the event before: "group", "steps", and for each
-  of its workers the seconds that these steps took, as "compute", "exchange" and "data", and the bytes "crossing" to or
-  from other processes and "within" its own; "staleness", for groups of asynchronous runs, (group, updates, total,
-  largest) as :class:`dsinga.cluster.server.GroupStaleness`; "sites", for the servers of sites, (group,
-  step, the age of the outer gradients that it has last applied, bytes sent, seconds in which its busiest link was in
-  use).
+  history, and three lists:
+    - "groups", for each worker group with rounds since the previous event: "group", "steps", and lists by worker: the
+      steps' seconds "compute", "exchange" and "data", and the bytes "crossing" to or from other processes and "within"
+      its own.
+    - "staleness", for groups of asynchronous runs: (group, updates, total, largest) as
+      :class:`dsinga.cluster.server.GroupStaleness`.
+    - "sites", for the servers of sites: (group, step, age of the last applied outer gradients, bytes sent, seconds in
+      which its busiest link was in use).
 - "end": "step", and "state": "done", "stopped", "cancelled", "diverged" or "failed".
 """
 
@@ -56,8 +58,8 @@ MAX_WAITING = 20
 class RunEvents(Watcher):
     """Publishes the events of a run. Its methods return at once, and never fail a run.
 
-    Nothing is published where nobody could look: from an embedded cluster without a dashboard. ``ask_servers`` calls a
-    method of all servers, by name, and returns their replies to come.
+    It publishes nothing from an embedded cluster without a dashboard. ``ask_servers`` calls a method of all servers, by
+    name, and returns futures of their replies.
     """
 
     def __init__(self, prepared: PreparedRun, client: Client, ask_servers: Callable[[str], Sequence[Future[Any]]]):
@@ -87,9 +89,9 @@ class RunEvents(Watcher):
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:
-        """Add a round of a worker group, given the reports of its workers, to the next event.
+        """Add a worker group's round, given its workers' reports, to the next event.
 
-        Those of group 0, whose progress is shown, are published with it.
+        Group 0's rounds are published with its progress.
         """
         if self._sender is None:
             return
@@ -112,7 +114,7 @@ class RunEvents(Watcher):
                 self._publish_round()
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Publish the step, the speed and the last metrics of the run, and its rounds since the last event."""
+        """Publish the run's step, speed and last metrics, and its rounds since the last event."""
         if self._sender is not None:
             values = _plain(row)
             known = {name: values.pop(name) for name in ("step", "samples_per_second")}
@@ -121,7 +123,7 @@ class RunEvents(Watcher):
             self._publish_round()
 
     def close(self, error: BaseException | None) -> None:
-        """Publish the last round, and how the run has ended; wait a little until the scheduler knows it."""
+        """Publish the last round and the run's end; wait a little until the scheduler knows it."""
         loop, self._loop = self._loop, None  # which refers to this object
         if self._sender is None or loop is None:
             return
@@ -132,7 +134,6 @@ class RunEvents(Watcher):
             reply.cancel()
 
     def _publish_round(self, last: bool = False) -> None:
-        """Publish the rows and times since the last event, unless that is too recent."""
         if time.monotonic() < self._sent_at + EVENT_SECONDS and not last:
             return
         if not (self._rows or self._groups or self._position):
@@ -151,7 +152,7 @@ class RunEvents(Watcher):
         self._sent_at = time.monotonic()
 
     def _read_servers(self, method: str, applies: bool) -> list[Any]:
-        """Return the servers' replies since they were asked last, and ask them anew if all have replied."""
+        """Return the servers' replies to the last call, and call again if all have replied."""
         if not applies or not all(reply.done() for reply in self._replies.get(method, ())):
             return []
         replies = self._replies.pop(method, ())
@@ -168,7 +169,7 @@ class RunEvents(Watcher):
 
 
 def _is_hidden(client: Client) -> bool:
-    """Whether no dashboard can read the events: the scheduler is in this process, without a dashboard and TCP."""
+    """Whether no dashboard can read the events: the scheduler is in this process, without dashboard and TCP."""
     scheduler: Any = getattr(client.cluster, "scheduler", None)
     if scheduler is None or not hasattr(scheduler, "http_application"):
         return False
@@ -176,12 +177,11 @@ def _is_hidden(client: Client) -> bool:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with numbers of Python's own types."""
     return {name: value if isinstance(value, (str, int)) else float(value) for name, value in row.items()}
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return all rows of validations and tests, and at most ``MAX_ROWS`` rows of training, with the last one."""
+    """Return all rows of validations and tests, and at most ``MAX_ROWS`` of training, with the last one."""
     train = [row for row in rows if row["phase"] == "train"]
     stride = -(-len(train) // MAX_ROWS) or 1
     kept = {id(row) for row in train[::-1][::stride]}
@@ -189,7 +189,6 @@ def _thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def _state(stopped: str, failure: BaseException | None) -> str:
-    """Return how a run has ended, in a word."""
     if isinstance(failure, (Cancelled, KeyboardInterrupt)) or stopped == CANCELLED:
         return "cancelled"
     if isinstance(failure, Diverged):
@@ -198,7 +197,7 @@ def _state(stopped: str, failure: BaseException | None) -> str:
 
 
 class EventSender:
-    """Sends events to the scheduler of a client, in their order, without waiting for it.
+    """Sends events to a client's scheduler, in order, without waiting for it.
 
     Methods with an underscore run on the client's event loop.
     """
@@ -206,17 +205,17 @@ class EventSender:
     def __init__(self, client: Client):
         self._client = client
         self._waiting: collections.deque[dict[str, Any]] = collections.deque()
-        self._task: asyncio.Task[None] | None = None  # sends what waits
+        self._task: asyncio.Task[None] | None = None  # sends the waiting events
         self._is_loaded = False
 
     def send(self, event: dict[str, Any]) -> None:
-        """Send an event; a round is left out while too many events wait."""
+        """Send an event; drop a round while too many events wait."""
         if len(self._waiting) < MAX_WAITING or event["event"] != "round":
             self._waiting.append(event)
             self._call(self._wake)
 
     def wait(self, seconds: float) -> None:
-        """Wait at most some seconds until all events have been sent."""
+        """Wait at most ``seconds`` until all events have been sent."""
         if self._client.status == "closed":
             return
         done: Future[None] = Future()
@@ -267,6 +266,6 @@ class DashboardLoader(SchedulerPlugin):
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Install the pages. What is missing or wrong there, such as another version of bokeh, fails no run."""
+        """Install the pages. A fault there, such as another version of bokeh, fails no run."""
         with contextlib.suppress(Exception):
             importlib.import_module("dsinga.cluster.dashboard").install(scheduler)

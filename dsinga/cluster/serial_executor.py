@@ -1,8 +1,7 @@
 """An executor with one thread, in which a worker computes or a server updates.
 
-Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each thread
-that calls them. If two threads called kernels in turn, there would be two sets of both; and once there are more OpenMP
-threads than cores, these go to sleep between kernels, and each kernel waits until they have woken up.
+Kernels have scratch memory and OpenMP threads for each calling thread, and Dask would run a task in any. With more
+OpenMP threads than cores, each kernel would wait until its threads wake up.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ P = ParamSpec("P")
 
 
 class SerialExecutor:
-    """Runs calls in one thread, in order; the thread starts with the first call and ends after :meth:`close`."""
+    """Runs calls in one thread, in order; it starts with the first call and ends after :meth:`close`."""
 
     def __init__(self, name: str):
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -34,8 +33,8 @@ class SerialExecutor:
     def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Schedule ``call`` in the thread and return a future of its result.
 
-        It runs in a copy of the caller's context (:mod:`contextvars`), so that ``distributed.get_worker`` returns the
-        same Dask worker. Raises RunError once the executor is closed.
+        It runs in a copy of the caller's context (:mod:`contextvars`), with the same ``distributed.get_worker``. Raises
+        RunError once the executor is closed.
         """
         context = contextvars.copy_context()
         future: Future[T] = Future()
@@ -49,13 +48,13 @@ class SerialExecutor:
         return future
 
     def run(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Run ``call`` in the thread and wait for it; return its result or raise its error."""
+        """Run ``call`` in the thread; return its result or raise its error."""
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
-        """Close the executor: later calls fail with RunError(``message``), calls already scheduled still run.
+        """Close the executor: later calls fail with RunError(``message``), scheduled calls still run.
 
-        Returns at once; the thread ends after the last scheduled call.
+        Returns at once.
         """
         with self._lock:
             if self._closed is None:
@@ -64,7 +63,7 @@ class SerialExecutor:
 
 
 def _serve(calls: SimpleQueue[Any]) -> None:
-    """Run the calls of an executor until there is None in their place. It does not refer to the executor."""
+    """Run an executor's calls up to a None. It holds no reference to the executor."""
     while (entry := calls.get()) is not None:
         future, call = entry
         try:

@@ -20,7 +20,7 @@ PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEn
 
 
 def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:
-    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.bridge.BridgeEnd`."""
+    """Return the nodes with both ends of each bridge marked (:class:`dsinga.layers.bridge.BridgeEnd`)."""
     stages = build_stages(nodes, static)
     features, gradients = features_rounded(nodes), gradients_rounded(nodes, stages)
     result = list(nodes)
@@ -37,7 +37,7 @@ def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, 
 
 
 def features_rounded(nodes: Sequence[Node]) -> list[bool]:
-    """Return for each node whether all layers that take its feature round it to bfloat16 first."""
+    """Return for each node whether all layers that use its feature round it to bfloat16 first."""
     takers: list[list[bool]] = [[] for _ in nodes]
     rounded = [False] * len(nodes)
     for position in reversed(range(len(nodes))):
@@ -48,22 +48,22 @@ def features_rounded(nodes: Sequence[Node]) -> list[bool]:
 
 
 def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
-    """Whether a layer rounds a source to bfloat16 first, or passes it on to layers that all do (``rounded``)."""
+    """Whether a layer rounds a source to bfloat16, or passes it to layers that all do (``rounded``)."""
     return rounded if isinstance(layer, PASSING) else layer.rounds_source and index == 0
 
 
 def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
-    """Whether a feature is bfloat16 itself in kBF16: convolutions, and layers like them, make such images.
+    """Whether a feature in kBF16 is a bfloat16 image: convolutions and similar layers make them.
 
-    Their gradients are bfloat16, too.
+    The gradients of such images are bfloat16, too.
     """
     return len(shape) in LAST and bf16_gradient
 
 
 def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:
-    """Return for each node whether the gradient for its feature is rounded to bfloat16 where it leads.
+    """Return for each node whether the gradient for its feature is later rounded to bfloat16.
 
-    That is a product, of the layer itself or of those before it as far as they take gradients in bfloat16.
+    A product rounds it: of the layer itself, or of layers before it that pass on bfloat16 gradients.
     """
     rounded: list[bool] = []
     for node, stage in zip(nodes, stages, strict=True):

@@ -1,6 +1,6 @@
 """Bridges of cut nets: one worker sends a feature, another receives it and sends the gradient back (5.3 of the paper).
 
-Partitioning inserts a BridgeSrc and a BridgeDst wherever the two ends of an edge are on different workers.
+Partitioning inserts a BridgeSrc and a BridgeDst if the two ends of an edge are on different workers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dsinga.ops.types import BFLOAT16
 
 
 class BridgeSrc(BridgeEnd):
-    """The sending end of a bridge, which has no destination on its own worker.
+    """The sending end of a bridge, without a destination on its own worker.
 
-    Where the gradient comes back, its backward pass waits for it.
+    Its backward pass waits for the gradient, if one comes back.
     """
 
     sends = True
@@ -40,7 +40,7 @@ class BridgeSrc(BridgeEnd):
 
 
 class BridgeDst(BridgeEnd):
-    """The receiving end of a bridge, which has no source on its own worker."""
+    """The receiving end of a bridge, without a source on its own worker."""
 
     source_count = 0
     bf16 = Bfloat16.kFeatures
@@ -63,9 +63,9 @@ class BridgeDst(BridgeEnd):
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as a feature of their shape and dtype, which partitioning sends over a bridge.
+    """The source's labels as a feature of their shape and dtype, to send over a bridge.
 
-    Like all float features it is on the device; integers stay in host memory.
+    Float labels are on the device, like all float features; integers stay in host memory.
     """
 
     source_count = 1
@@ -78,7 +78,7 @@ class LabelsAsFeature(Layer):
 
 
 class FeatureAsLabels(Layer):
-    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
+    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature`."""
 
     source_count = 1
     new_labels = LabelFormat()
@@ -93,10 +93,10 @@ class FeatureAsLabels(Layer):
 
 
 def _to_host(array: Any, rounds: bool, ctx: Context) -> Any:
-    """Return an array to be sent, in host memory; with ``rounds``, in bfloat16 where the job's precision is that."""
+    """Return an array in host memory; with ``rounds``, in bfloat16 if it is the job's precision."""
     return ctx.ops.to_numpy_bf16(array) if rounds else ctx.ops.to_numpy(array)
 
 
 def _to_device(array: Any, ctx: Context) -> Any:
-    """Return a received array, which is in host memory, on the device; labels and codes stay in host memory."""
+    """Return a received array on the device; labels and codes stay in host memory."""
     return ctx.ops.upload(array).result() if array.dtype.kind == "f" or array.dtype == BFLOAT16 else array

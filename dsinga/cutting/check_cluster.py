@@ -14,7 +14,7 @@ from dsinga.job.schema import ClusterConf, Job, JobCheck
 @register("hook", "check_cluster")
 @implements(JobCheck)
 def check_cluster(job: Job) -> None:
-    """Raise JobError for the first invalid field of ``cluster {}``, or of the fields that depend on the cluster."""
+    """Raise JobError for the first invalid field of ``cluster {}``, or of fields that depend on it."""
     if job.warmup_steps > job.train_steps > 0:
         text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
         raise job.error(f"{text} would never begin", "warmup_steps")
@@ -52,7 +52,7 @@ def check_cluster(job: Job) -> None:
 
 
 def check_site_paths(job: Job, groups: int) -> None:
-    """Raise JobError for an input layer whose ``site_path`` names some stores, but not one for each worker group."""
+    """Raise JobError if an input layer's ``site_path`` names stores, but not one for each worker group."""
     for layer in job.neuralnet.layer:
         store = layer.store_conf
         if store is None or len(store.site_path) in (0, groups):
@@ -63,7 +63,7 @@ def check_site_paths(job: Job, groups: int) -> None:
 
 
 def check_user_sync_method(cluster: ClusterConf) -> None:
-    """Raise JobError for a ``user_sync_method`` that is not registered, or is given beside ``sync_method``."""
+    """Raise JobError for an unregistered ``user_sync_method``, or one together with ``sync_method``."""
     if (name := cluster.user_sync_method) is None:
         return
     if cluster.sync_method is not SyncMethod.kSum:
@@ -77,8 +77,8 @@ def check_user_sync_method(cluster: ClusterConf) -> None:
 def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     """Raise JobError for options that do not work with several worker groups.
 
-    ``staleness`` is allowed in a job of one worker group, which keeps any bound. It is refused where each worker group
-    has a server group of its own, because no server group could then keep the bound.
+    ``staleness`` is allowed for one worker group, which keeps any bound. It is refused if each worker group has its own
+    server group: none could keep the bound.
     """
     groups = cluster.nworker_groups
     if cluster.update is UpdatePlace.kWorker:
@@ -100,7 +100,7 @@ def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
 
 
 def check_edges(cluster: ClusterConf) -> None:
-    """Raise JobError for a sync_edge to an unknown server group, and for a server group that no edge reaches."""
+    """Raise JobError for a sync_edge to an unknown server group, and for an unreached server group."""
     groups = cluster.nserver_groups
     for edge in cluster.sync_edge:
         if len(edge.group) != 2:
@@ -120,7 +120,7 @@ def check_edges(cluster: ClusterConf) -> None:
 
 
 def reachable(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
-    """Return the nodes that can be reached from ``start`` along edges in either direction."""
+    """Return the nodes that edges in either direction connect with ``start``."""
     edges, nodes, frontier = list(edges), {start}, {start}
     while frontier:
         frontier = {node for edge in edges if frontier & set(edge) for node in edge} - nodes

@@ -16,12 +16,14 @@ class Topology(NamedTuple):
     """``groups`` worker groups of ``workers`` each, ``server_groups`` server groups of ``servers`` each.
 
     The workers of a group are synchronous; the groups are asynchronous to each other unless ``is_synchronous``. A
-    server group has a whole copy of the params, sliced for its servers by the method ``slicing``, into blocks of
-    ``block_size`` elements or, of embeddings, ``block_rows`` rows where these are given, and serves ``groups /
-    server_groups`` worker groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound).
-    Two server groups linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates, as
-    the ``sync_method`` of that name says, with ``mean`` for its settings. Worker group 0 trains alone for ``warmup``
-    steps.
+    server group has a whole copy of the params, and serves ``groups / server_groups`` worker groups. None of them is
+    more than ``staleness`` steps ahead of the slowest (None: no bound).
+
+    The method ``slicing`` slices params for the servers. If given, blocks have ``block_size`` elements or, for
+    embeddings, ``block_rows`` rows. Two server groups linked by one of ``edges`` exchange their params' changes every
+    ``sync_freq`` updates, by the ``sync_method`` of that name with the settings ``mean``. Worker group 0 trains alone
+    for ``warmup`` steps.
+
     ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
     constrain the placement.
     """
@@ -45,7 +47,7 @@ class Topology(NamedTuple):
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether there are several worker groups that wait for each other, so that they do the same steps."""
+        """Whether several worker groups wait for each other, so that they do the same steps."""
         return self.mean is not None and not self.mean.asynchronous
 
     def server_group(self, group: int) -> int:
@@ -58,19 +60,19 @@ class Topology(NamedTuple):
         return range(server_group * share, (server_group + 1) * share)
 
     def linked_groups(self, server_group: int) -> list[int]:
-        """Return the server groups with which a server group exchanges changes."""
+        """Return the server groups that a server group exchanges changes with."""
         return [first + second - server_group for first, second in self.edges if server_group in (first, second)]
 
     def common_start(self, step: int, train_steps: int) -> int:
-        """Return the step at which all worker groups train in a run from ``step``; until then, group 0 warms up."""
+        """Return the step at which all worker groups train in a run from ``step``, after the warm-up."""
         return max(step, min(self.warmup, train_steps)) if self.groups > 1 else step
 
     @property
     def framework(self) -> str:
-        """The name of the topology in the literature, or the empty string.
+        """The name of the topology in the literature, or "".
 
-        Several worker groups are Downpour if they share one server group, distributed Hogwild if each has a server
-        group of its own, and hybrid otherwise. Server groups that average their params are local SGD.
+        Several worker groups are Downpour if they share one server group, distributed Hogwild if each has its own, and
+        hybrid otherwise. Server groups that average their params are local SGD.
         """
         if self.groups == 1:
             if self.workers == 1:
@@ -109,7 +111,7 @@ def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
 def topology(job: Job, available: int, processes: int) -> Topology:
     """Return the topology of a checked job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` has one group of all available workers, but not more than the batch has rows, and a
+    A job without ``cluster {}`` has one group of all available workers, or of as many as the batch has rows. It has a
     server in each process.
     """
     conf = job.cluster
@@ -162,5 +164,5 @@ def smallest_batch(job: Job) -> int:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for other groups."""
+    """Return a worker group's key of random numbers: the job's seed for group 0, distant ones for others."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

@@ -25,15 +25,15 @@ from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
 from dsinga.training import Algorithm, Metrics, add_metrics, forward, name_metrics
 
 T = TypeVar("T")
-KEPT_NETS = 8  # a net is cut anew for each phase and batch size
+KEPT_NETS = 8  # a net is cut again for each phase and batch size
 
 
 @register("engine", "cut")
 class CutRunner:
-    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each worker.
+    """Runs forward and backward passes of a net cut for ``workers`` workers, with one thread for each.
 
-    ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
-    ``fullc_gather``, and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
+    ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``,
+    and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
     """
 
     def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
@@ -50,14 +50,14 @@ class CutRunner:
         vars(self).update(state, _lock=threading.Lock())
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers, by params that each call gives."""
+        """Return a predictor of ``net``, cut for the workers; each call gives the params."""
         return _CutPredictor(self, net, seed)
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
+        """Return the gradients of whole params, and the metrics, of a batch's rows ``ctx.rows``."""
         rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
@@ -79,7 +79,7 @@ class CutRunner:
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
         values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
     ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
-        """Run ``compute`` for each worker on its net, params and rows; return the results and the cut net."""
+        """Run ``compute`` for each worker on its net, params and rows; return the cut net and the results."""
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
@@ -98,7 +98,6 @@ class CutRunner:
             return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
 
     def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        """Return ``net``, built for batches of ``rows`` records, cut for the workers."""
         if id(net) not in self._cuts:
             if len(self._cuts) >= KEPT_NETS:
                 del self._cuts[next(iter(self._cuts))]
@@ -118,7 +117,7 @@ class _CutPredictor(Predictor):
         self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
         params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
     ) -> BatchResult:  # fmt: skip
-        """Compute a batch as a predictor of a whole net does, but for labels of features."""
+        """Compute a batch like a predictor of a whole net, but without labels of features."""
         for name in keep:
             self.net.position(name)  # raises UserError
 
@@ -135,7 +134,6 @@ class _CutPredictor(Predictor):
 
 
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
-    """Return the rows of ``records`` that the input layers of a worker's net read."""
     inputs = [node for node in net.nodes if node.layer.is_input]
     return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
 
@@ -143,9 +141,9 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
 def join_gradients(
     net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
 ) -> dict[str, np.ndarray | SparseRows]:
-    """Return the gradients of whole params, joined from the gradients of each worker's parts.
+    """Return the gradients of whole params, joined from each worker's parts.
 
-    Those of several workers are added in the order of the workers, as servers do.
+    Gradients of several workers are added in the order of the workers, like on servers.
     """
     by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
     for name, part in net.parts.items():
@@ -158,7 +156,7 @@ def join_gradients(
 
 
 def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | SparseRows:
-    """Return the sum of several gradients of one param, added in their order; sparse if all of them are."""
+    """Return the ordered sum of several gradients of one param; sparse if all are."""
     if any(isinstance(gradient, SparseRows) for gradient in gradients):
         return add_up(gradients)
     return functools.reduce(operator.add, gradients)
@@ -167,7 +165,6 @@ def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | 
 def _join_parts(
     shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
 ) -> np.ndarray | SparseRows:
-    """Return the gradient of a param of this shape, joined from its parts; sparse if all parts are."""
     if parts[0][0].axis is None:
         return parts[0][1]
     sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]
@@ -186,7 +183,7 @@ def _join_parts(
 
 
 def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer, joined from the parts of its workers."""
+    """Return the whole feature of a layer, joined from its workers' parts."""
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]
@@ -197,7 +194,6 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
 
 
 def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Return the whole feature of a layer cut by space, joined from its regions."""
     layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
     rows, shape = len(first), layer.space_shape
     joined = np.empty((rows, *shape[1:]), first.dtype)

@@ -13,10 +13,10 @@ from dsinga.net.node import Node
 
 @dataclass(frozen=True)
 class PartRow:
-    """A part of a layer: the worker that computes it, its rows or features, its shape, and the params that it uses.
+    """A part of a layer: its worker, rows or features, shape, and params.
 
-    ``count`` is the size of its params, without those that an earlier layer of the same worker uses. ``reason`` says
-    why the layer is not cut as the job asks.
+    ``count`` is the size of its params, except those that an earlier layer of the same worker uses. ``reason`` says why
+    the layer is not cut as the job asks.
     """
 
     layer: str
@@ -30,7 +30,7 @@ class PartRow:
 
 
 def describe_parts(net: PartitionedNet) -> list[PartRow]:
-    """Return a row for each part of each layer of the uncut net; connection layers from partitioning are left out."""
+    """Return a row for each part of each layer of the uncut net, without added connection layers."""
     rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
     for location, local in enumerate(net.locals):
         for node, stage in zip(local.nodes, local.stages, strict=True):
@@ -59,7 +59,7 @@ def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
 
 
 def cut_reasons(net: PartitionedNet) -> list[str]:
-    """Return a line for each layer that is not cut as the job asks: how it is cut instead, and why."""
+    """Return a line for each layer that is not cut as the job asks: how it is cut, and why."""
     lines = []
     for name, cut in net.cuts.items():
         how = "whole" if cut.dim == WHOLE_LAYER else "by space" if cut.grid else ("by rows", "by features")[cut.dim]
@@ -69,7 +69,7 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
 
 
 def part_text(node: Node) -> str:
-    """Return the part of its layer that a node of a partitioned net computes, as "rows 0-31"."""
+    """Return the part of its layer that a node computes, as "rows 0-31"."""
     if node.layer.region is not None:
         return str(node.layer.region)
     if node.layer.columns is not None:
@@ -80,6 +80,6 @@ def part_text(node: Node) -> str:
 
 
 def part_shape(node: Node) -> Shape:
-    """Return the shape of the feature that a node of a partitioned net computes."""
+    """Return the shape of a node's feature."""
     shape = node.layer.shape
     return shape if node.rows is None else (node.rows.stop - node.rows.start, *shape[1:])

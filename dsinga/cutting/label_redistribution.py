@@ -20,10 +20,10 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 class LabelRedistribution:
-    """The labels of a net that is being partitioned; ``features`` has the features that are placed so far.
+    """The labels of a net during partitioning; ``features`` has the features placed so far.
 
-    Labels come from a producer: an input layer, a layer that makes labels or passes them on by a method of its own, or
-    a kSlice or kConcate layer of rows. All other layers pass on the labels of their first source that has some.
+    Labels come from a producer. It is an input layer, a kSlice or kConcate layer of rows, or a layer that makes labels
+    or has its own method to pass them on. All other layers pass on the labels of their first source that has some.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LabelRedistribution:
         self._as_labels: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, as labels again
 
     def redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
-        """Return the node output that gives each worker the labels of ``edge``; add layers where they must move."""
+        """Return each worker's node output for the labels of ``edge``; add layers if labels must move."""
         producer = self._producer(edge) or Edge(edge.node)
         layer = self._net.nodes[producer.node].layer
         if producer.node in self._cut_labels:
@@ -55,12 +55,11 @@ class LabelRedistribution:
         return self._as_labels[producer, target]
 
     def region_of(self, position: int, part: int) -> Region | None:
-        """Return the points of labels that a part of the input layer at ``position`` gives; None for all of a row."""
+        """Return the labels' points that a part of the input layer at ``position`` gives; None for all."""
         regions = self._cut_labels.get(position)
         return regions[part] if regions else None
 
     def _producer(self, edge: Edge) -> Edge | None:
-        """Return the layer that produces the labels of ``edge``, None where the graph does not tell."""
         node = self._net.nodes[edge.node]
         if moves_rows(node.layer) and not (node.layer.part_shapes and edge.part == WHOLE_FEATURE):
             return edge._replace(labels=False)
@@ -70,7 +69,7 @@ class LabelRedistribution:
         return next((producer for producer in producers if producer is not None), None)
 
     def _move(self, producer: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
-        """Return the node output that gives each worker the labels of ``producer`` as a feature."""
+        """Return each worker's node output for the labels of ``producer`` as a feature."""
         if producer not in self._as_feature:
             layer = self._net.nodes[producer.node].layer
             self._as_feature[producer] = (
@@ -82,7 +81,6 @@ class LabelRedistribution:
         return self._moved[producer, target]
 
     def _extract(self, producer: Edge, layer: Layer) -> ShardedFeature:
-        """Add layers that turn the labels of ``layer`` into a feature."""
         feature = as_labels(self._features.get(producer) or self._features[Edge(producer.node, 0)])
         conf = label_conf(f"labels({layer.name})", layer.name)
         labels_layer = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_format.shape)])
@@ -90,7 +88,7 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, labels_layer.shape, feature.dim, outputs)
 
     def _slice_or_join(self, producer: Edge, layer: Layer) -> ShardedFeature:
-        """Add a layer that slices or joins labels as ``layer`` does with their rows, on the same worker."""
+        """Add a layer that slices or joins labels as ``layer`` does with their rows, on its worker."""
         location = self._cuts[layer.name].location
         sources = [self._producer(edge) for edge in self._net.stages[producer.node].edges]
         if None in sources:
@@ -113,7 +111,6 @@ class LabelRedistribution:
         return ShardedFeature(conf.name, shape, COPIED, {location: NodeOutput(node, producer.part)})
 
     def _add(self, connection: Layer, layer: Layer, outputs: Mapping[int, NodeOutput]) -> Mapping[int, NodeOutput]:
-        """Add ``connection`` at each worker that has one of ``outputs``; the cut stays the same."""
         added = {}
         for location, source in outputs.items():
             rows = self._graph.nodes[source.node].rows
@@ -126,10 +123,10 @@ class LabelRedistribution:
 def _find_cut_labels(
     net: NeuralNet, cuts: Mapping[str, LayerCut], producer_of: Callable[[Edge], Edge | None]
 ) -> dict[int, list[Region]]:
-    """Return the input layers whose labels are cut by space, by position, with the regions of the workers.
+    """Return the input layers with labels cut by space, by position, with the workers' regions.
 
-    These are input layers that are cut by space, where all layers that take their labels compute the same points of
-    these as of their field. Where layers take labels of another layer, none are.
+    These input layers are cut by space, and all layers that use their labels compute the same points of labels and
+    field. If layers use another layer's labels, there are none.
     """
     layers = [node.layer for node in net.nodes]
     if any(moves_rows(layer) or (makes_labels(layer) and not _keeps_labels(layer)) for layer in layers):
@@ -151,12 +148,11 @@ def _find_cut_labels(
 
 
 def _keeps_labels(layer: Layer) -> bool:
-    """Whether the labels that a layer makes are those of its source, or of its records."""
     return layer.is_input or (isinstance(layer, Label) and not layer.settings.count)
 
 
 def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[int, ...]] | None:
-    """Return along which axes a layer needs parts of labels of a shape, as ``cut_regions`` takes them; None for all."""
+    """Return the axes along which a layer needs parts of labels, for ``cut_regions``; None for all."""
     field = layer.field_shape
     if not cut.grid or field[2:] != labels[len(labels) - len(field) + 2 :] or not field[2:]:
         return None
@@ -164,12 +160,12 @@ def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[
 
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:
-    """Return how labels are distributed with a feature: where it is cut by space, each worker has those of all rows."""
+    """Return the distribution of a feature's labels; each worker has all rows' if it is cut by space."""
     return feature._replace(dim=COPIED, grid=()) if feature.grid else feature
 
 
 def moves_rows(layer: Layer) -> bool:
-    """Whether the layer has other rows than its sources, because it slices or joins them."""
+    """Whether the layer slices or joins its sources' rows."""
     return isinstance(layer, (SliceLayer, Concate)) and layer.axis == ROWS
 
 

@@ -24,10 +24,10 @@ class LayerPass(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A stretch of one worker's iteration that receives only at its start and sends only at its end.
+    """A stretch of a worker's iteration that receives only at its start and sends only at its end.
 
-    ``name`` has its first and last layer in the order in which they run, as "forward conv1..pool1". ``receives`` and
-    ``sends`` are the keys of the messages, ``passes`` the passes of its layers in order.
+    ``name`` has its first and last layer in execution order, as "forward conv1..pool1". ``receives`` and ``sends`` are
+    the keys of the messages, ``passes`` the passes of its layers in order.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Segment(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """What happens next in an iteration: a layer's pass, or a message that is received or sent, by its key.
+    """The next event in an iteration: a layer's pass, or a received or sent message, by its key.
 
-    ``starts`` says that a segment starts with this pass, ``shown`` that the layer is named in that of the segment.
+    ``starts`` says that a segment starts with this pass, ``shown`` that the segment's name may have this layer.
     """
 
     layer_pass: LayerPass
@@ -52,8 +52,8 @@ class _Event(NamedTuple):
 def segments(net: NeuralNet) -> tuple[Segment, ...]:
     """Return the segments of one iteration of back-propagation over the net of one worker; at least one.
 
-    A segment ends where it has sent something and where the next receives something; before each layer with params and
-    each loss in the forward pass, after them in the backward pass; and between the two passes.
+    A segment ends after sending and before receiving, and between the two passes. It also ends before each layer with
+    params and each loss in the forward pass, and after them in the backward pass.
     """
     parts: list[list[_Event]] = [[]]
     for event in _events(net):
@@ -77,7 +77,6 @@ def _segment(events: Sequence[_Event]) -> Segment:
 
 
 def _events(net: NeuralNet) -> Iterator[_Event]:
-    """Yield what happens in a worker's iteration: forward passes, backward passes and messages, in their order."""
     heads = _heads(net)
     for stage in net.stages:
         layer, layer_pass = stage.layer, LayerPass(stage.layer.name, "forward")
@@ -102,18 +101,15 @@ def _events(net: NeuralNet) -> Iterator[_Event]:
 
 
 def _heads(net: NeuralNet) -> frozenset[int]:
-    """Return the positions of the layers with which segments of the forward pass begin."""
     heads = [stage.position for stage in net.stages if stage.params or stage.layer.is_loss]
     return frozenset(heads[:: -(-len(heads) // MAX_SEGMENTS) or 1])
 
 
 def _is_shown(layer: Layer) -> bool:
-    """Whether the name of a segment may have the name of this layer, which is no connection layer."""
     return layer.conf.type not in CONNECTIONS
 
 
 def _name(passes: Sequence[LayerPass]) -> str:
-    """Return the name of a segment with these passes of named layers; one of connection layers alone has none."""
     words = []
     for direction in ("forward", "backward"):
         layers = [layer for layer, its_direction in passes if its_direction == direction]

@@ -26,8 +26,8 @@ def partition_net(
 ) -> PartitionedNet:
     """Return the net of a phase, cut for ``workers`` workers of a group, without training.
 
-    In a notebook it is drawn with a colour for each worker. ``partition: auto`` is ignored, because its choice depends
-    on the cluster; see :func:`dsinga.plan`. ``data`` are arrays in place of stores, as in :func:`dsinga.train`. Raises
+    A notebook draws it with a colour for each worker. ``partition: auto`` is ignored, because its choice depends on the
+    cluster; see :func:`dsinga.plan`. ``data`` are arrays instead of stores, as in :func:`dsinga.train`. Raises
     UserError for bad input.
     """
     net_phase = find_phase(phase)

@@ -15,18 +15,18 @@ from dsinga.layers.interface.region import Region
 from dsinga.net.neuralnet import NeuralNet, net_picture
 from dsinga.net.node import Node
 
-ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; from SPACE on they are those of points
+ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; SPACE is the first dimension of points
 SPACE = 2
 WHOLE_LAYER = -1  # in place of a dimension: one worker computes the layer
-COPIED = WHOLE_LAYER  # of a feature: each worker that has it has all of it, as the one of a whole layer
+COPIED = WHOLE_LAYER  # of a feature: each worker that has it has all of it, like the worker of a whole layer
 
 
 class LayerCut(NamedTuple):
-    """The cut of one layer: a part for each worker along ``dim`` (0 rows, 1 features), or all of it at one worker.
+    """The cut of one layer: along ``dim`` (0 rows, 1 features) for all workers, or whole at one.
 
-    A layer cut by space has a ``grid``: the numbers of parts along the axes from ``dim`` (2 or more) on.
-    ``dim`` is WHOLE_LAYER for a layer that the worker ``location`` computes alone. ``reason`` says why the cut is not
-    the one that the job asks for; it is empty where it is.
+    A layer cut by space has a ``grid``: the numbers of parts along the axes from ``dim`` (2 or more). ``dim`` is
+    WHOLE_LAYER for a layer that only the worker ``location`` computes. ``reason`` says why the cut is not as the job
+    asks, "" if it is.
     """
 
     dim: int
@@ -36,9 +36,9 @@ class LayerCut(NamedTuple):
 
 
 def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Region]:
-    """Cut the points of a feature of ``shape`` evenly, into as many parts as ``grid`` says along the axes from ``dim``.
+    """Cut the points of a feature of ``shape`` evenly, into ``grid`` parts along the axes from ``dim``.
 
-    The regions are in the order of the workers: those of the last axis are neighbours.
+    The regions are in the order of the workers: neighbours along the last axis.
     """
     ranges = [cut_evenly(shape[axis], parts) for axis, parts in enumerate(grid, dim)]
     columns = [[Columns(*range_) for range_ in along_axis] for along_axis in ranges]
@@ -46,12 +46,12 @@ def cut_regions(shape: Sequence[int], dim: int, grid: Sequence[int]) -> list[Reg
 
 
 class ParamPart(NamedTuple):
-    """A part of a param, or a whole param, that one or more workers use and servers keep under a name of its own.
+    """A part of a param, or a whole one, that workers use and servers keep under its own name.
 
     A whole param (``axis`` None) keeps its name. A part is called ``<param>@<number>`` and has the elements ``start``
-    to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute a gradient for it, in rising
-    order. Of a ``gathered`` param each user computes the whole gradient (``InnerProduct.gathers``) and sends none;
-    a static param is kept in the same way, and has none.
+    to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute its gradient, in rising order.
+    Each user of a ``gathered`` param computes the whole gradient (``InnerProduct.gathers``) and sends none. A static
+    param is kept in the same way, and has no gradient.
     """
 
     name: str
@@ -64,14 +64,14 @@ class ParamPart(NamedTuple):
     gathered: bool = False
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return this part of an array that has the shape of the whole param, as a view."""
+        """Return this part of an array of the whole param's shape, as a view."""
         return array if self.axis is None else array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
 
 class Place(NamedTuple):
-    """The worker on which a node of a partitioned net runs, and the layer of the uncut net of which it is a part.
+    """The worker of a node of a partitioned net, and the uncut net's layer that it belongs to.
 
-    For a connection layer that partitioning has added, ``layer`` is the source whose feature it carries.
+    For an added connection layer, ``layer`` is the source of its feature.
     """
 
     location: int
@@ -82,9 +82,9 @@ class Place(NamedTuple):
 class PartitionedNet:
     """A net, cut for ``len(locals)`` workers.
 
-    ``whole`` is the uncut net and ``cuts`` how each of its layers is cut. ``nodes`` are the nodes of all workers, with
-    their ``places``, in one order; each worker runs its own nodes in this order, so that no two workers wait for each
-    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has the net of each worker, in which a
+    ``whole`` is the uncut net and ``cuts`` the cut of each of its layers. ``nodes`` are the nodes of all workers, with
+    their ``places``, in one order. Each worker runs its own nodes in this order, so that no two workers wait for each
+    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has each worker's net, in which a
     BridgeDst has no source. ``parts`` are the param parts by name.
     """
 
@@ -104,14 +104,14 @@ class PartitionedNet:
 
 
 def split_params(parts: Mapping[str, ParamPart], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the value of each param part, C-contiguous, from the values of the whole params."""
+    """Return each param part's value, C-contiguous, from the values of the whole params."""
     return {name: np.ascontiguousarray(part.of(params[part.param])) for name, part in parts.items()}
 
 
 def join_params(
     parts: Mapping[str, ParamPart], values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
 ) -> dict[str, np.ndarray]:
-    """Return whole params of the given shapes from the values of their parts; a param in one part is not copied."""
+    """Return whole params of the given shapes from their parts' values; a single part is not copied."""
     params: dict[str, np.ndarray] = {}
     for name, value in values.items():
         part, shape = parts[name], shapes[parts[name].param]

@@ -51,12 +51,12 @@ def partition(
     Args:
         net: the uncut net of one phase.
         parts: the number of workers of a group; 1 leaves the net as it is.
-        rows: the rows of the batch that each worker computes of layers cut on dimension 0; even ones by default.
-        cuts: how each layer is cut, by name; by default as the job says (:func:`choose_cuts`).
-        axes: how the net of another phase cuts the params: param to axis, None for params that are not cut.
-        gather: whether fully connected layers cut by rows send activations in place of gradients where that is less.
+        rows: each worker's rows of the batch for layers cut on dimension 0; even ones by default.
+        cuts: each layer's cut, by name; by default as the job says (:func:`choose_cuts`).
+        axes: how another phase's net cuts the params: param to axis, None for uncut params.
+        gather: whether fully connected layers cut by rows send activations instead of gradients if they are smaller.
 
-    Raises JobError, naming layer and field, where a layer cannot be cut as the job asks.
+    Raises JobError, naming layer and field, if a layer cannot be cut as the job asks.
     """
     cuts = cuts or choose_cuts(net, parts, axes=axes)
     if net.by_step and parts > 1:
@@ -116,7 +116,7 @@ class _Partitioner:
         self._redistributed: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}
 
     def add_layer(self, position: int) -> None:
-        """Add a layer of the uncut net at each worker that computes it, and the layers that bring its sources there."""
+        """Add a layer of the uncut net at each of its workers, and layers that bring its sources."""
         node, edges = self.net.nodes[position], self.net.stages[position].edges
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
@@ -144,7 +144,6 @@ class _Partitioner:
             self._features[Edge(position, part)] = ShardedFeature(name, shape, axis, part_outputs, cut.grid)
 
     def _target(self, node: Node, cut: LayerCut, locations: tuple[int, ...], source: int) -> Sharding:
-        """Return the sharding that the parts of a layer need of the source of this index."""
         layer = node.layer
         if cut.grid and not layer.takes_points(source):
             return Sharding(COPIED, locations)
@@ -155,7 +154,7 @@ class _Partitioner:
         return Sharding(COPIED if whole_sources else axis, locations)
 
     def _redistribute(self, edge: Edge, target: Sharding, purpose: str) -> Mapping[int, NodeOutput]:
-        """Return the node output that gives each worker the feature of ``edge``; layers with one target share it."""
+        """Return each worker's node output for the feature of ``edge``; layers with one target share it."""
         if self._features[edge].satisfies(target):
             return self._features[edge].outputs
         if self.net.nodes[edge.node].layer.conf.type is LayerType.kSplit:
@@ -166,7 +165,6 @@ class _Partitioner:
         return self._redistributed[edge, target]
 
     def _part_layer(self, node: Node, cut: LayerCut, part: int, targets: Sequence[Sharding]) -> Layer:
-        """Return the layer that computes this part of the layer of ``node``."""
         layer = node.layer
         if cut.dim == ROWS and self.gather and type(layer) is InnerProduct and self._gather_sends_less(node):
             layer = copy.copy(layer)
@@ -196,14 +194,13 @@ class _Partitioner:
     def _gather_sends_less(self, node: Node) -> bool:
         """Whether the activations and deltas of a fully connected layer are fewer numbers than its weight.
 
-        False for a layer whose params other layers use too, because these send gradients anyway.
+        False if other layers use the params too, because these layers send gradients anyway.
         """
         uses = sum(name in user.params for user in self.net.nodes for name in node.params)
         inputs, outputs = math.prod(node.layer.source_shapes[0][1:]), node.layer.shape[1]
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs
 
     def _name_params(self, node: Node, part_layer: Layer, part: int) -> tuple[str, ...]:
-        """Return the names of the params of a part of a layer, and record the params that are new."""
         names = []
         for spec, name in zip(part_layer.params, node.params, strict=True):
             is_cut = part_layer.columns is not None and spec.cut_axis is not None
@@ -219,7 +216,6 @@ class _Partitioner:
 
 
 def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
-    """Return the nodes in the order in which they run, with their places."""
     order = communication_order(graph.nodes)
     moved = {old: new for new, old in enumerate(order)}
     nodes = [graph.nodes[old] for old in order]
@@ -230,7 +226,6 @@ def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Pl
 def _local_net(
     net: NeuralNet, nodes: Sequence[Node], local_positions: Sequence[int], params: Mapping[str, _CutParam]
 ) -> NeuralNet:
-    """Return the net of the worker that has the nodes at these positions, in their order."""
     moved = {old: new for new, old in enumerate(local_positions)}
     local_nodes = []
     for position in local_positions:
@@ -242,7 +237,6 @@ def _local_net(
 
 
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:
-    """Return the parts of the params, in the order of the params of the uncut net."""
     parts = {}
     users: dict[str, list[int]] = {name: [] for name in partitioner.params}
     for location, local in enumerate(nets):
@@ -262,10 +256,10 @@ def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partit
 def communication_order(nodes: Sequence[Node]) -> list[int]:
     """Return the positions of ``nodes`` in an order in which they can run.
 
-    Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else
-    can run. The backward pass runs in reverse order, which keeps all three rules. The parts of a layer that is cut by
-    rows or space follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker
-    follows this order, so no two workers can wait for each other.
+    Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else can
+    run. The reverse order of the backward pass keeps all three rules. The parts of a layer that is cut by rows or space
+    follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker follows this
+    order, so no two workers can wait for each other.
     """
     groups = _groups(nodes)
     group_of = {position: group for group in groups for position in group}
@@ -298,7 +292,7 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return groups of positions that must follow each other: the parts of a layer cut by rows or space."""
+    """Return groups of positions that must stay together: parts of a layer cut by rows or space."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
         whole = rows is None or (rows.stop - rows.start == rows.total and layer.region is None)
@@ -308,7 +302,7 @@ def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
 
 
 def _steps_to_sending(nodes: Sequence[Node], followers: Sequence[Sequence[int]]) -> list[float]:
-    """Return for each node the number of layers to the next sending bridge, inf where none follows."""
+    """Return for each node the number of layers to the next sending bridge, inf if none follows."""
     steps = [math.inf] * len(nodes)
     for position in reversed(range(len(nodes))):
         if isinstance(nodes[position].layer, BridgeSrc):

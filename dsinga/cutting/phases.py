@@ -19,10 +19,10 @@ def cut_nets(
     gather: bool = False,
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> dict[Phase, PartitionedNet]:
-    """Return the nets of all phases, cut for the workers of a group, with params cut as in the training net.
+    """Return all phases' nets, cut for the workers of a group, with params cut as in training.
 
-    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
-    and field, where a layer cannot be cut as the job wants it.
+    ``requested_cuts`` maps layers to dimensions or cuts, instead of the job's. Raises JobError, naming layer and field,
+    if a layer cannot be cut as the job asks.
     """
     net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
     train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
@@ -38,7 +38,7 @@ def cut_like(
     rows: Sequence[Rows],
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
-    """Return the net of another phase, cut into ``rows`` for each worker, with params cut as in the training net."""
+    """Return another phase's net, cut into ``rows`` for each worker, with params cut as in training."""
     axes = {part.param: part.axis for part in train.parts.values()}
     if requested_cuts is not None:  # the layers that training lacks are cut like their sources
         requested_cuts = dict(requested_cuts)

@@ -1,9 +1,9 @@
 """Moves features between workers: inserts the slice, split, bridge and concate layers that a partitioning needs.
 
-SINGA's rule, for parts of any size: where source and destination are cut alike, the edge stays as it is. Where the
-destination needs the whole feature, a split layer hands it to each worker; else a slice layer cuts it on the dimension
-of the destination. What arrives from several workers is concatenated on the dimension of the source. An edge from one
-worker to another becomes a pair of bridge layers.
+SINGA's rule, for parts of any size: if source and destination have the same cut, the edge stays as it is. If the
+destination needs the whole feature, a split layer hands it to each worker. Otherwise a slice layer cuts it on the
+destination's dimension. Parts from several workers are concatenated on the source's dimension. An edge between two
+workers becomes a pair of bridge layers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class NodeOutput(NamedTuple):
 class Sharding(NamedTuple):
     """The distribution of a feature over workers: cut along the axis ``dim``, or whole at each (COPIED).
 
-    Axis 0 has the rows; those of features are 1, and 2 of layers that compute sequences. With a ``grid`` the feature is
-    cut by space, into as many parts as it says along each of the axes from ``dim`` on. ``needs`` then has the points
-    that each part needs, by axis, where these are not its own; points of padding are ``fill``.
+    Axis 0 has the rows. Features are on axis 1, and on axis 2 in layers that compute sequences. With a ``grid`` the
+    feature is cut by space, into ``grid`` parts along the axes from ``dim``. ``needs`` then has the points that each
+    part needs, by axis, unless they are its own; points of padding are ``fill``.
     """
 
     dim: int
@@ -52,7 +52,7 @@ class Sharding(NamedTuple):
 
 
 class ShardedFeature(NamedTuple):
-    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has the node output of each worker."""
+    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has each worker's node output."""
 
     name: str
     shape: Shape
@@ -61,7 +61,7 @@ class ShardedFeature(NamedTuple):
     grid: tuple[int, ...] = ()
 
     def satisfies(self, target: Sharding) -> bool:
-        """Whether every worker of ``target`` already has what it needs of the feature."""
+        """Whether every worker of ``target`` already has its part of the feature."""
         if (self.dim, self.grid) != (target.dim, target.grid) or target.needs:
             return False
         return self.dim != COPIED or set(target.locations) <= self.outputs.keys()
@@ -86,12 +86,12 @@ class GraphBuilder:
         return len(self.nodes) - 1
 
     def bounds(self, shape: Shape, dim: int) -> list[int]:
-        """Return where the parts of a feature that is cut along ``dim`` begin, and where the last one ends."""
+        """Return the bounds of the parts of a feature cut along ``dim``: all starts and the last stop."""
         ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[dim], self.parts)
         return [0, *(range_.stop for range_ in ranges)]
 
     def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:
-        """Return the shape of one part of a feature of ``shape`` that is cut along ``dim``."""
+        """Return the shape of one part of a feature of ``shape`` cut along ``dim``."""
         if dim == COPIED:
             return shape
         start, stop = self.bounds(shape, dim)[part : part + 2]
@@ -99,7 +99,7 @@ class GraphBuilder:
 
 
 def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return the node output for each worker."""
+    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output."""
     if feature.satisfies(target):
         return feature.outputs
     arriving: dict[int, list[tuple[NodeOutput, Shape]]] = {destination: [] for destination in target.locations}
@@ -118,7 +118,7 @@ def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding)
 def _cut_for_destinations(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, location: int, output: NodeOutput, shape: Shape
 ) -> dict[int, tuple[NodeOutput, Shape]]:
-    """Return what one worker sends to each destination: a slice, or all that it has, handed out by a kSplit layer."""
+    """Return one worker's output for each destination: a slice, or its whole part from a kSplit layer."""
     destinations = target.locations
     if target.dim == COPIED and len(destinations) == 1:
         return {destinations[0]: (output, shape)}
@@ -160,7 +160,6 @@ def _join(
     destination: int,
     parts: list[tuple[NodeOutput, Shape]],
 ) -> NodeOutput:
-    """Return the part that arrived at a worker, after a kConcate layer if there are several."""
     if len(parts) == 1:
         return parts[0][0]
     settings = Concate.Conf(concate_dim=feature.dim, num_concates=len(parts))

@@ -1,6 +1,6 @@
 """Layers that nets cut by space have: RegionSlice hands out boxes of a field, which may overlap, RegionJoin joins them.
 
-They stand where a worker needs points of its neighbours (a halo), and where a cut by space meets another cut.
+A worker has them if it needs points of its neighbours (a halo), and between a cut by space and another cut.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Index = tuple[slice, ...]
 
 
 class RegionSlice(Layer):
-    """A layer that gives each destination a box of its source, as a view; it adds gradients of overlapping boxes."""
+    """A layer that gives each destination a box of its source, as a view, and adds their gradients."""
 
     source_count = 1
     bf16 = Bfloat16.kFeatures
@@ -50,7 +50,7 @@ class RegionSlice(Layer):
 
 
 class Piece(NamedTuple):
-    """A block of an array sent by one worker: its shape, and which ranges of the assembled array it fills, by axis."""
+    """A block of an array from one worker: its shape, and the ranges that it fills, by axis."""
 
     shape: Shape
     runs: tuple[PointRun, ...]

@@ -1,8 +1,8 @@
 """Redistributes features that are cut by space: each worker gets the points that it needs, its neighbours' included.
 
-Every worker that has a part of a feature has a box of it: some rows, some features, or a region of points. Every worker
-that needs a part needs certain points along each axis (:class:`dsinga.cutting.point_runs.PointRun`). What both
-have in common is sliced where it is, sent over a bridge, and joined where it is needed.
+Every worker with a part of a feature has a box of it: some rows, some features, or a region of points. Every worker
+that needs a part needs certain points along each axis (:class:`dsinga.cutting.point_runs.PointRun`). Points common to
+both are sliced at the first worker, sent over a bridge, and joined at the second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class _Sent(NamedTuple):
-    """A box that one worker sends to another: where it is at the sender, and which points copy it at the receiver."""
+    """A box that one worker sends to another: its place there, and the points that copy it."""
 
     source: int
     destination: int
@@ -41,9 +41,9 @@ class _Sent(NamedTuple):
 def redistribute_any(
     graph: GraphBuilder, feature: ShardedFeature, target: Sharding, purpose: str
 ) -> Mapping[int, NodeOutput]:
-    """Add the layers that bring ``feature`` into the sharding ``target``; return the node output for each worker.
+    """Add the layers that bring ``feature`` into the sharding ``target``; return each worker's node output.
 
-    ``purpose`` names the added layers, where they are for points that one layer needs.
+    ``purpose`` names added layers for points that one layer needs.
     """
     replicated = feature.dim == COPIED and len(feature.outputs) > 1
     if feature.grid or target.grid or replicated:
@@ -52,7 +52,7 @@ def redistribute_any(
 
 
 def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
-    """Return the sharding of a source of the shape ``source`` that the parts of a layer cut by space need."""
+    """Return the sharding that a layer cut by space needs of a source of the shape ``source``."""
     own = [
         [PointRun(0, stop - start, start) for start, stop, _ in region.ranges]
         for region in cut_regions(source, cut.dim, cut.grid)
@@ -71,7 +71,7 @@ def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
 
 
 def needed_shape(shape: Shape, target: Sharding, part: int) -> Shape:
-    """Return the shape of what a part gets of a feature of ``shape``, in the sharding ``target``."""
+    """Return the shape of a part's points of a feature of ``shape``, in the sharding ``target``."""
     if not target.needs:
         return cut_regions(shape, target.dim, target.grid)[part].part(shape)
     sizes = [sum(run.length for run in runs) for runs in target.needs[part]]
@@ -111,7 +111,6 @@ def _redistribute_boxes(
 
 
 def _cut_axes(dim: int, grid: Sequence[int]) -> range:
-    """Return the axes along which a feature is cut."""
     if dim == COPIED:
         return range(0)
     return range(dim, dim + max(len(grid), 1))
@@ -120,7 +119,6 @@ def _cut_axes(dim: int, grid: Sequence[int]) -> range:
 def _box(
     graph: GraphBuilder, shape: Shape, dim: int, grid: tuple[int, ...], part: int, axes: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Return the range, along each of ``axes``, of the part of a feature that one worker has."""
     box = {axis: (0, shape[axis]) for axis in axes}
     if grid:
         region = cut_regions(shape, dim, grid)[part]
@@ -134,7 +132,6 @@ def _box(
 def _needs(
     graph: GraphBuilder, shape: Shape, target: Sharding, part: int, axes: Sequence[int]
 ) -> dict[int, tuple[PointRun, ...]]:
-    """Return the runs, along each of ``axes``, of what one worker needs of a feature."""
     box = _box(graph, shape, target.dim, target.grid, part, axes)
     runs: dict[int, tuple[PointRun, ...]] = {
         axis: (PointRun(0, stop - start, start),) for axis, (start, stop) in box.items()
@@ -151,7 +148,6 @@ def _pieces(
     destination: int,
     axes: Sequence[int],
 ) -> list[_Sent]:
-    """Return what each worker that has a part of a feature sends to ``destination``."""
     holders = list(boxes)
     if feature.dim == COPIED:
         holders = [destination if destination in boxes else holders[0]]
@@ -178,7 +174,7 @@ def _slice(
     shape: Shape,
     sent: Sequence[_Sent],
 ) -> list[NodeOutput]:
-    """Add the layer that slices what one worker sends and keeps; there is none where that is all, and only once."""
+    """Add the layer that slices a worker's feature into boxes; none if it is sent whole, and only once."""
     if [box_shape(shape, piece.box) for piece in sent] == [shape]:
         return [output]
     if not sent:
@@ -200,7 +196,7 @@ def _join(
     needs: Mapping[int, Sequence[PointRun]],
     axes: Sequence[int],
 ) -> NodeOutput:
-    """Return what arrived at a worker, after a layer that puts it together unless it is all that the worker needs."""
+    """Return what arrived at a worker, joined by a layer if necessary."""
     sizes = {axis: sum(run.length for run in needs[axis]) for axis in axes}
     shape = tuple(sizes.get(axis, size) for axis, size in enumerate(feature.shape))
     if [piece.shape for _, piece in arrived] == [shape] and all(run.step == 1 for run in arrived[0][1].runs):
@@ -215,6 +211,5 @@ def _join(
 
 
 def _shape(shape: Shape, box: Mapping[int, tuple[int, int]], axes: Sequence[int]) -> Shape:
-    """Return the shape of a box of a feature of ``shape``."""
     sizes = {axis: box[axis][1] - box[axis][0] for axis in axes}
     return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))

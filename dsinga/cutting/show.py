@@ -44,7 +44,7 @@ def print_net(net: NeuralNet) -> None:
 
 
 def print_parts(net: PartitionedNet) -> None:
-    """Print a line for each part of each layer, why layers are not cut, and each worker's params and messages."""
+    """Print a line for each part of each layer, why layers are not cut, and workers' params and messages."""
     rows = describe_parts(net)
     name = "{0.layer}@{0.location}".format
     lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
@@ -65,7 +65,7 @@ def print_topology(job: Job) -> None:
 
 
 def print_settings(job: Job, net: NeuralNet) -> None:
-    """Print which params of the net of kTrain each of the updater's param_settings holds for."""
+    """Print for each of the updater's param_settings its params of the net of kTrain."""
     check_patterns(job.updater, net.params)
     for line in describe_settings(job.updater, net.params):
         click.echo(line)
@@ -81,7 +81,7 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
-    """Print how the iterations of a job on GPUs are captured, where that is known beforehand."""
+    """Print how the iterations of a job on GPUs are captured, if known beforehand."""
     if job.gpu:
         backend: type[DeviceBackend] = lookup("backend", "cupy")
         if line := backend.describe_capture(job, net):
@@ -89,7 +89,7 @@ def print_graphs(job: Job, net: NeuralNet) -> None:
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
-    """Print a line for each worker: its memory, and what it is for."""
+    """Print a line for each worker: its memory, by purpose."""
     for location, memory in enumerate(memories):
         name = f"worker {location}" if len(memories) > 1 else "a worker"
         parts = {part.replace("_", " "): size for part, size in memory._asdict().items() if part != "passing"}
@@ -98,7 +98,6 @@ def print_memory(memories: Sequence[Memory]) -> None:
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
-    """Print a table; the last three items of each line are a shape, the names of params, and their number of values."""
     table = rich.table.Table(*columns, box=rich.box.SIMPLE)
     table.add_column("values", justify="right")
     for *texts, shape, params, count in lines:
@@ -109,7 +108,7 @@ def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Se
 def expected_memory(
     job: Job, net: NeuralNet | PartitionedNet, data_root: str | os.PathLike[str] | None = None
 ) -> list[Memory]:
-    """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
+    """Return the memory that each worker, in its own process, needs to train ``net``, the job's net of kTrain.
 
     The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
     """
@@ -123,9 +122,9 @@ def expected_memory(
 
 
 def describe_padding(job: Job, data_root: str | os.PathLike[str] | None = None) -> str:
-    """Return the share of padding in shuffled batches and in those by length, "" where no lengths are known.
+    """Return the share of padding in shuffled batches and batches by length, or "" without lengths.
 
-    Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
+    A batch's steps count up to the end of its longest sequence. It reads the first batches, at most an epoch.
     """
     try:
         sampler = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain).sampler

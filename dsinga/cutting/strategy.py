@@ -26,8 +26,8 @@ def choose_cuts(
         net: the uncut net of one phase.
         parts: the number of workers of a group.
         requested: dimensions or cuts by layer; by default the job's: ``location``, else ``partition_dim``.
-        axes: how the net of another phase cuts the params: param to axis, None for params that are not cut. Layers that
-            use these params are cut to match.
+        axes: how another phase's net cuts the params: param to axis, None for uncut params. Layers with these params
+            are cut to match.
 
     Raises JobError, naming layer and field, for a location beyond the group and for more workers than rows or features.
     """
@@ -48,7 +48,7 @@ def choose_cuts(
 
 
 def param_axis(node: Node, index: int, cut: LayerCut) -> int | None:
-    """Return the axis on which ``cut`` cuts the param of this index of a layer, None if it leaves it whole."""
+    """Return the axis on which ``cut`` cuts a layer's param of this index, None for a whole one."""
     return node.layer.params[index].cut_axis if cut.dim == FEATURES else None
 
 
@@ -58,7 +58,6 @@ def is_inserted_split(layer: Layer) -> bool:
 
 
 def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> LayerCut | None:
-    """Return the cut by features of a layer whose params are cut already, None if they are not."""
     if not any(axes.get(name) is not None for name in node.params):
         return None
     cut = _cut(node.layer, parts, FEATURES)
@@ -75,7 +74,7 @@ def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> Lay
 
 
 def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut:
-    """Return the cut of a layer on its own, without regard to the layers that share its params."""
+    """Return the cut of a layer, without regard to the layers that share its params."""
     location, dim, grid = layer.conf.location, layer.conf.partition_dim or ROWS, tuple(layer.conf.partition_grid)
     if isinstance(requested, LayerCut):
         if requested.dim == WHOLE_LAYER:
@@ -103,7 +102,7 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
 
 
 def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> LayerCut:
-    """Return the cut by space of a layer, or, with the reason, by rows, or whole where there are too few rows."""
+    """Return the cut by space of a layer or, with the reason, by rows, or whole if there are too few rows."""
     if parts == 1:
         grid = (1,) * len(grid)
     if grid and math.prod(grid) != parts:
@@ -119,14 +118,13 @@ def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> 
 
 
 def _gathered(layer: Layer, parts: int, reason: str) -> LayerCut:
-    """Return the cut by rows of a layer that cannot be cut by space, whole where there are too few rows."""
     if layer.cut.whole_because or layer.shape[0] < parts:
         return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because or f"{reason}, and the batch has too few rows")
     return LayerCut(ROWS, reason=reason)
 
 
 def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
-    """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim`` on, "" where it can."""
+    """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim``, or ""."""
     if not layer.cut.by_space:
         return layer.cut.gathered_because if layer.cut.connection is None else "needs all points of a row"
     if reason := layer.gathers_points_because():
@@ -145,7 +143,6 @@ def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
 
 
 def _gathered_because(layer: Layer) -> str:
-    """Return why a layer cannot be cut on features, or the empty string."""
     if layer.cut.connection is None:
         return layer.cut.gathered_because
     axis = layer.cut.axis
@@ -180,7 +177,7 @@ def _check_groups(layer: Layer, parts: int) -> None:
 
 
 def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -> None:
-    """Do not cut by space layers whose feature has no points of its own, such as losses, where others take it."""
+    """Gather layers with a feature without points, such as losses, if other layers use the feature."""
     for node in net.nodes:
         for source in node.sources:
             layer = net.nodes[source].layer
@@ -189,7 +186,7 @@ def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -
 
 
 def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes: Mapping[str, int | None]) -> bool:
-    """Cut layers by rows whose params another layer, or training, cuts in another way; return whether any changed."""
+    """Cut layers by rows if another layer or training cuts their params otherwise; return whether any changed."""
     param_axes = {name: {axis} for name, axis in axes.items()}
     for node in net.nodes:
         for k, name in enumerate(node.params):
@@ -209,10 +206,10 @@ def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes
 
 
 def _agree_on_state(net: NeuralNet, cuts: dict[str, LayerCut]) -> bool:
-    """Move layers that share a lasting param but not a cut to the first whole one's worker; return if any moved.
+    """Move layers that share a lasting param but no cut to the first whole one's worker; return if any moved.
 
-    Workers push their shares of the new state, by their rows: if one had all rows and another some, or all as well,
-    the shares would add up to more than one state.
+    Workers push their shares of the new state, by their rows. If one had all rows and another some or all rows, the
+    shares would add up to more than one state.
     """
     users: dict[str, list[str]] = {}
     for node in net.nodes:

@@ -33,19 +33,19 @@ def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
     rows: Sequence[Rows] | None = None, pool: Executor | None = None,
 ) -> list[T]:  # fmt: skip
-    """Run ``compute(worker, ctx)`` for each worker of a partitioned net, all at once; return the results in order.
+    """Run ``compute(worker, ctx)`` for all workers of a partitioned net at once; return results in order.
 
     Args:
-        net: the net; ``net.locals[worker]`` is the partition of a worker.
+        net: the net; ``net.locals[worker]`` is a worker's partition.
         ops: the kernels.
         compute: the computation of each worker with its context, for instance :func:`dsinga.training.bp`.
         seed: the key of random numbers.
         step: the number of the iteration.
         rows: the rows of each worker; by default the batch is cut evenly.
-        pool: at least as many idle threads as workers; by default they are started for this call.
+        pool: at least as many idle threads as workers; by default this call starts them.
 
-    Raises Deadlock where all workers wait for each other, RunError where two of them disagree on what is sent, and the
-    error of the first worker that fails.
+    Raises Deadlock if all workers wait for each other, RunError if two of them disagree on what is sent, and the error
+    of the first worker that fails.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
@@ -83,8 +83,6 @@ def run_in_threads(
 
 
 class _ThreadGroup:
-    """The state that workers share during one iteration."""
-
     def __init__(self, size: int):
         self.changed = threading.Condition()
         self.size = size
@@ -120,7 +118,7 @@ class _ThreadGroup:
             self.changed.notify_all()
 
     def gather(self, worker: int, key: str, array: Any) -> list[Any]:
-        """Return the arrays of all workers for ``key``, in the order of the workers."""
+        """Return the arrays of all workers for ``key``, in order."""
         with self.changed:
             shares = self.shares.setdefault(key, {})
             if worker in shares:
@@ -138,7 +136,7 @@ class _ThreadPeers:
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send an array to the worker ``location``. Raises RunError for itself, or for a key sent before."""
+        """Send an array to the worker ``location``. Raises RunError for itself, or for a repeated key."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:

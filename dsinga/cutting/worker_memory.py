@@ -1,8 +1,8 @@
 """The memory that a worker needs, predicted from the shapes of its net and from what back-propagation keeps.
 
-One iteration is simulated without numbers: each array that a layer makes is allocated, and freed when the last layer
-that needs it has run. Arrays come from a pool that keeps one for each size and user (``dsinga.base.buffers``), so each
-size counts as often as it is in use at once. Arrays that are too large for the pool count only while they exist.
+One iteration is simulated without numbers: each array of a layer is allocated, and freed after its last use. Arrays
+come from a pool that keeps one for each size and user (``dsinga.base.buffers``). So each size counts as often as it is
+in use at once. Larger arrays count only while they exist.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Memory(NamedTuple):
     """Bytes of memory that a worker needs, by purpose.
 
     Attributes:
-        params: values: the worker's own copy, and those that its server keeps.
+        params: values: the worker's own copy, and its server's.
         gradients: gradients of params.
-        passing: those of ``gradients`` that are too large for the pool, and freed after the update.
+        passing: ``gradients`` that are too large for the pool, and freed after the update.
         state: the updater's state.
         features: features that the backward pass needs.
         workspaces: other arrays of an iteration: what layers save for backward, and gradients of features.
@@ -76,17 +76,16 @@ def worker_memory(
     bf16: bool = False,
     micro_batches: int = 1,
 ) -> Memory:
-    """Return the memory that one of ``workers`` workers needs to train ``net``, in a process of its own.
+    """Return the memory that one of ``workers`` workers needs to train ``net``, in its own process.
 
     Args:
-        net: the net of this worker.
+        net: this worker's net.
         slots: the number of arrays that the updater keeps for each param.
-        workers: the size of the group. One of several workers has its own copy of the values, beside its share of those
-            that the servers keep.
-        record_bytes: bytes of the worker's part of a batch, as stored; 0 where nothing is read.
-        kept_bytes: bytes of decoded records that are kept, at most.
+        workers: the size of the group. Each of several workers has a copy of the values, and its share of the servers'.
+        record_bytes: bytes of the worker's part of a batch, as stored; 0 if nothing is read.
+        kept_bytes: the most bytes of decoded records that are kept.
         bf16: whether the kernels have features in bfloat16.
-        micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are those of one of them.
+        micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are of one micro-batch.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
     copied = params if workers > 1 else 0
@@ -94,7 +93,7 @@ def worker_memory(
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
     features, most = _iteration_memory(net.fused, bf16)
     large = [size for size in gradients if size > LARGEST]
-    added = 0  # gradients of a micro-batch, each of which is added to the sum of those before it
+    added = 0  # gradients of a micro-batch, each added to the previous ones' sum
     if micro_batches > 1:
         added = sum({size for size in gradients if size <= LARGEST}) + max(large, default=0)
     return Memory(
@@ -110,13 +109,13 @@ def worker_memory(
 
 
 def slots_and_bf16(job: Job) -> tuple[int, bool]:
-    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
+    """Return how many arrays a job's updater keeps for each param, and whether features are bfloat16 here."""
     bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     return len(create_updater(job.updater).state_slots), bf16
 
 
 def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
-    """Return the memory of each worker of a group, in a process of its own; ``locals_`` are their training nets."""
+    """Return the memory of each worker of a group in its own process, given their training nets."""
     slots, bf16 = slots_and_bf16(job)
     return [
         worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_
@@ -126,16 +125,16 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
 @register("hook", "device_memory")
 @implements(DeviceMemory)
 def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
-    """Return the bytes of its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
+    """Return the bytes on its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
     memory = worker_memory(net, slots, micro_batches=micro_batches)
     return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
 
 def snapshot_memory(net: NeuralNet, slots: int) -> int:
-    """Return the bytes that snapshots of a net take in the driver's process, at most.
+    """Return the most bytes of a net's snapshots in the driver's process.
 
-    These are the params and ``slots`` arrays of the updater for each: those of the newest snapshot, the slices of the
-    next one as they arrive, and the whole arrays that these are joined to.
+    Each has the params and ``slots`` arrays of the updater for each param. There are three: the newest snapshot, the
+    arriving slices of the next one, and the whole arrays that they are joined to.
     """
     return 3 * FLOAT_BYTES * sum((1 + slots * param.trainable) * param.size for param in net.params.values())
 
@@ -166,9 +165,9 @@ class _SimulatedPool:
 
 
 def _bf16_positions(net: NeuralNet) -> set[int]:
-    """Return the positions of the layers whose features are bfloat16 in a job with kBF16.
+    """Return the positions of the layers with bfloat16 features in a job with kBF16.
 
-    These are convolutions, and the layers after them that give their feature the dtype of their first source.
+    They are convolutions, and the layers after them that give their feature the dtype of their first source.
     """
     narrow: set[int] = set()
     for stage in net.stages:
@@ -185,7 +184,7 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
     narrow = _bf16_positions(net) if bf16 else set()
 
     def sizes(stage: Stage, of_float32: list[int]) -> list[int]:
-        """Return the sizes of a layer's arrays, half of those in float32 where it computes in bfloat16."""
+        """Return the sizes of a layer's arrays, half of float32's if it computes in bfloat16."""
         return [size // 2 for size in of_float32] if stage.position in narrow else of_float32
 
     features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}
@@ -223,7 +222,6 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
 
 
 def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int]) -> list[int]:
-    """Return the positions of the freed features that are computed again before the backward pass of a layer."""
     found, pending = set[int](), [stage.position, *(edge.node for edge in stage.edges)]
     while pending:
         position = pending.pop()
@@ -234,7 +232,6 @@ def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int
 
 
 def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
-    """Return, for each feature that the backward pass needs, the position of the layer that uses it last."""
     last_uses: dict[int, int] = {}
     for stage in reversed(net.stages):
         if stage.backward:

@@ -17,12 +17,12 @@ from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security:
-    """Return the TLS credentials in the given PEM files (at least one). Dask's settings name the files not given.
+    """Return the TLS credentials in the given PEM files (at least one); Dask's settings name others.
 
     Args:
-        ca_file: the certificates of the authorities that have issued those of the scheduler and the workers.
+        ca_file: certificates of the scheduler's and the workers' authorities.
         cert: the client's certificate.
-        key: its private key, where that is not in the file ``cert``.
+        key: the certificate's private key, if the file ``cert`` does not contain it.
     """
     files = {"tls_ca_file": ca_file, "tls_client_cert": cert, "tls_client_key": key}
     given = {field: path for field, path in files.items() if path is not None}
@@ -30,7 +30,7 @@ def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> 
 
 
 def find_credentials(address: str, security: Security | None) -> Security:
-    """Return ``security``, or where it is None the credentials that Dask's settings give for a scheduler's address."""
+    """Return ``security``, or for None the credentials in Dask's settings for a scheduler's address."""
     loader = None if security is not None else dask.config.get("distributed.client.security-loader", None)
     if loader:
         security = import_term(loader)({"address": address})
@@ -38,7 +38,7 @@ def find_credentials(address: str, security: Security | None) -> Security:
 
 
 def embedded_credentials(security: Security | bool | None) -> Security:
-    """Return the credentials of an embedded cluster's processes; for True, temporary ones made by cryptography."""
+    """Return the credentials of an embedded cluster's processes; True makes temporary ones (needs cryptography)."""
     if security is True:
         try:
             return Security.temporary()
@@ -53,7 +53,7 @@ def embedded_credentials(security: Security | bool | None) -> Security:
 
 @contextlib.contextmanager
 def explained_start() -> Iterator[None]:
-    """Raise UserError in place of Dask's error where processes refuse each other's certificates as they start."""
+    """Raise UserError instead of Dask's error if starting processes refuse each other's certificates."""
     try:
         yield
     except RuntimeError as error:
@@ -66,7 +66,6 @@ def explained_start() -> Iterator[None]:
 
 
 def _checked(security: Security | None) -> Security:
-    """Return ``security``, or that of Dask's settings."""
     if security is not None and not isinstance(security, Security):
         raise UserError(f"security= takes a distributed.Security, not a {type(security).__name__}")
     try:
@@ -78,8 +77,8 @@ def _checked(security: Security | None) -> Security:
 def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
     """Return the TLS context of a "client", "scheduler" or "worker" that connects to others.
 
-    ``user`` is what needs it, for errors. Raises UserError where credentials are missing or cannot be read, or the key
-    is not that of the certificate.
+    Errors name ``user``. Raises UserError if credentials are missing or unreadable, or if the key does not match the
+    certificate.
     """
     tls: dict[str, Any] = security.get_tls_config_for_role(role)
     ca_file, cert, key = tls["ca_file"], tls["cert"], tls["key"]
@@ -96,7 +95,7 @@ def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
 
 
 def how_to_give(role: str = "client") -> str:
-    """Return advice, for messages, on how to give credentials: by options or arguments, or by Dask's settings."""
+    """Return advice, for messages, on how to give credentials."""
     names = f"tls_ca_file=..., tls_{role}_cert=..., tls_{role}_key=..."
     options = option(
         "tls_ca_file", "FILE --tls-cert FILE --tls-key FILE", python=f"security=distributed.Security({names})"
@@ -105,9 +104,9 @@ def how_to_give(role: str = "client") -> str:
 
 
 def _check_files(ca_file: str, cert: str, key: str | None) -> None:
-    """Raise UserError, naming the file, unless these PEM files, or texts, can be read and have a certificate's own key.
+    """Raise UserError, naming the file, unless the PEM files or texts are readable and the key matches.
 
-    OpenSSL's own errors name no file, and it would ask for the passphrase of a key at the terminal.
+    OpenSSL's own errors name no file, and it would ask for a key's passphrase at the terminal.
     """
     for what, file in (("CA file", ca_file), ("certificate", cert), ("key", key)):
         text = _read(what, file) if file else ""
@@ -138,7 +137,7 @@ def _check_files(ca_file: str, cert: str, key: str | None) -> None:
 
 
 def _read(what: str, file: str) -> str:
-    """Return the text of a PEM file; a text of several lines is one already."""
+    """Return the text of a PEM file, or an argument of several lines itself."""
     if "\n" in file:
         return file
     try:

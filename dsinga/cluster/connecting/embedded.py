@@ -1,4 +1,4 @@
-"""Connects to a Dask cluster: to a running scheduler, or to an embedded cluster that is started for the run."""
+"""Connects to a Dask cluster: to a running scheduler, or to an embedded cluster started for the run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class ThreadWorker(Worker):
-    """A Dask worker in a thread of this process, whose web server other machines cannot reach."""
+    """A Dask worker in a thread of this process; other machines cannot reach its web server."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **{**options, "dashboard_address": f"{LOOPBACK}:0", "dashboard": False})
@@ -76,23 +76,20 @@ def connect(
     patience: float = ClusterConf().patience,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Client]:
-    """Connect to a running scheduler, or start an embedded cluster that ends with the block; yield the client.
+    """Connect to a running scheduler, or start an embedded cluster for the block; yield the client.
 
     Args:
-        scheduler: the address of a running scheduler.
-        scheduler_file: the file of a running scheduler. Without both, an embedded cluster is started.
-        workers: the number of Dask workers of the embedded cluster, by default one a core. They share the cores.
-        separate_processes: whether these Dask workers are processes; else they are threads of this process.
-        dashboard: whether the embedded cluster has a dashboard, whose address is logged. It takes half a second to
-            start.
-        security: the credentials of TLS, by default those of Dask's settings (``distributed.comm.tls``). True secures
-            worker processes of an embedded cluster with certificates of its own, made for the run. A cluster of threads
-            has no connections to secure.
-        patience: the most seconds to wait for a scheduler that has not written its file, or listens but says nothing.
-        check: is called while this waits; what it raises ends the wait.
+        scheduler: a running scheduler's address.
+        scheduler_file: a running scheduler's file. Without both, an embedded cluster is started.
+        workers: the embedded cluster's number of Dask workers, by default one a core. They share the cores.
+        separate_processes: whether these Dask workers are processes, not threads of this process.
+        dashboard: whether the embedded cluster has a dashboard (half a second to start); the log says its address.
+        security: TLS credentials, by default from Dask's settings (``distributed.comm.tls``). True makes certificates
+            for an embedded cluster of processes. Threads have no connections to secure.
+        patience: the most seconds to wait for a scheduler that has not written its file or is silent.
+        check: called during the wait; its error ends the wait.
 
-    Raises UserError where nothing listens at the address of a scheduler within 10 seconds, ClusterNotReady where a
-    scheduler has not come within ``patience``.
+    Raises UserError if nothing listens at a scheduler's address within 10 seconds, ClusterNotReady after ``patience``.
     """
     if scheduler or scheduler_file:
         with _connect_to(scheduler, scheduler_file, security, patience, check) as client:
@@ -115,12 +112,11 @@ def connect(
 
 
 def _settings(separate_processes: bool, dashboard: bool) -> dict[str, object]:
-    """Return the settings of Dask with which an embedded cluster starts."""
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
     if not separate_processes:
-        # Threads cannot be lost alone. After the sleep of a laptop, the scheduler would take them for lost.
+        # Threads cannot be lost alone. After the sleep of a laptop, the scheduler would count them as lost.
         settings["distributed.scheduler.worker-ttl"] = None
     if not dashboard:
         settings |= QUIET_SETTINGS
@@ -130,7 +126,7 @@ def _settings(separate_processes: bool, dashboard: bool) -> dict[str, object]:
 def _start_cluster(
     count: int, separate_processes: bool, dashboard: bool, security: Security | bool | None
 ) -> LocalCluster:
-    """Start ``count`` Dask workers on this machine, which share its cores. Raises UserError for too many."""
+    """Start ``count`` Dask workers that share this machine's cores. Raises UserError for too many."""
     if count > max(MOST_WORKERS, CPU_COUNT):
         raise UserError(
             f"the job wants {count:,} workers, but a cluster that is started here has at most {MOST_WORKERS}: use "
@@ -155,7 +151,7 @@ def _start_cluster(
 
 @contextlib.contextmanager
 def _explained_spawn() -> Iterator[None]:
-    """Raise UserError in place of Dask's error where the processes of a script run the script itself again."""
+    """Raise UserError instead of Dask's error if started processes run the script again."""
     # A new process imports the main script, which must not start processes in turn.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.exit("a process of a cluster ran the script that starts the cluster")
@@ -172,7 +168,7 @@ def _explained_spawn() -> Iterator[None]:
 
 
 def check_client(client: Any) -> None:
-    """Raise UserError where an address or a cluster is given in place of a client."""
+    """Raise UserError if ``client`` is an address or a cluster."""
     if isinstance(client, (str, Cluster)):
         what = repr(client) if isinstance(client, str) else f"a {type(client).__name__}"
         text = "address" if isinstance(client, str) else "cluster"
@@ -182,7 +178,7 @@ def check_client(client: Any) -> None:
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report an error of Dask's event loop, except timeouts of abandoned futures.
 
-    On a busy machine the loop may end before its connections do; messages to these leave such futures.
+    A busy loop may end before its connections do, and leave such futures.
     """
     if context["message"] != "Future exception was never retrieved" or str(context.get("exception")) != "Timeout":
         loop.default_exception_handler(context)
@@ -195,7 +191,6 @@ def _connect_to(
     patience: float,
     check: Callable[[], None],
 ) -> Client:
-    """Return a client of a running scheduler, or of one that is about to write its file."""
     if isinstance(security, bool):
         raise UserError("a running scheduler has its certificates; give yours as security=distributed.Security(...)")
 
@@ -216,7 +211,7 @@ def _connect_to(
 
 
 def _reach(address: str, place: str | None, security: Security | None) -> Client:
-    """Return a client of the scheduler at ``address``. Raises NoScheduler where a later attempt may reach it."""
+    """Return a client of a scheduler. Raises NoScheduler if a later attempt may reach it."""
     try:
         credentials = find_credentials(address, security)
         address = with_scheme(address, credentials)
@@ -233,7 +228,7 @@ def _reach(address: str, place: str | None, security: Security | None) -> Client
 
 
 def _read_address(path: Path) -> str:
-    """Return the address in the file of a scheduler. Raises NoScheduler before it has written that to its end."""
+    """Return the address in a scheduler's file. Raises NoScheduler until it is written completely."""
     missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
     text = ""
     try:

@@ -1,4 +1,4 @@
-"""Waits for Dask workers that are expected but have not come yet, such as those of jobs in a batch queue."""
+"""Waits for Dask workers that are expected but have not joined, such as jobs in a batch queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dsinga.monitor.progress import duration
 ARRIVAL_SECONDS, MOST_ARRIVAL_SECONDS = 10.0, 60.0
 # Seconds that a cluster may take to submit the job of a worker.
 SUBMIT_SECONDS = 60.0
-# What a worker's process or job is like that could not be started, or has ended.
+# The states of a worker's process or job that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
 MAX_ENDED_JOBS = 3
@@ -56,25 +56,23 @@ def await_workers(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] = _log.warning,
 ) -> _T:
-    """Return ``attempt(workers)`` for the Dask workers of a cluster, retried while it is not enough and more may come.
+    """Return ``attempt(workers)``; retry while the Dask workers do not suffice and more may come.
 
-    A cluster object such as LocalCluster or SLURMCluster says how many Dask workers it is to have; those of a job in a
-    batch queue are waited for without limit, or for ``dsinga.queue_timeout``. Where there is only a scheduler, a run
-    that has too few Dask workers waits for others, for ``patience`` seconds at most. One that has enough, but would be
-    better with more, waits for others as long as they come, one after another.
+    A cluster object such as SLURMCluster knows its future Dask workers. Workers in a batch queue are awaited without
+    limit, or for ``dsinga.queue_timeout``. With only a scheduler, a run with too few Dask workers waits at most
+    ``patience`` seconds. A run that has enough, but would be better with more, waits while they keep joining.
 
     Args:
-        client: the client of the cluster.
-        attempt: takes the scheduler's information on each Dask worker, by address; raises TooFewWorkers if these do not
-            suffice, UserError if these are not those that it needs.
-        patience: the most seconds of the wait where there is only a scheduler, the ``patience`` of a job.
-        shortage: takes the result of ``attempt`` and the same workers; returns a clause that says why it would be
-            better with more of them, "" if it would not.
+        client: the cluster's client.
+        attempt: receives the scheduler's information on each Dask worker, by address. It raises TooFewWorkers if they
+            do not suffice, UserError if they are the wrong ones.
+        patience: the most seconds to wait with only a scheduler.
+        shortage: receives the result of ``attempt`` and the same workers; returns why more would be better, or "".
         cancellation: ends the wait.
-        announce: is called with a sentence that says what is waited for; by default it is logged.
+        announce: called with a sentence about the wait; logs it by default.
 
-    Raises the UserError of ``attempt`` when no more Dask workers are expected, ClusterNotReady where ``patience`` or
-    ``dsinga.queue_timeout`` has passed, and Cancelled.
+    Raises the UserError of ``attempt`` when no more Dask workers are expected, ClusterNotReady after ``patience`` or
+    ``dsinga.queue_timeout``, and Cancelled.
     """
     expectation, announcements = _expectation(client, patience), Announcements(announce)
 
@@ -112,7 +110,7 @@ def await_number_of_workers(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] = _log.warning,
 ) -> None:
-    """Wait for ``count`` Dask workers, as :func:`await_workers` does where any number suffices."""
+    """Wait for ``count`` Dask workers; any number suffices (:func:`await_workers`)."""
 
     def shortage(workers: Workers, _: Workers) -> str:
         return "" if len(workers) >= count else f"{len(workers)} of {count} Dask workers are there"
@@ -136,15 +134,14 @@ def await_as_many_workers(client: Client, count: int, seconds: float, check: Cal
 
 
 class _Expected(NamedTuple):
-    """The Dask workers that a run waits for, and those that have failed, in words; empty for none."""
+    """The expected and the failed Dask workers of a run, in words; empty for none."""
 
     text: str = ""
     failure: str = ""
 
 
 def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
-    """Return what says which Dask workers are still expected."""
-    cluster = getattr(client, "cluster", None)  # what is no client is refused afterwards
+    cluster = getattr(client, "cluster", None)  # an object that is no client is refused later
     if isinstance(cluster, SpecCluster):
         return _OfCluster(cluster)
     return _OfScheduler(client, patience)
@@ -154,8 +151,8 @@ class _OfScheduler:
     """Says whether Dask workers may still join a scheduler that does not know how many will.
 
     Attributes:
-        limit: the most seconds to wait for them.
-        limit_source: what sets the limit, and what to do where it has passed.
+        limit: the most seconds to wait.
+        limit_source: what sets the limit, and what to do after it.
     """
 
     limit_source = "cluster.patience says; see the logs of the Dask workers, or let it be longer"
@@ -167,7 +164,7 @@ class _OfScheduler:
         self._ends_at, self._seconds = 0.0, 0.0
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected beside ``workers``, the Dask workers that are there now."""
+        """Return what is expected in addition to the present ``workers``."""
         if is_too_small:
             return _Expected("others")
         if workers.keys() - self._addresses:
@@ -178,7 +175,7 @@ class _OfScheduler:
         return _Expected(f"others until none has come for {self._seconds:.0f} s")
 
     def _read_arrivals(self, workers: Workers) -> None:
-        """Ask the scheduler when ``workers`` have joined it, all by its own clock."""
+        """Ask the scheduler when ``workers`` joined it, by its clock."""
         events = ask_scheduler(self._client, "events", topic="all")
         added = [{"action": "add-worker", "worker": address} for address in workers]
         joins = [at for at, event in events if event in added]
@@ -194,7 +191,7 @@ class _OfCluster:
     """Says which Dask workers a cluster object has requested that are not there yet.
 
     Attributes:
-        limit: the most seconds to wait for them.
+        limit: the most seconds to wait.
         limit_source: what sets the limit.
     """
 
@@ -207,7 +204,7 @@ class _OfCluster:
         self._ended_jobs: set[str] = set()
 
     def update(self, workers: Workers, is_too_small: bool) -> _Expected:
-        """Return what is expected beside ``workers``, the Dask workers that are there now."""
+        """Return what is expected in addition to the present ``workers``."""
         cluster, names = self._cluster, {str(info["name"]) for info in workers.values()}
         spec, processes = dict(cluster.worker_spec), dict(cluster.workers)  # copies: its event loop changes them
         kind, minimum = type(cluster).__name__, minimum_workers(cluster)
@@ -239,8 +236,8 @@ class _OfCluster:
 class SlurmJobs:
     """The jobs of this user in SLURM's queue, asked for now and then.
 
-    The processes given are those of a dask-jobqueue cluster (attributes ``job_id``, ``submit_command``,
-    ``log_directory``, ``job_name``); others have no job.
+    Only processes of a dask-jobqueue cluster have jobs (attributes ``job_id``, ``submit_command``, ``log_directory``,
+    ``job_name``).
     """
 
     def __init__(self) -> None:
@@ -249,7 +246,7 @@ class SlurmJobs:
         self._seen_at: dict[str, float] = {}  # when a job was first described: it is in the queue since before
 
     def describe(self, process: Any) -> str:
-        """Return the job of a worker in words, "job 17: pending (Resources)", or "" if it has none."""
+        """Return a worker's job in words, "job 17: pending (Resources)", or "" if it has none."""
         job = getattr(process, "job_id", None)
         if not job:
             return ""
@@ -257,7 +254,7 @@ class SlurmJobs:
         return f"job {job}: {state}" if state else f"job {job}"
 
     def ended(self, process: Any) -> str:
-        """Return a text that says that the job of a worker has ended, and where its log is, or "" if it has not."""
+        """Return a sentence that a worker's job has ended, with its log's path, or ""."""
         job, active = getattr(process, "job_id", None), self._active(process)
         if not job or active is None or str(job) in active or self._asked_at <= self._seen_at[str(job)]:
             return ""
@@ -266,7 +263,7 @@ class SlurmJobs:
         return f"the job {job}, whose log is {log}, has ended"
 
     def _active(self, process: Any) -> dict[str, str] | None:
-        """Return the state of this user's jobs by id; None where SLURM is not there, or does not answer."""
+        """Return the state of this user's jobs by id; None without an answer of SLURM."""
         if getattr(process, "submit_command", None) != "sbatch" or not shutil.which("squeue"):
             return None
         self._seen_at.setdefault(str(process.job_id), time.monotonic())
@@ -276,7 +273,7 @@ class SlurmJobs:
 
 
 def _query() -> dict[str, str] | None:
-    """Return the state of each job of this user that waits or runs, as "running" or "pending (Resources)"."""
+    """Return each waiting or running job's state, "running" or "pending (Resources)"."""
     command = ["squeue", "--me", "--noheader", "--format", "%A %T %r"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
@@ -293,8 +290,8 @@ def _query() -> dict[str, str] | None:
 def keep_workers(client: Client, count: int) -> Iterator[None]:
     """Keep ``count`` Dask workers more than other runs need in an adaptive cluster, up to its maximum.
 
-    It would start none for a run that waits for Dask workers, since that has no tasks yet, and might end some while the
-    run pauses. Other clusters stay as they are.
+    It would start none for a waiting run, which has no tasks, and might end some during a pause. Other clusters stay as
+    they are.
     """
     adaptive = _adaptive(getattr(client, "cluster", None))
     if adaptive is None:
@@ -314,13 +311,12 @@ def keep_workers(client: Client, count: int) -> Iterator[None]:
 
 
 def minimum_workers(cluster: SpecCluster) -> int:
-    """Return how many Dask workers an adaptive cluster has at least; 0 for other clusters."""
+    """Return an adaptive cluster's minimum of Dask workers; 0 for other clusters."""
     adaptive = _adaptive(cluster)
     return adaptive.minimum if adaptive else 0
 
 
 def _adaptive(cluster: Cluster | None) -> Adaptive | None:
-    """Return the object that scales a cluster, None where the cluster is not adaptive."""
     adaptive = getattr(cluster, "_adaptive", None)
     return adaptive if isinstance(adaptive, Adaptive) and adaptive.state in ("starting", "running") else None
 

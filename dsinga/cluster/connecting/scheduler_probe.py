@@ -1,7 +1,7 @@
 """Checks before a client connects that a Dask scheduler answers, accepts its TLS, and has a suitable version.
 
-Dask's own client gives up after its timeout, or later, with an error that does not say which certificate is at fault,
-and waits in vain where one end speaks TLS and the other does not.
+Dask's own client waits for its timeout or longer, and its error does not name the faulty certificate. It waits in vain
+if only one end speaks TLS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NoScheduler(UserError):
 
 
 class SilentScheduler(NoScheduler):
-    """The listener at an address sends nothing; the listener may be a busy scheduler."""
+    """The listener at an address sends nothing; it may be a busy scheduler."""
 
 
 # The first bytes of the records of TLS with a handshake and with an alert.
@@ -71,9 +71,9 @@ _ALERTS = {
 def await_scheduler(
     address: str | None, file: str | None, security: Security | None, seconds: float, check: Callable[[], None]
 ) -> None:
-    """Wait until a scheduler answers at ``address``, or at the address in ``file``, which is read anew each time.
+    """Wait until a scheduler answers at ``address``, or at the address in ``file``, read for each attempt.
 
-    ``check`` is called several times a second; what it raises ends the wait. Raises SchedulerLost after ``seconds``.
+    ``check`` is called several times a second; its error ends the wait. Raises SchedulerLost after ``seconds``.
     """
 
     def connect(_: float) -> StillWaiting | None:
@@ -82,7 +82,13 @@ def await_scheduler(
             place = address or str(read_json(file or "")["address"])
             credentials = find_credentials(place, security)
             check_scheduler(with_scheme(place, credentials), credentials, ATTEMPT_SECONDS)
-        except (UserError, OSError, ValueError, KeyError, TypeError) as error:  # no file yet, or that of the lost one
+        except (
+            UserError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # no file yet, or the lost scheduler's file
             failure = SchedulerLost(f"no scheduler has come back within {seconds:g} s: {error}")
             return StillWaiting(f"no scheduler has come back yet: {error}", failure)
         return None
@@ -91,16 +97,14 @@ def await_scheduler(
 
 
 def with_scheme(address: str, security: Security) -> str:
-    """Return a scheduler's address with its scheme: without one, tls:// if ``security`` asks for encryption."""
+    """Return a scheduler's address with a scheme, by default tls:// if ``security`` requires encryption."""
     return f"tls://{address}" if "://" not in address and security.require_encryption else address
 
 
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError, after ``seconds`` or little more, unless a Dask scheduler answers as ``address`` says.
+    """Raise UserError, after about ``seconds``, unless a Dask scheduler answers as ``address`` says.
 
-    It is NoScheduler where one may do so later.
-
-    Addresses of protocols other than TCP and TLS are not checked.
+    Raises NoScheduler if one may answer later. Only TCP and TLS addresses are checked.
     """
     scheme, location = parse_address(address)
     if scheme not in ("tcp", "tls"):
@@ -130,7 +134,6 @@ def check_scheduler(address: str, security: Security, seconds: float) -> None:
 
 
 def _connect(address: str, deadline: float) -> socket.socket:
-    """Return a connection to a scheduler that may be about to start."""
     place = parse_host_port(parse_address(address)[1])
     while True:
         try:
@@ -154,7 +157,7 @@ def _sends_hello(connection: socket.socket) -> bool | None:
 
 
 def reply_to_tls(connection: socket.socket) -> bytes:
-    """Return the first bytes with which a server replies to the first message of TLS; b"" if it does not reply."""
+    """Return the first bytes of a server's reply to TLS's first message, b"" without a reply."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     sent = ssl.MemoryBIO()
@@ -170,7 +173,7 @@ def reply_to_tls(connection: socket.socket) -> bytes:
 def _sends_hello_by_tls(
     connection: socket.socket, context: ssl.SSLContext, address: str, tls: Mapping[str, str]
 ) -> bool | None:
-    """Return whether a peer with TLS says hello as a scheduler does. Raises UserError with the reason if TLS fails."""
+    """Return whether a TLS peer says hello as a scheduler does. Raises UserError if TLS fails."""
     try:
         with context.wrap_socket(connection) as secured:
             return _sends_hello(secured)  # with TLS 1.3, a refusal comes in place of the first message
@@ -188,7 +191,7 @@ def _sends_hello_by_tls(
 
 
 def _refuse_other_protocol(address: str, scheme: str) -> None:
-    """Raise UserError where a silent peer is found to speak TLS, which ``address`` does not say, or HTTP."""
+    """Raise UserError if a silent peer speaks HTTP, or TLS although ``address`` says otherwise."""
     with _connect(address, time.monotonic() + HELLO_SECONDS) as connection:
         connection.settimeout(HELLO_SECONDS)
         reply = reply_to_tls(connection)
@@ -203,7 +206,6 @@ def _refuse_other_protocol(address: str, scheme: str) -> None:
 
 
 def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
-    """Return the error for a handshake that fails for a reason of OpenSSL."""
     for alert, fault in _ALERTS.items():
         if alert in reason:
             cert = _named(tls["cert"])
@@ -220,15 +222,15 @@ def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
 
 
 def _named(file: str) -> str:
-    """Return the name of a file to put behind what it is; "" for a text in memory."""
+    """Return a file's name after a space; "" for a text in memory."""
     return "" if "\n" in file else f" {file}"
 
 
 def check_version(address: str, security: Security, seconds: float) -> None:
-    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga runs with.
+    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga supports.
 
-    Dask's own client warns of another version. With a scheduler that is some years old it fails with an error of
-    its methods, and then waits for half a minute. Raises OSError where the scheduler does not answer in ``seconds``.
+    Dask's own client only warns; with an old scheduler it fails after half a minute. Raises OSError without an answer
+    in ``seconds``.
     """
 
     async def ask() -> str | None:

@@ -41,10 +41,9 @@ _log = logging.getLogger(__name__)
 
 
 def install(scheduler: Any) -> RunHistory:
-    """Add the history of runs, and the pages and metrics that show it, to a scheduler that has none; return it.
+    """Add the history of runs, its pages and metrics to a scheduler; return the history.
 
-    Called on the scheduler's event loop. A scheduler without a dashboard gets no pages, one without prometheus-client
-    no metrics.
+    Call it on the scheduler's event loop. Pages need a dashboard, metrics prometheus-client.
     """
     history = scheduler.plugins.get(RunHistory.name)
     if history is not None:

@@ -1,4 +1,4 @@
-"""Keeps the history and the queue of the runs on a cluster, by a plugin of Dask's scheduler that reads events."""
+"""Keeps the history and the queue of the runs on a cluster: a plugin of Dask's scheduler that reads events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS = 8
 class RunHistory(SchedulerPlugin):
     """Keeps the records of the runs on a cluster, read from their events, in bounded memory.
 
-    ``runs`` has the records by the name of the run, the oldest first. ``version`` changes with every change of them.
+    ``runs`` has the records by the run's name, oldest first. ``version`` grows with each change.
     """
 
     name = "dsinga-dashboard"
@@ -32,12 +32,12 @@ class RunHistory(SchedulerPlugin):
         self.version = 0
 
     def replay(self, events: Any) -> None:
-        """Read events (time, event) that were published before."""
+        """Read earlier events (time, event)."""
         for when, event in events:
             self._read(event, when)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Read an event that is published."""
+        """Read a published event."""
         if topic == TOPIC:
             self._read(msg, time.time())
 
@@ -73,7 +73,7 @@ class RunHistory(SchedulerPlugin):
         return record
 
     def _free_slot(self) -> int:
-        """Return the colour for a new run: one of no running run, if there is any, that was not used for longest."""
+        """Return a new run's colour: the longest unused one, if possible of no running run."""
         newest = {record.slot: record for record in self.runs.values()}
 
         def rank(slot: int) -> tuple[bool, float]:
@@ -84,7 +84,7 @@ class RunHistory(SchedulerPlugin):
 
 
 def labels(records: list[RunRecord]) -> dict[str, str]:
-    """Return the label of each run: the name of its job, with the name of the run where several jobs have one name."""
+    """Return each run's label: its job's name, and the run's name if jobs have the same name."""
     jobs = [record.job for record in records]
     return {
         record.run: record.job if jobs.count(record.job) == 1 else f"{record.job} {record.run[:4]}"
@@ -93,7 +93,7 @@ def labels(records: list[RunRecord]) -> dict[str, str]:
 
 
 def shortened(label: str, letters: int) -> str:
-    """Return a label cut in the middle to at most ``letters`` letters, so that the run name at its end stays."""
+    """Return a label cut in the middle to at most ``letters`` letters: its end stays."""
     return label if len(label) <= letters else f"{label[: letters - 6]}…{label[-5:]}"
 
 
@@ -102,5 +102,5 @@ QUEUE = "dsinga-queue"
 
 
 def queued_runs(scheduler: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the records of the runs that wait for Dask workers or hold some, by name, the oldest first."""
+    """Return the records of runs that wait for Dask workers or hold some, by name, oldest first."""
     return dict(getattr(scheduler.plugins.get(QUEUE), "runs", {}))

@@ -46,7 +46,7 @@ class Style(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A curve of a run: its kind, a name of :data:`STYLES` or a group, and its points."""
+    """A curve of a run: its kind (a name in :data:`STYLES` or a group) and its points."""
 
     kind: str
     x: Sequence[float]
@@ -71,12 +71,12 @@ Curves = Callable[[RunRecord, str], list[Curve]]
 
 
 def loss_curves(record: RunRecord, metric: str = "loss") -> list[Curve]:
-    """Return the loss of each phase over the steps; for training the loss of batches where the history has no rows."""
+    """Return each phase's loss over the steps; for training, of batches if the history has no rows."""
     return metric_curves(record, "loss")
 
 
 def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
-    """Return a metric of each phase over the steps, as :func:`loss_curves` does."""
+    """Return a metric of each phase over the steps (:func:`loss_curves`)."""
     curves = [Curve(phase, *series.columns()) for (phase, name), series in record.metrics.items() if name == metric]
     if metric in record.last_batches and not any(curve.kind == "train" for curve in curves):
         curves.insert(0, Curve("train", *record.last_batches[metric].columns()))
@@ -84,7 +84,7 @@ def metric_curves(record: RunRecord, metric: str) -> list[Curve]:
 
 
 def metric_names(records: Sequence[RunRecord]) -> list[str]:
-    """Return the names of the metrics of runs besides the loss, in the order in which they appear."""
+    """Return the names of the runs' metrics except the loss, in order of appearance."""
     names: dict[str, None] = {}
     for record in records:
         names.update(dict.fromkeys(name for _, name in record.metrics))
@@ -94,17 +94,17 @@ def metric_names(records: Sequence[RunRecord]) -> list[str]:
 
 
 def speed_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the samples a second over the time."""
+    """Return the samples a second over time."""
     return [_over_time("", record.speed)]
 
 
 def staleness_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the mean staleness of the gradients of each worker group over the time; none of a synchronous run."""
+    """Return the mean staleness of each worker group's gradients over time; none for a synchronous run."""
     return [_over_time(f"group {group}", series) for group, series in sorted(record.staleness.items())]
 
 
 def byte_curves(record: RunRecord, metric: str = "") -> list[Curve]:
-    """Return the bytes a second over the time, between processes and within one."""
+    """Return the bytes a second over time, between processes and within one."""
     return [_over_time("between processes", record.crossing), _over_time("within one", record.within)]
 
 
@@ -117,23 +117,23 @@ def _over_time(kind: str, series: Series) -> Curve:
 
 
 def bokeh_time(seconds: float) -> float:
-    """Return a time for the time axes of Bokeh: milliseconds since 1970, in the scheduler's local time."""
+    """Return a time for Bokeh's axes: milliseconds since 1970, in the scheduler's local time."""
     return 1e3 * (seconds + time.localtime(seconds).tm_gmtoff)
 
 
 class LinePanel(DashboardPanel):
-    """Draws the curves that ``curves`` returns of each run.
+    """Draws the curves that ``curves`` returns for each run.
 
     Args:
         history: the runs.
         title: of the figure.
-        curves: returns the curves of a run.
+        curves: returns a run's curves.
         y_label: of the y axis, with the unit.
-        over_time: whether x are times of the day; else steps.
-        logarithmic: whether the y axis becomes logarithmic where values differ much.
+        over_time: whether x is the time of day; else steps.
+        logarithmic: whether the y axis becomes logarithmic if values differ much.
         in_bytes: whether values are bytes.
         has_choice: whether the user chooses a metric.
-        nothing: the sentence where there are runs, but no curves.
+        nothing: the sentence for runs without curves.
         choose: returns the runs to show.
     """
 
@@ -168,11 +168,11 @@ class LinePanel(DashboardPanel):
         self._has_choice = has_choice
 
     def settings(self) -> Any:
-        """Return the metric that the user has chosen."""
+        """Return the user's choice of a metric."""
         return self.metric.value
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the curves of these runs."""
+        """Draw the curves of ``records``."""
         if self._has_choice:
             self._offer(metric_names(records))
         names, drawn = labels(list(records)), {}
@@ -191,7 +191,6 @@ class LinePanel(DashboardPanel):
         self.say("" if drawn else self._nothing if records and self._nothing else NO_RUN)
 
     def _draw_run(self, slot: int, label: str, curves: list[Curve], state: Any) -> None:
-        """Draw these curves in the colour of a slot."""
         if state is None:
             del self._states[slot]
         else:
@@ -201,7 +200,7 @@ class LinePanel(DashboardPanel):
         self.points[slot].data = _points(curves, label)
 
     def _show(self, scale: str, drawn: dict[int, tuple[str, list[Curve]]]) -> None:
-        """Show the figure with this scale of the y axis, "" for none."""
+        """Show the figure with a y axis of this scale, "" for none."""
         if scale and scale not in self.figures:
             self.figures[scale] = self._new_figure(scale)
             self.root.children = [*self.root.children, self.figures[scale]]
@@ -213,7 +212,6 @@ class LinePanel(DashboardPanel):
                 self.figures[scale].left[0].axis_label = self.metric.value or self._y_label
 
     def _offer(self, names: list[str]) -> None:
-        """Let the user choose one of these metrics."""
         self.metric.options = list(names)
         if self.metric.value not in names:
             self.metric.value = names[0] if names else ""
@@ -254,7 +252,6 @@ class LinePanel(DashboardPanel):
         return chart
 
     def _hover(self, lines: list[Any]) -> HoverTool:
-        """Return the tool that shows the point under the mouse."""
         x = ("time", "$snap_x{%H:%M:%S}") if self._over_time else ("step", "$snap_x{0,0}")
         y = ("value", "$snap_y{0.0 b}/s" if self._in_bytes else "$snap_y{0,0.[0000]}")
         return HoverTool(
@@ -266,7 +263,6 @@ class LinePanel(DashboardPanel):
         )
 
     def _add_run(self, chart: Any, slot: int) -> LegendItem:
-        """Add the curves and the legend's item of a colour."""
         colour = SLOT_COLOURS[slot]
         lines = MultiLine(xs="xs", ys="ys", line_dash="dash", line_color=colour, line_width=1.8)
         points = Scatter(x="x", y="y", marker="marker", line_color=colour, fill_color=colour, size=5)
@@ -290,7 +286,6 @@ class LinePanel(DashboardPanel):
 
 
 def _add_kinds(chart: Any) -> list[LegendItem]:
-    """Add the legend's items of the kinds of curves, which have no point."""
     columns = {
         "xs": [[math.nan]] * len(STYLES),
         "x": [math.nan] * len(STYLES),
@@ -308,7 +303,6 @@ def _add_kinds(chart: Any) -> list[LegendItem]:
 
 
 def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
-    """Return the columns of the lines of a run."""
     return {
         "xs": [np.array(curve.x) for curve in curves],
         "ys": [np.array(curve.y) for curve in curves],
@@ -319,7 +313,7 @@ def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
 
 
 def _points(curves: Sequence[Curve], label: str) -> dict[str, Any]:
-    """Return the columns of a run's markers: all points of short curves, and the last point of each curve."""
+    """Return the columns of a run's markers: all points of short curves, else the last one."""
     shown = [(curve, curve.x if len(curve.x) <= FEW_POINTS else curve.x[-1:]) for curve in curves]
     kinds = [curve.kind for curve, xs in shown for _ in xs]
     return {

@@ -39,7 +39,7 @@ _logarithmic = functools.partial(LinePanel, logarithmic=True)
 NO_METRICS = "no run with metrics besides the loss"
 NO_STALENESS = "no run with several worker groups:<br>synchronous runs have no stale gradients"
 
-# By name, a function of the history, the scheduler, and what chooses the runs, which are the newest by default.
+# By name, a function of the history, the scheduler, and a function that chooses the runs, by default the newest.
 PANELS: dict[str, Callable[..., DashboardPanel]] = {
     "loss": lambda history, _, choose=None: _logarithmic(history, "Loss", loss_curves, "loss", choose=choose),
     "metrics": lambda history, _, choose=None: _logarithmic(
@@ -66,13 +66,13 @@ for _name in registered("panel"):
 
 
 def panel_page(name: str, history: RunHistory, scheduler: Any, extra: Any, doc: Any) -> None:
-    """Fill the document of the page with one panel."""
+    """Fill the page's document with one panel."""
     panel = PANELS[name](history, scheduler)
     _fill(doc, panel.root, [panel], f"dsinga: {panel.title}")
 
 
 def all_page(history: RunHistory, scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Fill the document of the page with all panels, which show the runs that are chosen in the table."""
+    """Fill the page's document with all panels, for the runs chosen in the table."""
     queue = QueuePanel(history, scheduler)
 
     def choose() -> Sequence[RunRecord]:
@@ -106,14 +106,13 @@ def _fill(doc: Any, root: Any, panels: Sequence[DashboardPanel], title: str) -> 
 
 
 def _update(panel: weakref.ref[DashboardPanel]) -> None:
-    """Draw a panel anew, if there still is one."""
     alive = panel()
     if alive is not None:
         alive.update()
 
 
 def add_pages(scheduler: Any, history: RunHistory) -> bool:
-    """Add the pages to a scheduler's dashboard, and to its menu; return False where it has no dashboard."""
+    """Add the pages to a scheduler's dashboard and menu; return False if it has no dashboard."""
     dashboard = next((app for app in scheduler.http_application.applications if isinstance(app, BokehTornado)), None)
     if dashboard is None:
         return False

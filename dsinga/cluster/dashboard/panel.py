@@ -22,9 +22,9 @@ SENTENCE_STYLE = {"color": "#666", "font-size": "14px", "text-align": "center", 
 
 
 class DashboardPanel:
-    """A part of a page that is drawn anew by ``update()`` when the history of runs has changed; ``root`` is its model.
+    """A part of a page that ``update()`` draws again after changes; ``root`` is its Bokeh model.
 
-    ``choose`` returns the runs to show, by default the newest of each colour.
+    ``choose`` returns the runs to show, by default the newest run of each colour.
     """
 
     def __init__(self, history: RunHistory, title: str, choose: Choice | None = None):
@@ -36,7 +36,7 @@ class DashboardPanel:
         self.root = Column(self._sentence, sizing_mode="stretch_both", name=title)
 
     def update(self) -> None:
-        """Draw the panel if anything has changed since the last time."""
+        """Draw the panel if the history, the runs or the settings have changed."""
         records = list(self.choose())
         state = self.history.version, [record.run for record in records], self.settings()
         if state != self._drawn:
@@ -44,14 +44,14 @@ class DashboardPanel:
             self._drawn = state
 
     def settings(self) -> Any:
-        """Return the settings that a user has made on the panel itself."""
+        """Return the user's settings on the panel."""
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw these runs."""
+        """Draw the runs in ``records``."""
         raise NotImplementedError
 
     def say(self, sentence: str) -> None:
-        """Show a sentence in place of the figure, or nothing for an empty one."""
+        """Show a sentence instead of the figure, or nothing for ""."""
         self._sentence.text = f"<b>{self.title}</b><br><br>{sentence}"
         self._sentence.visible = bool(sentence)
 

@@ -32,20 +32,20 @@ KEEP_SECONDS = 600
 
 
 class RunCollector:
-    """Reads the histories of the schedulers of this process when Prometheus asks for metrics.
+    """Reads the histories of this process's schedulers when Prometheus asks for metrics.
 
-    As a process has one registry, each scheduler of a process, of which only tests have several, shows the runs of all.
+    A process has one registry for the runs of all its schedulers. Only tests have several.
     """
 
     def __init__(self) -> None:
         self._schedulers: weakref.WeakKeyDictionary[RunHistory, Any] = weakref.WeakKeyDictionary()
 
     def add(self, history: RunHistory, scheduler: Any) -> None:
-        """Read this history, and the queue of its scheduler, for as long as they live."""
+        """Read a history, and its scheduler's queue, as long as both live."""
         self._schedulers[history] = weakref.ref(scheduler)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of runs that train or have ended lately, and the number of runs by state."""
+        """Yield the metrics of runs that train or ended recently, and the number of runs by state."""
         since = time.time() - KEEP_SECONDS
         records = [record for history, _ in self._open() for record in history.runs.values()]
         records = [record for record in records if record.ended is None or record.ended > since]
@@ -53,7 +53,6 @@ class RunCollector:
         yield self._runs()
 
     def _open(self) -> list[tuple[RunHistory, Any]]:
-        """Return the histories of the schedulers that have not been closed, and these."""
         pairs = [(history, reference()) for history, reference in list(self._schedulers.items())]
         return [(history, scheduler) for history, scheduler in pairs if scheduler and scheduler.status != Status.closed]
 
@@ -72,7 +71,7 @@ _collector: RunCollector | None = None
 
 
 def collect_runs(history: RunHistory, scheduler: Any) -> None:
-    """Add the metrics of a scheduler's runs to those that its endpoint shows."""
+    """Add the metrics of a scheduler's runs to the endpoint /metrics."""
     global _collector
     if _collector is None:
         _collector = RunCollector()
@@ -117,7 +116,7 @@ def _run_metrics(records: list[RunRecord]) -> Iterator[Metric]:
 
 
 def _last_metrics(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return the last value of each metric, by phase and name; for training of a batch where the history has no row."""
+    """Return each metric's last value, by phase and name; of a batch if the history has no row."""
     values = {("train", name): series.last for name, series in record.last_batches.items()}
     values |= {key: series.last for key, series in record.metrics.items()}
     return {key: value for key, value in values.items() if value is not None}

@@ -11,7 +11,7 @@ MAX_POINTS = 1000
 
 
 class Series:
-    """Points (x, y) in the order of their arrival, evenly thinned out where they are too many; the last one is kept."""
+    """Points (x, y) in order of arrival, thinned evenly except the last."""
 
     def __init__(self, most: int = MAX_POINTS):
         self._most = most
@@ -20,7 +20,7 @@ class Series:
         self._stride, self._count = 1, 0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point; drop every second one, of this and of later ones, where there are too many."""
+        """Add a point. If there are too many, drop every second one, also of later points."""
         self._last = (x, y)
         if self._count % self._stride == 0:
             self._kept.append(self._last)
@@ -38,7 +38,7 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The y of the last point, None of an empty series."""
+        """The last point's y, None for an empty series."""
         return None if self._last is None else self._last[1]
 
     def columns(self) -> tuple[list[float], list[float]]:
@@ -55,24 +55,24 @@ Event = Mapping[str, Any]
 
 
 class RunRecord:
-    """The figures of one run, read from its events (:mod:`dsinga.cluster.run_events`). Memory is bounded.
+    """The figures of one run in bounded memory, read from its events (:mod:`dsinga.cluster.run_events`).
 
     Attributes:
-        run, job, user: the names of the run, its job and its user.
-        client: the identifier of its Dask client.
+        run, job, user: names.
+        client: its Dask client's identifier.
         topology: its workers and servers in words.
         state: "running", or how it has ended.
         step, train_steps: the step of worker group 0, and the last one.
-        begun, ended: the times of its beginning and its end (None while it runs), in seconds since 1970.
-        slot: the number of its colour.
-        metrics: by (phase, name) the metric over the steps.
-        last_batches: by name the metrics of single batches over the steps, which a job without rows of training has.
-        speed: samples a second over the time.
-        crossing, within: bytes a second over the time, between processes and within one.
-        staleness: by worker group the mean staleness of gradients over the time.
-        sites: the times of the last two events with figures of the servers of sites, and these figures.
-        seconds: by worker (group, number) the seconds of an iteration in its last rounds, by kind.
-        addresses: by worker the address of its Dask worker.
+        begun, ended: when it began and ended (None while it runs), in seconds since 1970.
+        slot: its colour's number.
+        metrics: the metric over the steps, by (phase, name).
+        last_batches: by name, metrics of batches over the steps, for a job without training rows.
+        speed: samples a second over time.
+        crossing, within: bytes a second over time, between processes and within one.
+        staleness: mean staleness of gradients over time, by worker group.
+        sites: the last two events with figures of the sites' servers: time and figures.
+        seconds: seconds of an iteration in the last rounds, by worker (group, number) and kind.
+        addresses: the Dask worker's address, by worker.
         version: changes with every change of the figures.
         totals: sums since the beginning: "steps" of all groups, seconds of all workers by kind, "crossing", "within".
     """
@@ -101,7 +101,7 @@ class RunRecord:
         self.totals = dict.fromkeys(("steps", *KINDS, "crossing", "within"), 0.0)
 
     def read_round(self, event: Event, now: float) -> None:
-        """Add the event of a round (a number of steps) to the record."""
+        """Record the event of a round (a number of steps)."""
         self.version += 1
         self.step = event.get("step", self.step)
         for row in event.get("rows", ()):
@@ -136,12 +136,12 @@ class RunRecord:
             self.totals[kind] += sum(group[kind])
 
     def end(self, now: float, state: str, step: int | None = None) -> None:
-        """Add the end of the run to the record."""
+        """Record the end of the run."""
         self.state, self.ended = state, now
         self.step = self.step if step is None else step
 
 
 def _rate(group: Event, name: str) -> float:
-    """Return the bytes a second that all workers of a group have moved, by the time of the slowest of them."""
+    """Return the bytes a second of all workers of a group, over the slowest worker's time."""
     seconds = max(map(sum, zip(*(group[kind] for kind in KINDS), strict=True)))
     return sum(group[name]) / max(seconds, 1e-6)

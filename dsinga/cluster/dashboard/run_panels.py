@@ -29,7 +29,7 @@ TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is
 
 
 class QueuePanel(DashboardPanel):
-    """Draws a row for each run that waits, runs or has ended; ``selected()`` are the runs of the rows chosen.
+    """Draws a row for each waiting, running or ended run; ``selected()`` returns the chosen runs.
 
     The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
     """
@@ -57,11 +57,11 @@ class QueuePanel(DashboardPanel):
         self.root.children = [self._sentence, self._table]
 
     def settings(self) -> Any:
-        """Return the time in seconds, and the names and states of the queued runs: the table shows both."""
+        """Return the time in seconds, and the queued runs' names and states: the table shows both."""
         return int(time.time()), [(name, record["state"]) for name, record in queued_runs(self._scheduler).items()]
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the table; rows that the user has chosen stay so."""
+        """Draw the table, and keep the user's choice of rows."""
         chosen = {record.run for record in self.selected()}
         columns = queue_columns(records, queued_runs(self._scheduler), time.time())
         self.source.data = columns
@@ -70,7 +70,7 @@ class QueuePanel(DashboardPanel):
         self.say("" if columns["run"] else NO_RUN)
 
     def selected(self) -> list[RunRecord]:
-        """Return the runs of the rows that the user has chosen."""
+        """Return the runs of the user's chosen rows."""
         runs = [self.source.data["run"][row] for row in self.source.selected.indices]
         return [self.history.runs[run] for run in runs if run in self.history.runs]
 
@@ -78,7 +78,7 @@ class QueuePanel(DashboardPanel):
 def queue_columns(
     records: Sequence[RunRecord], queue: Mapping[str, Mapping[str, Any]], now: float
 ) -> dict[str, list[Any]]:
-    """Return the columns of the table: running runs, then waiting ones in their order, then the last ended ones."""
+    """Return the table's columns: running runs, then waiting ones in order, then ended ones, newest first."""
     known = {record.run for record in records}
     rows = [_row(record, now) for record in records if record.ended is None]
     rows += [_queue_row(record, now) for run, record in queue.items() if run not in known]
@@ -101,7 +101,7 @@ def _row(record: RunRecord, now: float) -> dict[str, Any]:
 
 
 def _queue_row(record: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the row of a run that waits, or that holds Dask workers and does not train yet."""
+    """Return the row of a run that waits, or holds Dask workers and does not train yet."""
     return {
         "job": record["job"],
         "state": "waiting" if record["state"] == "waiting" else "starting",
@@ -114,17 +114,17 @@ def _queue_row(record: Mapping[str, Any], now: float) -> dict[str, Any]:
     }
 
 
-# Colours of the kinds, distinguishable by colour-blind readers, and other than those of the first runs.
+# Colours of the kinds, distinguishable by colour-blind readers, and different from the first runs' colours.
 KIND_COLOURS = {"compute": "#0072b2", "exchange": "#e69f00", "data": "#999999"}
 # The largest number of bars that have room for their names.
 MAX_NAMES = 24
-# The letters of a run's name beside its bars.
+# The letters of a run's name next to its bars.
 LABEL_LETTERS = 16
 TIME_COLUMNS = ("worker", "name", "address", *KINDS)
 
 
 class TimePanel(DashboardPanel):
-    """Draws a bar for each worker of the running runs, or of the last run that has ended."""
+    """Draws a bar for each worker of the running runs, or of the last run that ended."""
 
     def __init__(self, history: RunHistory, choose: Choice | None = None):
         super().__init__(history, "Time of an iteration by worker", choose)
@@ -148,7 +148,7 @@ class TimePanel(DashboardPanel):
         self.root.children = [self._sentence, self._figure]
 
     def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the bars of these runs."""
+        """Draw the bars of the runs in ``records``."""
         timed = [record for record in records if record.seconds]
         running = [record for record in timed if record.ended is None] or timed[-1:]
         columns = time_columns(running, labels(list(records)))
@@ -162,7 +162,7 @@ class TimePanel(DashboardPanel):
 
 
 def time_columns(records: Sequence[RunRecord], names: dict[str, str]) -> dict[str, list[Any]]:
-    """Return a row for each worker of these runs: its name, its Dask worker, and milliseconds of an iteration."""
+    """Return the bars' columns: each worker's name, Dask worker and milliseconds of an iteration."""
     columns: dict[str, list[Any]] = {column: [] for column in TIME_COLUMNS}
     short = {run: shortened(name, LABEL_LETTERS) for run, name in names.items()}
     if len(set(short.values())) < len(short):

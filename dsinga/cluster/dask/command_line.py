@@ -11,7 +11,7 @@ from dsinga.commands.cli import CONTEXT_SETTINGS, Commands, main_group, plain_me
 
 
 class DaskCommands(Commands):
-    """The commands of dsinga, with its messages and exit statuses, below another group of commands."""
+    """The commands of dsinga as a subgroup of another command, with dsinga's messages and exit statuses."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, and keep them for advice in messages."""

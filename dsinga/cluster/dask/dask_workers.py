@@ -1,4 +1,4 @@
-"""Lists the Dask workers of a cluster, with the process and the host of each, and finds the client of a task."""
+"""Lists the Dask workers of a cluster, with each one's process and host, and finds the client of a task."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Workers = Mapping[str, Mapping[str, Any]]
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return the scheduler's information on each Dask worker, by address, in a fixed order.
 
-    Raises RunError where the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
+    Raises RunError without an answer, and UserError unless ``client`` is a synchronous Client.
     """
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
-    # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
+    # Not client.scheduler_info(): its cache sometimes has no workers, because another thread refreshes it without them.
     workers = ask_scheduler(client, "identity", n_workers=-1)["workers"]
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
@@ -42,8 +42,8 @@ def ask_scheduler(
 ) -> Any:
     """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
 
-    Raises SchedulerLost soon after the client has lost the scheduler, which Dask tries to reach for half a minute, and
-    RunError where that does not answer within ``limit`` seconds, by default those of ``dsinga.timeout``.
+    Raises SchedulerLost soon after losing the scheduler; Dask would try for half a minute. Raises RunError without an
+    answer in ``limit`` seconds, by default ``dsinga.timeout``.
     """
     if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
@@ -69,13 +69,13 @@ def ask_scheduler(
 
 
 def _check_connected(client: Client) -> None:
-    """Raise SchedulerLost if the client has lost its scheduler, which then forgets all that the client has there."""
+    """Raise SchedulerLost if the client has lost its scheduler, which then forgets the client's tasks and data."""
     if client.status == "connecting":
         raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
 
 def staying_workers(workers: Workers) -> Workers:
-    """Return the Dask workers that are not being retired, as adaptive clusters do with those that they do not need."""
+    """Return the Dask workers that are not being retired."""
     return {address: info for address, info in workers.items() if not info["status"].startswith("closing")}
 
 
@@ -87,33 +87,31 @@ def require_workers(workers: Workers) -> Workers:
 
 
 def count_processes(workers: Workers) -> int:
-    """Return the number of processes in which these Dask workers live."""
+    """Return the number of these Dask workers' processes."""
     return len({process(address) for address in workers})
 
 
 def process(address: str) -> str:
-    """Return an identifier of a Dask worker's process: its address, or "inproc" for all workers in this process."""
+    """Return a Dask worker's process: its address, or "inproc" for all workers in this process."""
     return "inproc" if address.startswith("inproc://") else address
 
 
 def host(address: str) -> str:
-    """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
+    """Return a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
 
 
 def on_several_hosts(addresses: Iterable[str]) -> bool:
-    """Whether Dask workers are on more than one machine, so that these exchange params in pieces."""
+    """Whether Dask workers are on several machines, which exchange params in pieces."""
     return len({host(address) for address in addresses}) > 1
 
 
 def task_client() -> Client | None:
-    """Return the client of the Dask worker that runs the calling task, None outside of tasks.
+    """Return the client of the Dask worker that runs the calling task, None outside tasks.
 
-    Dask makes it when a task first asks for one, and what runs in it keeps the context variables of that moment, with
-    which Dask measures the task. If that was a task of a cluster that has been started within a task, the client stops
-    hearing its scheduler when this inner cluster is closed: it would report its messages to an event loop that is gone.
-    So the client is made here without any context. Only one thread makes it: Dask would give a second one, of another
-    Dask worker of this process, the client that is still connecting.
+    A client keeps the context variables of the task that first asks for it. If the task belonged to an inner cluster,
+    the client would lose contact when that closes. So it is made here without any context. Only one thread makes it:
+    Dask would give a second thread a client that is still connecting.
     """
     try:
         worker = get_worker()

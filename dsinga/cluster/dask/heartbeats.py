@@ -33,9 +33,9 @@ class Heartbeat:
     """The last heartbeat of a Dask worker.
 
     Attributes:
-        last: when it came, by the clock of the scheduler.
-        seconds: the seconds since, by the clock of this process.
-        busy_until: up to how many seconds the Dask worker counts as busy.
+        last: when it came, by the scheduler's clock.
+        seconds: the seconds since, by this process's clock.
+        busy_until: up to how many seconds of silence it counts as busy.
     """
 
     last: float
@@ -44,7 +44,7 @@ class Heartbeat:
 
 
 class Heartbeats:
-    """How long Dask workers have been silent, by the clock of this process."""
+    """How long Dask workers have been silent, by this process's clock."""
 
     def __init__(self) -> None:
         self._checked_at = time.monotonic()
@@ -52,11 +52,11 @@ class Heartbeats:
         self._last: dict[str, Heartbeat] = {}
 
     def is_due(self) -> bool:
-        """Whether half of the time between two heartbeats has passed since the last update."""
+        """Whether half of a heartbeat's interval has passed since the last update."""
         return time.monotonic() >= self._checked_at + self._interval / 2
 
     def update(self, client: Client, workers: Workers) -> None:
-        """Take the scheduler's information on all Dask workers; ask nannies whether silent workers are busy."""
+        """Read the scheduler's information on all Dask workers; ask nannies whether silent workers are busy."""
         self._interval = heartbeat_interval(len(workers))
         now, most = time.monotonic(), max(CHECK_SECONDS, self._interval)
         passed, self._checked_at = min(now - self._checked_at, most), now
@@ -73,7 +73,7 @@ class Heartbeats:
                 heartbeat.busy_until = heartbeat.seconds + QUESTION_SECONDS
 
     def silent(self) -> dict[str, float]:
-        """Return the seconds of silence of the Dask workers that count as lost, by address."""
+        """Return the seconds of silence of lost Dask workers, by address."""
         return {
             address: heartbeat.seconds
             for address, heartbeat in self._last.items()
@@ -85,12 +85,12 @@ _heartbeats: weakref.WeakKeyDictionary[Client, Heartbeats] = weakref.WeakKeyDict
 
 
 def heartbeats(client: Client) -> Heartbeats:
-    """Return the heartbeats of the Dask workers of a client's cluster."""
+    """Return the heartbeats of a client's cluster."""
     return _heartbeats.setdefault(client, Heartbeats())
 
 
 def _is_busy(client: Client, address: str) -> bool:
-    """Whether the nanny of a Dask worker answers soon that the process runs."""
+    """Whether a Dask worker's nanny answers soon that the process runs."""
     question: dict[str, Any] = {"msg": {"op": "dsinga_is_busy"}, "workers": [address], "nanny": True}
     try:
         answers = ask_scheduler(client, "broadcast", limit=ANSWER_SECONDS, on_error="ignore", **question)

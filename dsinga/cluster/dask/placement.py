@@ -19,7 +19,7 @@ from dsinga.ops.types import Devices, Groups
 class Sites(NamedTuple):
     """The sites (one for each worker group) that a job needs: ``groups`` sites of ``size`` threads.
 
-    ``patterns`` are those of the names of the Dask workers of each site, such as "10.0.1.*"; empty for a host each.
+    ``patterns`` match the names of each site's Dask workers, such as "10.0.1.*". Without patterns each site is a host.
     """
 
     groups: int
@@ -28,7 +28,7 @@ class Sites(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread of a Dask worker: its address, its host, and the names by which a pattern finds it."""
+    """A thread of a Dask worker: its address, its host, and its names for patterns."""
 
     address: str
     host: str
@@ -36,23 +36,22 @@ class Thread(NamedTuple):
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names that patterns are matched with: a Dask worker's address, host and name, and its resources."""
+    """Return the names that patterns match: a Dask worker's address, host, name and resources."""
     if "names" in info:
         return [address, *info["names"]]
     return [address, *(str(info[key]) for key in ("host", "name") if key in info), *info.get("resources", {})]
 
 
 def matches(names: Collection[str], pattern: str) -> bool:
-    """Whether one of the names of a Dask worker fits the pattern of a site."""
+    """Whether a site's pattern matches one of a Dask worker's names."""
     return any(fnmatchcase(name, pattern) for name in names)
 
 
 def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False) -> list[list[str]]:
-    """Return the addresses of the threads of each site, in the order of ``threads``; fewer sites where room lacks.
+    """Return the addresses of each site's threads, in the order of ``threads``; fewer sites if threads are missing.
 
-    Each host gets a site, then each one that has room the second. Of sites with patterns those before the first one
-    that lacks threads are returned. If ``crowded``, threads may be in several sites, and any Dask worker takes the
-    place of one that is not there.
+    Each host gets a site, then each with room a second one. With patterns, the result ends before the first site that
+    lacks threads. If ``crowded``, threads may be in several sites, and any Dask worker may replace a missing one.
     """
     if not threads:
         return []
@@ -88,13 +87,13 @@ def _matching(threads: Sequence[Thread], sites: Sites, crowded: bool) -> list[li
 
 
 class Placement(NamedTuple):
-    """The Dask workers on which the workers and servers of a run live.
+    """The Dask workers of a run's workers and servers.
 
     Attributes:
-        workers: the address of the Dask worker of each worker of the run: [group][partition].
-        servers: the address of the Dask worker of each server: [server group][server].
-        threads: the number of kernel threads of each worker: [group][partition].
-        devices: the GPU of each worker, None for CPU cores: [group][partition]; empty where all compute on cores.
+        workers: each worker's Dask worker, by address: [group][partition].
+        servers: each server's Dask worker, by address: [server group][server].
+        threads: each worker's number of kernel threads: [group][partition].
+        devices: each worker's GPU, None for CPU cores: [group][partition]; empty if all compute on cores.
     """
 
     workers: Groups
@@ -103,17 +102,17 @@ class Placement(NamedTuple):
     devices: Devices = ()
 
     def device(self, group: int, number: int) -> int | None:
-        """Return the GPU that a worker of a group computes on, None for CPU cores."""
+        """Return a worker's GPU, None for CPU cores."""
         return self.devices[group][number] if self.devices else None
 
     def with_threads(self, *limits: int | None) -> Placement:
-        """Return the placement with no more kernel threads for a worker than each of the ``limits`` that is set."""
+        """Return the placement with each worker's kernel threads limited to each set limit."""
         limit = min(filter(None, limits))
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
     def processes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The numbers of the processes of the first group's workers, and of the first server group's servers."""
+        """The process numbers of the first group's workers, and of the first server group's servers."""
         groups = self.workers[0], self.servers[0]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, itertools.chain(*groups))))}
         workers, servers = (tuple(numbers[process(address)] for address in group) for group in groups)
@@ -121,12 +120,12 @@ class Placement(NamedTuple):
 
     @property
     def in_one_process(self) -> bool:
-        """Whether all workers and servers live in one process, so that servers may use the GPU of the workers."""
+        """Whether all workers and servers are in one process, so that servers may use the workers' GPU."""
         return len(set(map(process, self.addresses))) == 1
 
     @property
     def most_workers(self) -> int:
-        """The largest number of the run's workers that a process has."""
+        """The largest number of the run's workers in a process."""
         return max(Counter(process(address) for group in self.workers for address in group).values())
 
     @property
@@ -136,19 +135,19 @@ class Placement(NamedTuple):
 
 
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
-    """Assign the workers of a run to the threads of Dask workers, and its servers to their processes.
+    """Assign the workers of a run to threads of Dask workers, and its servers to their processes.
 
-    A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
-    each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
-    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that average
-    their params are sites: each is on the Dask workers of its pattern, or else on one host where hosts have room.
+    Each worker gets its own thread, because it waits there for other workers. Workers are assigned in order, group by
+    group: one to each Dask worker, then a second one to each, and so on. ``nworkers_per_procs`` assigns blocks instead,
+    as far as a Dask worker has threads. Groups that average their params are sites. A site is on the Dask workers that
+    its pattern matches, or else on one host if possible.
 
-    A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
-    With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
-    each. This has no effect where all Dask workers are threads of one process.
+    A server group is in the processes of its worker groups, server i with worker i if the numbers are equal. With
+    ``server_worker_separate``, servers are in processes without workers of the run, ``nservers_per_procs`` in each. It
+    has no effect if all Dask workers are in one process.
 
-    Where there are too few threads, or processes, it raises TooFewWorkers; if ``crowded``, threads get several workers,
-    and servers live beside them.
+    Raises TooFewWorkers for too few threads or processes. If ``crowded``, threads get several workers instead, and
+    servers share their processes.
     """
     if not workers:
         needed = topology.groups * topology.workers
@@ -170,9 +169,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves the workers and servers on lost Dask workers to ``workers``.
 
-    Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that are
-    sites to the Dask workers of their site while there are some, servers beside workers of their group. All else stays
-    where it is.
+    Workers move to the Dask workers with the fewest of them for each thread, if groups are sites within their site
+    while it has any. Servers move to a Dask worker of their group. Everything else stays.
     """
     load = Counter(address for group in placement.workers for address in group)
 
@@ -199,7 +197,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
 
 
 def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:
-    """Return the Dask workers of the site that a group is; all of them where it is none, or where none is left."""
+    """Return the Dask workers of a group's site; all without a site, or if none is left."""
     sites, hosts = sites_of(topology), {host(address) for address in group}
     if sites is None:
         return workers
@@ -211,14 +209,14 @@ def _near(topology: Topology, number: int, group: Sequence[str], workers: Worker
 
 
 def processes_apart(topology: Topology, workers: Workers) -> int:
-    """Return the number of processes that a job's separate servers need; 0 where all workers are in one process."""
+    """Return how many processes a job's separate servers need; 0 if all workers are in one process."""
     if not topology.separate or count_processes(workers) < 2:
         return 0
     return -(-topology.server_groups * topology.servers // topology.servers_per_process)
 
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
-    """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
+    """Return each worker's Dask worker; if ``crowded``, threads may get several."""
     needed = topology.groups * topology.workers
     threads = _dealt_threads(topology, workers)
     sites = sites_of(topology)
@@ -247,20 +245,19 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
 
 
 def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
-    """Return the Dask worker of each thread: a block of threads of each Dask worker, then the second block of each."""
+    """Return each thread's Dask worker: each one's first block of threads, then each second block."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
 
 
 def sites_of(topology: Topology) -> Sites | None:
-    """Return the sites, one for each worker group; None where groups do not average their params."""
+    """Return the sites, one for each worker group; None if groups do not average their params."""
     mean = topology.mean
     return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 
 
 def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:
-    """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
     addresses = [address for group in topology.worker_groups(server_group) for address in run_workers[group]]
     if len(addresses) == topology.servers:
         return tuple(addresses)
@@ -270,7 +267,7 @@ def _place_servers_beside(topology: Topology, server_group: int, run_workers: Gr
 
 
 def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
-    """Choose the last Dask workers for the servers; return the Dask workers for the workers, then for the servers."""
+    """Reserve the last Dask workers for servers; return the others and the servers' Dask workers."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = processes_apart(topology, workers)
     if needed >= len(workers):
@@ -289,9 +286,9 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Return the kernel threads of each worker: its share of the threads of its host that no other run holds.
+    """Return each worker's kernel threads: its share of the host's threads that no other run holds.
 
-    Where ``workers`` do not say how many these are ("host_threads"), they are the threads of all of them on the host.
+    ``workers`` state these as "host_threads". Otherwise all threads of the host's Dask workers count.
     """
     count_on = Counter(host(address) for group in run_workers for address in group)
     threads_on: dict[str, int] = Counter()

@@ -1,13 +1,11 @@
 """Sends the tasks of a run to Dask workers, with readable keys, in one Dask span, and sets the steps of a task.
 
-Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
-task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
-number or by eight hexadecimal digits; and the *group* of a task from the whole first item. So "train round-1a2b3c4d" is
-of the prefix "train round", which all runs share, and of a group of its run alone. The scheduler keeps every prefix for
-as long as it lives, a group until its tasks have gone.
+Dask derives two names from a task's key, which are words here. The *prefix* is the task's colour and name in the task
+stream and progress bar. It is the key's first item, up to the first "-" before a number or eight hexadecimal digits.
+The *group* is the whole first item. So "train round-1a2b3c4d" has the prefix "train round", shared by all runs, and a
+group of its run alone. The scheduler keeps every prefix forever, a group until its tasks have gone.
 
-Dask counts tasks by spans, too, and keeps each for as long as the scheduler lives, with its groups of tasks. Tasks
-without a span get one of their own whenever all tasks before them have ended, which is several times in a run.
+The scheduler also keeps each span forever. Tasks without a span would get several new ones in a run.
 """
 
 from __future__ import annotations
@@ -33,21 +31,21 @@ TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
-    """Return the key of a task that does ``words`` for a run; ``items`` tell it apart from the run's other such tasks.
+    """Return the key of a task that does ``words`` for a run, distinguished by ``items``.
 
-    A "-" in ``words``, as in the name of a layer, becomes "_": Dask would cut the name there.
+    A "-" in ``words`` becomes "_": Dask would cut the name there.
     """
     return (f"{words.replace('-', '_')}-{run}", *filter(None, items))
 
 
 def worker_text(key: WorkerKey, several_groups: bool) -> str:
-    """Return the words for a worker in keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
+    """Return a worker's words for keys: "worker 1", "worker 1 of group 0" or "... of generation 2"."""
     parts = [f"group {key.group}" if several_groups else "", generation_text(key.generation)]
     return f"worker {key.worker}" + "".join(f" of {part}" for part in parts if part)
 
 
 def generation_text(generation: int) -> str:
-    """Return the words for a generation in keys, "" for the first one, which most runs never leave."""
+    """Return a generation's words for keys, "" for the first one."""
     return f"generation {generation}" if generation else ""
 
 
@@ -58,9 +56,9 @@ def steps_text(start: int, stop: int) -> str:
 
 @contextlib.contextmanager
 def run_span(**annotations: Any) -> Iterator[None]:
-    """Let tasks that are sent in the block belong to the span of runs, unless the caller has a span of its own.
+    """Put tasks of the block into the span of runs, unless the caller has a span.
 
-    ``annotations`` are others of these tasks.
+    ``annotations`` are further Dask annotations of these tasks.
     """
     if "span" not in dask.get_annotations():
         annotations["span"] = {"name": (SPAN,), "ids": (SPAN,)}
@@ -77,14 +75,14 @@ def submit_to(
     actor: bool = False,
     **annotations: Any,
 ) -> Future:
-    """Send a task, or make an Actor, in the span of runs; the Dask worker at ``address`` alone may run it."""
+    """Send a task, or make an Actor, in the span of runs, only for the Dask worker at ``address``."""
     with run_span(**annotations):
         future: Future = client.submit(task, *arguments, workers=[address], pure=False, key=key, actor=actor)
         return future
 
 
 def trim_span(scheduler: Any) -> None:
-    """Let the span of runs drop the groups of tasks that have gone, and the descriptions of what was sent."""
+    """Drop from the span of runs the tasks that have gone, and their descriptions."""
     spans = scheduler.extensions.get("spans")
     span = spans.spans.get(SPAN) if spans else None
     if span is not None:
@@ -94,10 +92,10 @@ def trim_span(scheduler: Any) -> None:
 
 
 class RoundLength:
-    """Learns from past rounds how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
+    """Learns how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
 
-    ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them.
-    The attribute ``seconds`` is how long the next round is expected to last, 0 before the first one.
+    ``workers`` is the run's number of workers; a round lasts at least a second for each 32 of them. The attribute
+    ``seconds`` is the next round's expected length, 0 before the first one.
     """
 
     def __init__(self, most: int | None = None, workers: int = 1, seconds: float = ROUND_SECONDS) -> None:
@@ -107,7 +105,7 @@ class RoundLength:
         self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
-        """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
+        """Learn from the seconds of a round's steps. Growth is gradual: first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
         self.steps = min(best_steps, self.steps * 8, self.most or best_steps)

@@ -29,7 +29,7 @@ RESULT_TIMEOUT_SECONDS = 30.0
 # can choose the next tasks by these results.
 TaskChain = Generator[Sequence[Future], Any, Any]
 # Called at least twice a second during a wait for tasks, with the seconds since one of them ended, or the wait began.
-# What it raises ends the wait.
+# An error that it raises ends the wait.
 Check = Callable[[float], None]
 
 
@@ -40,9 +40,9 @@ class TaskLost(NamedTuple):
 
 
 def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
-    """Return the Dask workers of the scheduler, and the seconds of silence of lost ones, by address.
+    """Return the scheduler's Dask workers, and the seconds of silence of lost ones, by address.
 
-    Silent ones may be stopped, or the network to them may be cut.
+    A silent one may be stopped or cut off from the network.
     """
     workers = available_workers(client)
     heartbeats(client).update(client, workers)
@@ -50,10 +50,7 @@ def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
-    """Raise WorkerLost if the scheduler no longer knows one of these Dask workers, or has not heard from it for long.
-
-    The error names the lost ones.
-    """
+    """Raise WorkerLost, naming them, if Dask workers have left the scheduler or were silent too long."""
     # Only their threads, and the heartbeats as often as these change: all information on a thousand Dask workers takes
     # the scheduler a tenth of a second.
     present = ask_scheduler(client, "ncores")
@@ -72,7 +69,7 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
 
 
 def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
-    """Raise WorkerLost if one of these Dask workers is lost, now or soon."""
+    """Raise WorkerLost if one of these Dask workers is lost, now or within a second."""
     deadline = time.monotonic() + LOSS_GRACE_SECONDS
     while time.monotonic() < deadline:
         check_workers(client, addresses)
@@ -84,15 +81,15 @@ def no_check(quiet: float) -> None:
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Check = no_check) -> list[Any]:
-    """Return the results of ``futures`` in their order, waiting for them with the checks of :class:`TaskChains`."""
+    """Return the results of ``futures`` in order, waiting with the checks of :class:`TaskChains`."""
     return TaskChains(client, addresses, check).wait(futures)
 
 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
-    Every wait raises the error of a task or chain, WorkerLost soon after one of the Dask workers at ``addresses`` is
-    lost and where Dask gives a task up, and what ``check`` raises.
+    A wait raises errors of tasks, chains and ``check``. It raises WorkerLost soon after a Dask worker at ``addresses``
+    is lost, or if Dask gives a task up.
     """
 
     def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
@@ -100,11 +97,11 @@ class TaskChains:
         self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
     def add(self, chain: TaskChain) -> None:
-        """Start a chain. It continues during :meth:`wait` and :meth:`finish` only."""
+        """Start a chain. It continues only during :meth:`wait` and :meth:`finish`."""
         self._resume(chain, None)
 
     def wait(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of ``futures`` in their order."""
+        """Return the results of ``futures`` in order."""
         self._supervisor.begin()
         while True:
             advanced = self._advance()
@@ -121,7 +118,6 @@ class TaskChains:
                 self._supervisor.wait([*self._awaited.values()])
 
     def _advance(self) -> bool:
-        """Resume the chains whose tasks have ended; return whether there were any."""
         ready = [chain for chain, futures in self._awaited.items() if all(future.done() for future in futures)]
         for chain in ready:
             results = self._supervisor.results(self._awaited[chain])
@@ -135,9 +131,9 @@ class TaskChains:
 
 
 async def _wait_for_group(groups: Sequence[Sequence[Future]]) -> None:
-    """Wait until all tasks of a group have ended, or a task of any has not ended well, for at most CHECK_SECONDS.
+    """Wait until all tasks of a group have ended or any task has failed, at most CHECK_SECONDS.
 
-    Not for each task that ends: that would take the driver a time that grows with the square of the number of tasks.
+    Waking for each task would take time that grows with the square of the number of tasks.
     """
     progress = asyncio.Event()
 
@@ -170,11 +166,10 @@ class _Supervisor:
         self._checked_at = self._quiet_since = time.monotonic()
 
     def begin(self) -> None:
-        """Begin a wait."""
         self._quiet_since = time.monotonic()
 
     def wait(self, groups: Sequence[Sequence[Future]]) -> None:
-        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises the error of a task that failed."""
+        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises a failed task's error."""
         futures = [future for group in groups for future in group]
         self._check_ended(futures)
         self._check(time.monotonic() - self._quiet_since)
@@ -187,7 +182,7 @@ class _Supervisor:
             self._checked_at = time.monotonic()
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of tasks that have ended. Raises the error of a task that has failed."""
+        """Return the results of ended tasks. Raises a failed task's error."""
         self._check_ended(futures)
         loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
         results = asyncio.run_coroutine_threadsafe(self._client.gather(list(futures), asynchronous=True), loop)
@@ -204,7 +199,7 @@ class _Supervisor:
                     self._raise_given_up(error)
 
     def _checked(self, results: list[Any]) -> list[Any]:
-        """Return the results; raise WorkerLost where a task has returned that it was ended by a lost Dask worker."""
+        """Return the results; raise WorkerLost if a lost Dask worker has ended a task."""
         for result in results:
             if isinstance(result, TaskLost):
                 wait_for_loss(self._client, self._addresses)
@@ -217,7 +212,7 @@ class _Supervisor:
                 self._raise_error_of(future)
 
     def _raise_error_of(self, future: Future) -> NoReturn:
-        """Raise the error of a failed task; where a worker was lost, raise that instead, because it is the cause."""
+        """Raise a failed task's error, or the loss of a worker if it is the cause."""
         try:
             error = future.exception(timeout=RESULT_TIMEOUT_SECONDS)
             clear_origin(error)

@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 class StillWaiting(NamedTuple):
-    """The reason for a wait that goes on, and the error to raise if it takes too long.
+    """The reason for a wait that goes on, and the error if it lasts too long.
 
     Attributes:
-        sentence: what is waited for, to be announced.
-        failure: the error if the wait ends now because it has taken too long.
-        topic: what of the sentence does not change with time: a new topic is announced soon.
+        sentence: the announcement.
+        failure: the error if the wait ends now.
+        topic: the sentence's part that stays the same over time; a new topic is announced soon.
     """
 
     sentence: str
@@ -33,7 +33,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces the reason for a wait: after a second, then every five minutes, and soon after it has changed.
+    """Announces the reason for a wait after a second, every five minutes, and after changes.
 
     Attributes:
         count: the number of announcements so far.
@@ -50,7 +50,7 @@ class Announcements:
         return max(0.0, self._next - time.monotonic())
 
     def give(self, sentence: str, topic: object = None) -> None:
-        """Announce a sentence if it is time to."""
+        """Announce a sentence if an announcement is due."""
         now = time.monotonic()
         has_changed = self.count and topic != self._topic and now >= self._last + CHANGE_SECONDS
         if now >= self._next or has_changed:
@@ -66,11 +66,10 @@ def wait_until(
     check: Callable[[], None] = lambda: None,
     pause: float = CHECK_SECONDS,
 ) -> T:
-    """Call ``condition`` every ``pause`` seconds until it returns something else than StillWaiting, and return that.
+    """Call ``condition`` every ``pause`` seconds until its result is not StillWaiting; return the result.
 
-    It is called with the seconds since the wait began. What is waited for is announced, and ``check`` is called between
-    two calls. Raises the failure of the last StillWaiting after ``seconds``, and what ``condition`` and ``check``
-    raise.
+    ``condition`` receives the seconds since the wait began. Between two calls, the wait is announced and ``check`` is
+    called. Raises the last StillWaiting's failure after ``seconds``, and errors of ``condition`` and ``check``.
     """
     began = time.monotonic()
     while isinstance(result := condition(time.monotonic() - began), StillWaiting):
@@ -83,6 +82,6 @@ def wait_until(
 
 
 def how_to_give_up() -> str:
-    """Return advice, for messages, on how to end a wait of the calling thread."""
+    """Return advice, for messages, on how to end a wait of this thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return "Ctrl-C gives up" if is_main else "cancel() gives up"

@@ -21,10 +21,10 @@ SILENT_SECONDS = 10.0
 
 
 def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in the processes of Dask workers, all at once and outside tasks; return the results by address.
+    """Run a function in Dask workers' processes, at once and outside tasks; return results by address.
 
-    ``Client.run`` waits half a minute for a Dask worker that has just died. This raises RunError soon after one is
-    lost, and where one does not answer for minutes; and the error of the function.
+    Raises the function's error, and RunError soon after a loss (``Client.run`` waits half a minute), or without an
+    answer for minutes.
     """
     coroutine = call_on_workers(client, addresses, function, *arguments)
     return wait_for(client, coroutine, addresses, "the answers of Dask workers")
@@ -33,15 +33,15 @@ def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[
 async def call_on_workers(
     client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any
 ) -> dict[str, Any]:
-    """Return the results of a function in Dask workers, by address, to a coroutine of the client's event loop."""
+    """Return, to a coroutine of the client's event loop, a function's results in Dask workers, by address."""
     results: dict[str, Any] = await client.run(function, *arguments, workers=list(addresses), asynchronous=True)
     return results
 
 
 def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:
-    """Return the result of a coroutine that asks Dask workers, run on the client's event loop; ``what`` is its name.
+    """Return the result of a coroutine that asks Dask workers, run on the client's event loop.
 
-    Raises its error, and RunError soon after one of the Dask workers at ``addresses`` is lost, and after
+    Errors name it ``what``. Raises its error, and RunError soon after a Dask worker at ``addresses`` is lost, or after
     ``dsinga.timeout``.
     """
     addresses, seconds = list(addresses), read_setting("timeout")
@@ -64,7 +64,7 @@ def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Ite
 
 
 def _describe_silent(client: Client, addresses: Iterable[str]) -> str:
-    """Return which of these Dask workers the scheduler has not heard from for longest, for an error."""
+    """Return, for an error, the Dask worker that has been silent for longest."""
     workers, now = available_workers(client), time.time()
     silent = {address: now - workers[address]["last_seen"] for address in addresses if address in workers}
     longest = max(silent, key=lambda address: silent[address], default=None)

@@ -1,16 +1,15 @@
 """Shares objects in the memory of Dask workers, and gives freed memory back to the system after a run.
 
-The scheduler loads the arguments of tasks that are sent to it. It would import the modules of the user's classes, and
-open the stores of records, which may not be there, or take its time. So these arguments are packed.
+The scheduler would load the arguments of tasks, with users' modules and stores, which it may not have. So they are
+packed.
 
-``Client.scatter(broadcast=True)`` waits without end for a Dask worker that has just died: the scheduler tries to reach
-it again and again, and meanwhile holds a lock for which the broadcasts of all clients wait. So an object that several
-Dask workers keep in memory is sent to one of them, and copied from there to the others.
+``Client.scatter(broadcast=True)`` never returns if a Dask worker has just died, and the broadcasts of all clients wait
+for its lock. So a shared object is sent to one Dask worker and copied from there.
 
-What a run has freed stays with the allocator of the C library otherwise. glibc has up to eight arenas of memory a core
-and spreads the threads over them, so a process grows from run to run. Free memory at the end of an arena, up to 64 MB,
-is never given back, except in the first arena. Hence all threads of a worker process that dsinga starts share that one.
-In a process with several workers, one arena costs 14% of an iteration of a small net: the user's process keeps all.
+glibc's allocator keeps what a run has freed. It spreads threads over up to eight arenas of memory a core, so a process
+grows from run to run. Only the first arena gives back all free memory at its end; others keep up to 64 MB. Hence all
+threads of a worker process that dsinga starts share the first one. The user's own process keeps all arenas: with
+several workers, one arena makes an iteration of a small net 14% slower.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ class Packed(Generic[T]):
         return value
 
     def share(self) -> T:
-        """Return a copy that the callers in this process share, for as long as one of them keeps it.
+        """Return a copy that callers in this process share as long as one of them keeps it.
 
-        They share it also where each Dask worker of the process has received this object for itself.
+        They share it also if each Dask worker of the process has received the object separately.
         """
         with _sharing:
             value: T | None = _shared.get(self._id)
@@ -74,20 +73,20 @@ class Packed(Generic[T]):
 
 
 def unpacked(value: T | Packed[T]) -> T:
-    """Return the object that may be packed."""
+    """Return ``value``, unpacked if it is packed."""
     return value.unpack() if isinstance(value, Packed) else value
 
 
 def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
     """Put an object into the memory of each of these Dask workers; return its future.
 
-    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups the object with it. Raises
-    RunError soon after one of the Dask workers is lost.
+    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups them. Raises RunError soon
+    after a Dask worker is lost.
     """
     addresses = sorted(set(addresses))
 
     async def shielded() -> Future:
-        """Let the sending end by itself where the caller gives up, so that the scheduler learns of all copies."""
+        """Finish sending even if the caller gives up, so that the scheduler learns of all copies."""
         sending = asyncio.ensure_future(_send(client, (receiver[0], uuid.uuid4().hex), value, addresses))
         sending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(sending)
@@ -113,17 +112,17 @@ async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[st
 
 
 def _is_received(reply: Any) -> bool:
-    """Whether a Dask worker has replied that it has fetched an object; an error is in pickled form."""
+    """Whether a Dask worker replies that it fetched an object; an error comes pickled."""
     return isinstance(reply, dict) and reply["status"] == "OK"
 
 
 def give_back_after(part: object) -> None:
-    """Give memory back soon after ``part``, which belongs to a run in this process, has been released."""
+    """Give memory back soon after the release of ``part``, a part of a run in this process."""
     weakref.finalize(part, give_back_soon).atexit = False
 
 
 def give_back_soon() -> None:
-    """Give memory back after each of ``DELAYS``, in a thread, which serves all calls that come meanwhile."""
+    """Give memory back after each of ``DELAYS``, in a thread for all calls until then."""
     for seconds, scheduled in DELAYS.items():
         if not scheduled.acquire(blocking=False):
             continue

@@ -1,7 +1,7 @@
-"""Opens connections to services on other hosts, through the addresses and the security of their Dask workers.
+"""Opens connections to services on other hosts, through their Dask workers' addresses and security.
 
-A connection begins as one of Dask's, with its handshake and, where the cluster has it, TLS. Then its socket is taken
-out of the event loop, and :mod:`dsinga.cluster.transport.stream` uses it. So no other port is needed.
+A connection begins as a Dask connection, with its handshake and, if the cluster has it, TLS. Then
+:mod:`dsinga.cluster.transport.stream` takes over its socket from the event loop. So no other port is needed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ REFUSED_SECONDS = 1.0
 
 
 def serve_connections() -> None:
-    """Let the Dask worker of this task accept connections to the services of its process."""
+    """Let this task's Dask worker accept connections to the services of its process."""
     get_worker().handlers[OPERATION] = _accept
 
 
 def connection_to(address: str, name: str, node: Any = None) -> OpenConnection:
-    """Return a function that opens a connection to the service ``name`` in the process of the Dask worker ``address``.
+    """Return a function that opens a connection to the service ``name`` of the Dask worker ``address``.
 
-    ``node`` is the Dask worker or client whose event loop and certificates are used; by default the Dask worker of this
-    task. The function must not be called in that event loop. It raises WorkerLost where there is no such service.
+    ``node`` is the Dask worker or client with the event loop and certificates, by default this task's Dask worker. Do
+    not call the function in that event loop. It raises WorkerLost if there is no such service.
     """
     return functools.partial(_open, node or get_worker(), address, name)
 
@@ -62,7 +62,7 @@ def _open(node: Any, address: str, name: str) -> socket.socket:
 
 
 async def _connect(node: Any, address: str, timeout: float) -> Comm:
-    """Connect to a Dask worker. Where its process has ended, do not try for the whole ``timeout``, as Dask does."""
+    """Connect to a Dask worker. Unlike Dask, fail early if its process has ended."""
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
@@ -97,10 +97,10 @@ async def _accept(comm: Comm, service: str) -> Status:
 
 
 async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | None]:
-    """Return the socket of a connection that has nothing to read, and which Dask uses no longer.
+    """Return the socket of a connection with nothing to read, which Dask no longer uses.
 
-    A connection without a socket of its own, such as a websocket, stays in the event loop: a task copies its messages
-    to and from the socket that is returned.
+    A connection without a socket, such as a websocket, stays in the event loop. A task copies its messages to and from
+    the returned socket.
     """
     stream = getattr(comm, "stream", None)
     if stream is None:
@@ -116,7 +116,6 @@ async def _take_socket(comm: Comm) -> tuple[socket.socket, asyncio.Task[None] | 
 
 
 async def _pump(comm: Comm, connection: socket.socket) -> None:
-    """Copy bytes between a connection of Dask and a socket until one of them is closed."""
     connection.setblocking(False)
     comm.deserialize = False  # nothing that arrives here is unpickled
     loop = asyncio.get_running_loop()

@@ -42,23 +42,23 @@ _links: dict[str, dict[int, ServerLink]] = {}
 
 
 class ServerActor:
-    """One server of a server group. It lives in the process of a Dask worker until Dask releases the Actor.
+    """One server of a server group, in the process of a Dask worker until Dask releases the Actor.
 
-    Its methods are the driver's; workers and other server groups call the service of its endpoint.
+    The driver calls its methods. Workers and other server groups call the service of its endpoint.
 
     Args:
         key: which server it is.
         slices: the slices that it keeps.
-        updater: applies gradients to their values.
+        updater: applies gradients to the slices.
         groups: the worker groups that it serves.
-        start: the step with which they begin.
+        start: the groups' first step.
         staleness: how many steps a group may be ahead of the slowest; None for no bound.
         timeout: seconds that a wait may last.
         codec: decodes compressed gradients.
         has_remote_clients: whether workers or servers of other processes call it.
-        single_worker_group: whether a single worker group pushes to it, and no other server group.
-        has_host_clients: whether some of those processes are on its host, so that it publishes values in shared memory.
-        device: the GPU of all workers that it serves, which are in its process; None to keep slices in host memory.
+        single_worker_group: whether only a single worker group, and no server group, pushes to it.
+        has_host_clients: whether some of those processes are on its host and read values in shared memory.
+        device: the GPU of all its workers, which are in its process; None for host memory.
     """
 
     def __init__(
@@ -95,42 +95,42 @@ class ServerActor:
         weakref.finalize(self, endpoint.close, "the driver of the run is gone")
 
     def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
-        """Set the values, and the updater's state where a run is resumed."""
+        """Set the values, and for a resumed run the updater's state."""
         self._shard.put(values if self._arrays is None else self._arrays.fill(values), state)
 
     def snapshot(
         self, version: int | None, state: bool, copied: bool
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return values, and the updater's ``state``, by slice id, at ``version``, or as they stand."""
+        """Return values, and the updater's ``state``, by slice id, at ``version`` or, for None, as they stand."""
         return self._shard.snapshot(version, self._timeout, state, copied)
 
     async def request_snapshot(self, version: int | None) -> None:
-        """Request a copy for :meth:`requested_snapshot`, as :meth:`Shard.request_snapshot` does."""
+        """Request a copy for :meth:`requested_snapshot` (:meth:`Shard.request_snapshot`)."""
         self._requested = self._shard.request_snapshot(version)
 
     async def requested_snapshot(self) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return the copy that was requested, when all slices have reached its version; training goes on meanwhile."""
+        """Return the requested copy when all slices have reached its version; training goes on."""
         return await asyncio.wait_for(asyncio.wrap_future(self._requested), SNAPSHOT_SECONDS)
 
     async def staleness(self) -> list[GroupStaleness]:
-        """Return how stale the gradients of each worker group were since the last call."""
+        """Return how stale each worker group's gradients were since the last call."""
         return self._shard.staleness_meter.read()
 
     async def site_progress(self) -> tuple[int, int, int, int, float]:
-        """Return the group, its step and age, the bytes sent, and the seconds in which its busiest link was in use."""
+        """Return the group, its step and age, the bytes sent, and its busiest link's seconds in use."""
         links = [*_links.get(self._key.name, {}).values()]
         seconds = max((link.seconds for link in links), default=0.0)
         return self._key.group, *self._shard.group_sync.progress(), sum(link.sent for link in links), seconds
 
     async def flush(self) -> int:
-        """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
+        """Send other server groups all unsent changes; return how many messages were ever sent."""
         try:
             return await asyncio.wait_for(asyncio.wrap_future(self._shard.group_sync.flush()), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
     async def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by these factors, each from a step on (:meth:`Updater.set_rate_factors`)."""
+        """Multiply the learning rate by these factors, each from a step (:meth:`Updater.set_rate_factors`)."""
         self._updater.set_rate_factors(factors)
 
     async def refresh(self, group: int) -> None:
@@ -143,13 +143,13 @@ class ServerActor:
         self._shard.leave(group)
 
     async def restart(self, group: int, generation: int, step: int) -> int:
-        """Let a worker group whose workers were lost begin anew (:meth:`Shard.restart`); return its step."""
+        """Restart a worker group after a loss of its workers (:meth:`Shard.restart`); return its step."""
         return self._shard.restart(group, generation, step)
 
     def values_for(
         self, group: int, generation: int, source: int
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return a share of a lost server of a linked group (:meth:`GroupSync.values_for`)."""
+        """Return a share of a linked group's lost server (:meth:`GroupSync.values_for`)."""
         return self._shard.group_sync.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
@@ -158,7 +158,7 @@ class ServerActor:
 
 
 def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
-    """Return memory for slices of these numbers of values; None where the system has no such memory."""
+    """Return shared memory for slices of these sizes; None if the system has none."""
     try:
         return SharedArrays(sizes)
     except (OSError, AttributeError):
@@ -166,10 +166,10 @@ def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
 
 
 class ServerLink:
-    """Sends changes of the server ``key`` to the same server of another group, which ``transport`` reaches.
+    """Sends changes of the server ``key`` to the same server of another group through ``transport``.
 
-    No thread of a server waits for another server. Between hosts changes are sent without waiting for earlier ones to
-    be acknowledged, which takes a round trip each; in another process of the host the link has a thread that waits.
+    No thread of a server waits for another server. Between hosts, changes are sent without waiting for
+    acknowledgements. To another process of the host, the link has a thread that waits.
     """
 
     def __init__(self, transport: Transport, key: ServerKey, timeout: float):
@@ -182,7 +182,7 @@ class ServerLink:
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if waits else None
 
     def send(self, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
-        """Send the changes of slices on a route; the future resolves when they have been received."""
+        """Send changes of slices on a route; the future resolves when they have been received."""
         fields = [route, list(keys), *self._sender]
         if self._thread is not None:
             received = self._thread.submit(self._call, fields, changes)
@@ -228,10 +228,10 @@ def connect_server(
     policy: Policy,
     timeout: float,
 ) -> None:
-    """Task: from now on keep a server in step with the same server of other groups.
+    """Task: keep a server in step with the same server of other groups.
 
-    ``addresses`` are those of their Dask workers; ``policy`` says how they synchronise. Where one of them is lost, its
-    changes wait for :func:`link_server` for ``timeout`` seconds.
+    ``addresses`` are their Dask workers; ``policy`` says how they synchronise. Changes for a lost server wait
+    ``timeout`` seconds for :func:`link_server`.
     """
     service = _find_server(key)
     links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}
@@ -247,7 +247,7 @@ def connect_server(
 
 @cleared_frames()
 def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) -> None:
-    """Task: link a server with the server ``other`` on the Dask worker ``address``, which replaces a lost one."""
+    """Task: link a server with ``other``, on the Dask worker ``address``, in place of a lost server."""
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")

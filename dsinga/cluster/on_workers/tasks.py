@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
-    """Let a task of a worker return TaskLost where a Dask worker is lost, or the generation of the run has ended.
+    """Make a task return TaskLost if a Dask worker is lost or the run's generation has ended.
 
-    So does a task that comes after such a one, whose result is its last argument.
+    A task with TaskLost as its last argument, an earlier task's result, returns it at once.
     """
 
     @functools.wraps(task)
@@ -44,7 +44,7 @@ def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., 
 
 @ends_quietly
 def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey], token: Any = None) -> None:
-    """Task: connect a worker to all workers of its group, given in the order of their partitions."""
+    """Task: connect a worker to all workers of its group, in the order of their partitions."""
     transports = [connect(peer.name, connection_to(peer.address, peer.name), peer.secret) for peer in peers]
     find_worker(key).peers.connect(transports)
 
@@ -57,7 +57,7 @@ def set_replica(key: WorkerKey, state: ReplicaState, token: Any = None) -> None:
 
 @ends_quietly
 def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
-    """Task: return the replicated params for which this worker is the first user. It runs after the task ``token``."""
+    """Task: return the replicated params that this worker is the first to use. It runs after the task ``token``."""
     return find_worker(key).replica_state()
 
 
@@ -74,8 +74,8 @@ def evaluate(
 ) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
-    With 0 ``batches`` it is all records, each once. ``params`` are used in place of the worker's own, if they are
-    given. It runs after the task ``token``.
+    0 ``batches`` are all records, each once. ``params`` replace the worker's own unless None. It runs after the task
+    ``token``.
     """
     worker = find_worker(key)
     return worker.thread.run(worker.evaluate, phase, batches, version, params)
@@ -83,7 +83,7 @@ def evaluate(
 
 @ends_quietly
 def refresh(key: WorkerKey, token: Any) -> None:
-    """Task: wait for a worker's values, then forget them, so that it pulls them anew. It runs after ``token``."""
+    """Task: wait for a worker's values, then forget them, so that it pulls them again. It runs after ``token``."""
     find_worker(key).exchange.refresh()
 
 

@@ -26,10 +26,10 @@ _creating = threading.Lock()
 
 
 class WorkerActor:
-    """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other workers.
+    """Keeps one partition's worker in its Dask worker's process, and serves its mailbox to other workers.
 
-    Dask releases an Actor when the client is gone, even if its process was killed, so that nothing stays of such a run.
-    And Dask never moves or spills an Actor, as it may do with the result of a task.
+    Dask releases an Actor when the client is gone, even killed, so nothing stays of the run. Unlike a task's result, an
+    Actor is never moved or spilled.
     """
 
     @cleared_frames()
@@ -58,12 +58,11 @@ class WorkerActor:
 
 
 def find_worker(key: WorkerKey) -> GroupWorker:
-    """Return a worker that lives in this process, for a task. Raises WorkerLost where it does not.
+    """Return a worker of this process, for a task. Raises WorkerLost if it is not here.
 
-    Workers of a group wait for each other. So where a Dask worker has more of them than threads, of whatever runs, as
-    after the loss of another Dask worker, their tasks leave its thread pool; and so do those of an algorithm that waits
-    for tasks. Tasks that began before keep their threads, but cannot block: where they have all threads, no worker is
-    left whose task needs another one.
+    Workers of a group wait for each other. After a loss, a Dask worker may have more workers, of all runs, than
+    threads. Then their tasks leave its thread pool, like tasks of an algorithm that waits for tasks. Earlier tasks keep
+    their threads, but cannot block: if they have all threads, no other worker needs one.
     """
     check_address(key.address)
     worker = WORKERS.get(key)
@@ -88,19 +87,18 @@ def end_run(run: str, message: str | None = None, generation: int | None = None)
 
 
 def end_group(run: str, generation: int, group: int, message: str) -> None:
-    """End the workers of a worker group in this process, those of one generation."""
+    """End one generation of a worker group's workers in this process."""
     prefix = f"{run}-{generation}-{group}-worker-"
     _end(lambda name: name.startswith(prefix), message)
 
 
 def end_groups(run: str, generations: Mapping[int, int], message: str) -> None:
-    """End the workers of some worker groups, given with their generations, in this process."""
+    """End the workers of these worker groups and generations in this process."""
     for group, generation in generations.items():
         end_group(run, generation, group, message)
 
 
 def _end(chosen: Callable[[str], bool], message: str | None) -> None:
-    """End the workers and close the endpoints whose names ``chosen`` accepts."""
     keys = [key for key in list(WORKERS) if chosen(key.name)]
     workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
     for worker in workers:
@@ -111,7 +109,7 @@ def _end(chosen: Callable[[str], bool], message: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise WorkerLost unless this is the Dask worker ``address``; Dask may move a pinned task when that has gone."""
+    """Raise WorkerLost unless this is the Dask worker ``address``: Dask may move a pinned task."""
     here = get_worker().address
     if here != address:
         raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

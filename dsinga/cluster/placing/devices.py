@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices that its process sees."""
+"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices of its process."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def choose_run_devices(
     updater: Updater,
     placement: Placement,
 ) -> Devices:
-    """Return the GPU of each worker of a run, None for CPU cores; see :func:`choose_devices`.
+    """Return the GPU of each worker of a run, None for CPU cores (:func:`choose_devices`).
 
-    Raises JobError where the job's ``precision`` is kTF32 and some worker computes on CPU cores.
+    Raises JobError if the job's ``precision`` is kTF32 and some worker computes on CPU cores.
     """
     updates_on_gpu = _updates_on_gpu(job, topology) or placement.in_one_process
     slots = len(updater.state_slots) if updates_on_gpu else 0
@@ -51,12 +51,12 @@ def choose_run_devices(
 
 
 def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> bool:
-    """Whether a group's only worker keeps all params on its GPU, so that servers would only copy them."""
+    """Whether a group's only worker keeps all params on its GPU, without servers."""
     return topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_gpu(job, topology)
 
 
 def _updates_on_gpu(job: Job, topology: Topology) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
+    """Whether a worker on a GPU updates its params there: a single worker, or each for itself."""
     conf = job.cluster or ClusterConf()
     single_worker = topology.groups == topology.workers == 1 and not topology.separate
     return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
@@ -65,9 +65,9 @@ def _updates_on_gpu(job: Job, topology: Topology) -> bool:
 def choose_processors(
     job: Job, client: Client, addresses: Sequence[str], bytes_needed: Callable[[], int]
 ) -> list[Processor]:
-    """Return the processor of each Dask worker for forward passes: one core, or a GPU, in the job's precision.
+    """Return each Dask worker's processor for forward passes: one core, or a GPU, in the job's precision.
 
-    Cores compute in float32 where the precision is kTF32.
+    For kTF32, cores compute in float32.
     """
     (devices,) = choose_devices(
         job, (tuple(addresses),), lambda _: bytes_needed(), describe_worker, partial(run_on_workers, client), host

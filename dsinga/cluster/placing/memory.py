@@ -23,29 +23,29 @@ from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)
 
-PREDICTED = (AlgType.kBP, AlgType.kBPTT)  # the algorithms whose memory the planner predicts
+PREDICTED = (AlgType.kBP, AlgType.kBPTT)  # the planner predicts the memory of these algorithms
 
 
 class ChooseTraining(Protocol):
-    """The type of the hook ``choose_training``, by which the planner chooses the cuts of a run."""
+    """The type of the hook ``choose_training``: the planner chooses the cuts of a run."""
 
     def __call__(
         self, job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
     ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-        """Return a job, its topology and its cuts, as ``partition: auto`` chooses them; None for one worker."""
+        """Return the job, topology and cuts that ``partition: auto`` chooses; None as cuts for one worker."""
 
 
 def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
-    """Raise UserError where a net needs more memory than this host, and any Dask worker, has."""
+    """Raise UserError if a net needs more memory than this host and any Dask worker have."""
     limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
     neuralnet.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
 
 
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
-    """Return the bytes of memory that each worker of a run may use, at the place where that is least.
+    """Return the bytes of memory that every worker of a run may use.
 
-    Workers in one process share its limit, in which ``fixed`` bytes are for all of them; Dask workers without a limit
-    share the memory of their host.
+    Workers in one process share its limit; ``fixed`` bytes of it count once. Dask workers without a limit share their
+    host's memory.
     """
     infos = available_workers(client)
     together = Counter(process(address) for group in placement.workers for address in group)
@@ -61,9 +61,9 @@ def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
 def warn_of_memory(
     job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
 ) -> None:
-    """Log a warning where a worker is predicted to need more memory than its Dask worker lets it use.
+    """Log a warning if a worker is predicted to need more memory than its Dask worker allows.
 
-    ``locals_`` are the training nets of the workers of a group.
+    ``locals_`` are the training nets of a group's workers.
     """
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return

@@ -47,8 +47,8 @@ class PreparedRun:
     Attributes:
         job: the job.
         topology: the numbers of groups, workers and servers.
-        placement: what is on which Dask worker.
-        config: the configuration of the workers.
+        placement: the Dask worker of each worker and server.
+        config: the workers' configuration.
         updater: the job's updater.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
@@ -88,19 +88,16 @@ def prepare_run(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Iterator[PreparedRun]:
-    """Check a job, unless that has been done, open its stores, build its nets, and place it on the cluster.
+    """Check a job if necessary, open its stores, build its nets, and place it on the cluster.
 
-    After the checks of the job alone there are seven stages: :func:`dsinga.cluster.placing.room.await_room`,
+    After the checks of the job, seven stages follow: :func:`dsinga.cluster.placing.room.await_room`,
     :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
-    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`; those of this
-    file stand below in that order.
+    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`.
 
-    The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
-    are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
-    that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
-    of each worker.
-
-    Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
+    The run holds its threads of Dask workers as long as the context lasts. It waits for Dask workers still to come
+    (:func:`dsinga.cluster.connecting.expected_workers.await_workers`), and for threads that other runs hold.
+    ``max_threads`` limits each worker's kernel threads. Raises UserError, before anything runs, for all faults of the
+    job, the stores or the size of the cluster.
     """
     checked = check_job(job, roots)
     job = checked.job
@@ -122,9 +119,9 @@ def prepare_run(
 
 
 class Placed(NamedTuple):
-    """A job with its topology, open stores, nets, and the Dask workers of all.
+    """A job with its topology, open stores and nets, and its placement on Dask workers.
 
-    ``fitted`` is whether ``partition: auto`` has fitted it into their memory, ``cuts`` are those that it chose.
+    ``fitted`` is whether ``partition: auto`` has fitted it into their memory, with the cuts ``cuts``.
     """
 
     job: Job
@@ -138,8 +135,8 @@ class Placed(NamedTuple):
 def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> OpenedJob:
     """Open the stores of a job and build its nets.
 
-    Raises UserError for what is wrong with them, and where a net whose cuts the job gives needs more memory than this
-    host, and any Dask worker, has.
+    Raises UserError for their faults. If the job gives the cuts, also for a net that needs more memory than this host
+    and any Dask worker have.
     """
     opened = open_job(checked, topology.workers, topology.groups)
     if checked.job.neuralnet.partition is not PartitionMethod.auto:
@@ -148,13 +145,13 @@ def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> O
 
 
 def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threads: int | None) -> Placement:
-    """Return the placement of workers and servers on the claimed Dask workers, with the kernel threads of each."""
+    """Return the placement on the claimed Dask workers, with each worker's kernel threads."""
     threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
     return place(topology, claim.workers).with_threads(threads, max_threads)
 
 
 def make_updater(job: Job, opened: OpenedJob) -> Updater:
-    """Return the updater of a job. Raises JobError where its settings of params match none."""
+    """Return a job's updater. Raises JobError if its settings for params match none."""
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     if job.cluster is not None and job.cluster.mean_conf is not None:
         check_patterns(job.cluster.mean_conf.updater, opened.nets[Phase.kTrain].params)
@@ -163,14 +160,14 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that the Dask workers of a placement can train a job, and return the same check for other Dask workers.
+    """Check that a placement's Dask workers can train a job; return the check for others.
 
-    Raises UserError where they lack a package, a file, or the user's code.
+    Raises UserError if they lack a package, a file, or the user's code.
     """
     job, opened = placed.job, placed.opened
     alg = algorithm(job.train_one_batch)
     objects = {"the updater": updater, "the learning rate's schedule": updater.schedule, "the algorithm": alg}
-    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes the same with any processor
     check_ready = partial(
         check_workers_ready, client, nets=opened.nets.values(), objects=objects, readers=opened.readers.values(),
         precision=Precision.kFloat32 if on_gpus else job.precision,
@@ -181,9 +178,9 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its chosen cuts, and with new nets where the cuts need other batches.
+    """Return a job of ``partition: auto`` with its chosen cuts, and new nets for other batches.
 
-    That is where one worker is faster, or where the memory needs micro-batches or recomputation.
+    They do if one worker is faster, or if memory requires micro-batches or recomputation.
     """
     with planning(placed.job):
         choose_training: ChooseTraining = lookup("hook", "choose_training")
@@ -198,9 +195,9 @@ def fit_partition(
 def configure_run(
     placed: Placed, updater: Updater, client: Client, run: str
 ) -> tuple[WorkerConfig, Callable[[Placement], Devices], Placement]:
-    """Cut the nets and choose the GPUs of the workers, and return the configuration of the workers of a run.
+    """Cut the nets and choose the workers' GPUs; return the configuration of a run's workers.
 
-    With it comes the function that chooses the GPUs, and the placement with its choice.
+    Also returns the function that chooses the GPUs, and the placement with its choice.
     """
     job, topology, opened, placement, cuts, fitted = placed
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
@@ -226,7 +223,7 @@ def configure_run(
 
 
 def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
-    """Return for each part with a single user a server in that user's process, if there is any."""
+    """Return for each part with a single user a server in the user's process, if any."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)

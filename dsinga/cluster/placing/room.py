@@ -22,10 +22,10 @@ from dsinga.loop.cancellation import Cancellation
 def await_room(
     job: Job, client: Client, selection: WorkerSelection, cancellation: Cancellation, announce: Callable[[str], None]
 ) -> Iterator[Topology]:
-    """Wait until a cluster has room for a job, whatever other runs hold; yield the job's topology there.
+    """Wait until a cluster has room for a job, regardless of other runs; yield its topology.
 
-    An adaptive cluster keeps the Dask workers of the job as long as the context lasts. Raises what
-    :func:`dsinga.cluster.connecting.expected_workers.await_workers` raises.
+    An adaptive cluster keeps the job's Dask workers as long as the context lasts. Raises errors of
+    :func:`dsinga.cluster.connecting.expected_workers.await_workers`.
     """
     wanted, patience = wanted_processes(job), (job.cluster or ClusterConf()).patience
     choose_topology, shortage = _topology_choice(job, client, selection, wanted)
@@ -38,7 +38,7 @@ def await_room(
 def wanted_processes(job: Job) -> float:
     """Return the largest number of Dask workers that a job is spread over.
 
-    Without ``cluster`` it takes all of them (infinity): those that a cluster object has requested, or that come.
+    It is infinite for a job without ``cluster``, which uses all Dask workers, requested or joining.
     """
     conf = job.cluster
     if conf is None:
@@ -51,7 +51,7 @@ def wanted_processes(job: Job) -> float:
 def _topology_choice(
     job: Job, client: Client, selection: WorkerSelection, wanted: float
 ) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
-    """Return functions of the Dask workers of a cluster: the topology of a job on them, and what it lacks, or ""."""
+    """Return functions of Dask workers: the job's topology on them, and what it lacks, or ""."""
 
     def choose_topology(workers: Workers) -> Topology:
         usable = usable_workers(client, selection, workers)

@@ -1,6 +1,6 @@
 """Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records.
 
-All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` puts into words what they lack.
+All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` says what they lack.
 """
 
 from __future__ import annotations
@@ -52,21 +52,19 @@ def check_workers_ready(
 ) -> bool:
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
-    Pickle sends a class that was defined in a script or a notebook by value; a worker imports one of a module. A worker
-    that cannot load an argument of a task would be ended by Dask, so this is checked before any task is sent. The
-    scheduler needs dsinga, too, because it loads the functions of tasks.
-
-    A run survives other kernels and other versions of Dask: these are logged as warnings, once in a process. Raises
-    RunError where a Dask worker is lost meanwhile.
+    Dask would end a worker that cannot load a task's argument, so the check comes before any task. Pickle sends a class
+    by value if a script or notebook defines it; a worker imports a module's class. The scheduler needs dsinga, too, to
+    load the functions of tasks. Other kernels and versions of Dask are logged as warnings, once in a process. Raises
+    RunError if a Dask worker is lost meanwhile.
 
     Args:
-        client: the client of the cluster.
+        client: the cluster's client.
         addresses: the Dask workers.
-        nets: the nets whose layers are sent to them.
+        nets: the nets to send, with their layers.
         objects: other objects that may be of a user's class, such as the updater, by their names in errors.
-        readers: the readers whose records they read.
-        precision: that of the job; kBF16 is refused where some of them have it and others do not.
-        has_bf16: whether the workers have it that compute already; None if none do.
+        readers: the readers of the records.
+        precision: the job's; kBF16 is refused if only some of them have it.
+        has_bf16: whether the workers that already compute have it; None if none do.
 
     Returns whether they have bfloat16.
     """
@@ -102,7 +100,7 @@ def check_workers_ready(
 
 
 def _check_here(store: Any) -> None:
-    """Raise UserError where a store that a Dask worker cannot read is damaged: then no process can read it."""
+    """Raise UserError if a store is damaged, so that no process can read it."""
     try:
         reopened = copy.copy(store)
     except UserError:  # the store has gone meanwhile
@@ -113,10 +111,10 @@ def _check_here(store: Any) -> None:
 def _ask(
     client: Client, addresses: list[str], objects: Mapping[str, bytes], stores: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the reports of these Dask workers, and of the scheduler where that is a process of its own, at once.
+    """Return the reports of these Dask workers, and of the scheduler if it is a separate process.
 
-    What is called there are functions of the standard library, so that a process without dsinga can load them;
-    ``to_thread`` leaves the event loop free meanwhile.
+    The calls go to functions of the standard library, which a process without dsinga can load. ``to_thread`` keeps the
+    event loop free.
     """
     of_workers = {"objects": objects, "stores": stores, "computes": True}
     of_scheduler = {"objects": {}, "stores": {}, "computes": False}
@@ -133,20 +131,18 @@ def _ask(
 
 
 def _child_processes(client: Client, addresses: Collection[str]) -> list[str]:
-    """Return the Dask workers that are child processes of this one, as those of ``Client()``."""
     cluster_workers = getattr(getattr(client, "cluster", None), "workers", None) or {}
     nannies = [worker for worker in cluster_workers.values() if isinstance(worker, Nanny)]
     return [nanny.worker_address for nanny in nannies if nanny.worker_address in addresses]
 
 
 def _ignore_interrupts() -> None:
-    """Ignore SIGINT, which a terminal and a notebook's stop button send to child processes, too: the run ends them."""
+    """Ignore SIGINT, which a terminal or notebook also sends to child processes: the run ends them."""
     with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _call(**arguments: Any) -> tuple[Any, ...]:
-    """Return the function of the standard library, with its arguments, that calls worker_report.report."""
     scope = {
         "source": inspect.getsource(worker_report), "scope": {}, "arguments": {"version": __version__, **arguments},
     }  # fmt: skip
@@ -158,7 +154,7 @@ async def _call_on_scheduler(client: Client, *call: Any) -> dict[str, Any]:
 
 
 def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layers and other objects whose classes are not this package's, by their names in errors."""
+    """Return the layers and other objects of users' classes, by their names in errors."""
     nodes = [node.layer for net in nets for node in net.nodes]
     layers = {f"layer {layer.name!r}": getattr(layer, "user_code", layer) for layer in nodes}
     return {name: value for name, value in {**objects, **layers}.items() if is_user_code(value)}

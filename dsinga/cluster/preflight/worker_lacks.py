@@ -1,9 +1,8 @@
 """Writes one message on all things that Dask workers lack for a run, and warns of differences between them.
 
-A message says how to put right what is lacking. Kernels of oneDNN and of numpy compute the same up to rounding. So
-where one of several machines has no oneDNN, the run is right, but it is as slow as the slowest, and its last bits
-depend on which machine has which worker; an error would keep people from a cluster that they cannot change. Other
-versions of Dask than the driver's often work, too.
+Kernels of oneDNN and numpy compute the same up to rounding. If a machine has no oneDNN, the run is right, but as slow
+as the slowest, and its last bits depend on the placement. This is a warning: an error would keep people from a cluster
+that they cannot change. Other versions of Dask than the driver's often work, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dsinga.ops import get_ops
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
-# The report of the scheduler is under this name, that of a Dask worker under its address.
+# The scheduler's report is under this name, a Dask worker's under its address.
 SCHEDULER = "scheduler"
 # The oldest version of Dask that dsinga runs with, as in setup.cfg.
 OLDEST_DASK = "2026.8"
@@ -33,7 +32,7 @@ ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
 class Lack(NamedTuple):
-    """A lack of a process: a predicate that follows the name of the process in messages, and the remedy."""
+    """A lack of a process: a predicate that follows the process's name in messages, and the remedy."""
 
     predicate: str
     remedy: str
@@ -43,9 +42,9 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
-    """Yield the lacks of a process, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
+    """Yield what a process lacks, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
 
-    ``objects`` are those of the user's classes that were sent to it, by their names in errors.
+    ``objects`` are the sent objects of users' classes, by their names in errors.
     """
     if report["python"] != PYTHON:
         remedy = "Dask sends functions between processes of the same Python only: use one environment for all"
@@ -75,14 +74,14 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
             remedy = "put the records where every worker finds them by the same path or URL"
             what = trouble.removeprefix(f"{location}: ").removeprefix(f"{location} is damaged: ")
             here = versions().get("zarr")
-            if packages.get("zarr", here) != here:  # whose objects other releases may not load
+            if packages.get("zarr", here) != here:  # other releases of zarr may not load its objects
                 what = f"{what} (it has zarr {packages['zarr']}, the driver {here})"
                 remedy = "install the driver's zarr there, or give the path of the records in place of objects of zarr"
             yield Lack(f"cannot read {location}: {what}", remedy)
 
 
 def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
-    """Return one message on what processes lack, given by address; processes with the same lack are named together."""
+    """Return one message on what processes lack, by address; processes with the same lack are named together."""
     groups: dict[Lack, list[str]] = {}
     for address, process_lacks in lacks.items():
         for lack in process_lacks:
@@ -107,7 +106,7 @@ def sentence(addresses: Sequence[str], predicate: str) -> str:
 
 
 def listed(packages: Mapping[str, str], names: Iterable[str] | None = None) -> str:
-    """Return packages with their versions, as in "dask 2026.8.0, numpy 2.4.6": all of them, or those of ``names``."""
+    """Return packages with versions, as in "dask 2026.8.0, numpy 2.4.6": ``names``, or all of them."""
     return ", ".join(f"{name} {packages[name]}" for name in names or packages)
 
 
@@ -125,7 +124,6 @@ def _how_to_install(report: Mapping[str, Any], restart: str = "") -> str:
 
 
 def _how_to_send(value: Any) -> str:
-    """Return how a Dask worker gets the user's module that ``value`` needs."""
     name = (value if hasattr(value, "__name__") else type(value)).__module__
     package = name.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)
@@ -137,18 +135,18 @@ def _how_to_send(value: Any) -> str:
 
 
 def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Log a warning, once in a process, where kernels or versions of packages differ.
+    """Log a warning, once in a process, if kernels or versions of packages differ.
 
-    ``reports`` are those of the processes, by address (:func:`dsinga.cluster.preflight.worker_report.report`).
+    ``reports`` are the processes' reports, by address (:func:`dsinga.cluster.preflight.worker_report.report`).
     """
     for warning in (*_kernel_differences(reports), *_package_differences(reports)):
         _warn_once(warning)
 
 
 def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
-    """Return why processes cannot train together in kBF16: some lack it, and others do not; "" if they can.
+    """Return why processes cannot train together in kBF16 (only some have it), or "".
 
-    ``has_bf16`` says whether those have it that train already, None if none do.
+    ``has_bf16`` says whether the already training processes have it, None if there are none.
     """
     lacks = {address: report["no_bf16"] for address, report in reports.items() if report["kernels"]}
     if has_bf16 is False and not all(lacks.values()):
@@ -165,7 +163,7 @@ def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool
 
 
 def warn_without_bf16(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Log a warning, once in a process, where all processes compute in float32 what a job has in kBF16."""
+    """Log a warning, once in a process, if all processes compute a kBF16 job in float32."""
     reasons = {report["no_bf16"] for report in reports.values() if report["kernels"]}
     if reasons and all(reasons):
         _warn_once(f"precision kBF16 computes in float32 on the Dask workers: {min(reasons)}")

@@ -1,7 +1,7 @@
 """Reports a Dask worker's kernels, classes and stores before a run; the process may lack dsinga.
 
-The driver sends the source of this file, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
-imports the standard library only, works in other versions of Python, and returns plain values.
+The driver sends this file's source, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
+imports only the standard library, works in other versions of Python, and returns plain values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 # What a run imports first on a Dask worker: a missing dependency shows here.
 MODULES = ("dsinga.cluster.on_workers.tasks", "dsinga.cluster.on_workers.server_actor")
-# Packages whose objects travel between processes, or that compute.
+# Packages that compute, or with objects that travel between processes.
 PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz", "numpy", "zarr")
 
 
@@ -27,17 +27,16 @@ def report(
     """Return a report on the kernels, objects and stores of this process that a run needs.
 
     Args:
-        version: the version of dsinga in the driver.
-        objects: pickled objects, which may be of the user's classes, by their names in errors.
-        stores: for each location of records, the pickled source and its facts (:func:`describe`) in the driver.
+        version: the driver's version of dsinga.
+        objects: pickled objects, possibly of users' classes, by their names in errors.
+        stores: by location of records, the pickled source and its facts (:func:`describe`) in the driver.
         computes: whether the process computes and so needs kernels.
 
     Returns:
-        ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None);
-        ``kernels`` (the name of the backend); and troubles in words, each "" if there is none: ``import`` (why dsinga
-        cannot be imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. Where
-        dsinga is missing or another version, kernels and objects are not looked at, and of stores only whether local
-        paths exist.
+        ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None) and
+        ``kernels`` (the backend's name). Troubles in words, or "": ``import`` (why dsinga cannot be imported),
+        ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is missing or
+        another version, only the existence of stores with local paths is checked.
     """
     answer: dict[str, Any] = {
         "python": "{}.{}".format(*sys.version_info),
@@ -76,15 +75,15 @@ def report(
 
 
 def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
-    """Return facts about records that every process must find alike: their number, shape, and digest if known."""
+    """Return facts about records that all processes must agree on: their number, shape, and digest if known."""
     return len(source), tuple(source.shape), getattr(source, "digest", "")
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that should be the same in all processes, where they are installed.
+    """Return the versions of installed packages that should be equal in all processes.
 
-    They are looked up once in a process: reading the metadata of eight packages takes 10 to 30 ms.
+    They are read once in a process: the metadata of eight packages take 10 to 30 ms.
     """
     installed = {}
     for package in PACKAGES:
@@ -96,14 +95,14 @@ def versions() -> dict[str, str]:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error in words; one of dsinga's without its remedy, which is for the driver's process."""
+    """Return an error in words, without dsinga's remedy, which is for the driver's process."""
     if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
     return f"{type(error).__name__}: {error}"
 
 
 def _kernels() -> dict[str, str]:
-    """Return the name of this process's kernels, or why it has none; why it lacks those of oneDNN, and of bfloat16."""
+    """Return this process's kernels by name, or why it has none; why it lacks oneDNN's, and bfloat16."""
     ops = importlib.import_module("dsinga.ops")
     try:
         kernels = ops.get_ops()
@@ -127,7 +126,7 @@ def _load_trouble(pickled: bytes) -> str:
 
 
 def _store_trouble(pickled: bytes, facts: Any) -> str:
-    """Return why this process cannot read records, or finds others than the driver, or the empty string."""
+    """Return why this process cannot read records, or how they differ from the driver's, or ""."""
     try:
         source = pickle.loads(pickled)
         if describe(source) != facts:
@@ -145,7 +144,6 @@ def _describe(facts: Any) -> str:
 
 
 def _path_trouble(path: str) -> str:
-    """Return why a local path cannot be read, without dsinga: it does not exist."""
     if os.path.isabs(path) and not os.path.exists(path):
         return "there is nothing there"
     return ""

@@ -1,6 +1,6 @@
 """Claims threads of Dask workers for a run: waits for them before the run, and gives them back at its end.
 
-:class:`HeldThreads` says which other Dask tasks hold these threads, where a run's own tasks do not begin.
+:class:`HeldThreads` says which other Dask tasks hold them if a run's own tasks do not begin.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Request(NamedTuple):
     """A request of a run for threads of Dask workers.
 
     Attributes:
-        run: the name of the run.
-        job: the name of its job, for messages.
+        run: the run's name.
+        job: the job's name, for messages.
         topology: its groups; each worker needs a thread of a Dask worker, separate servers need whole Dask workers.
         selection: the Dask workers that it may use.
     """
@@ -61,7 +61,7 @@ class Request(NamedTuple):
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
-        """Return the request for threads as a dict to send to the scheduler."""
+        """Return the request as a dict for the scheduler."""
         return {
             "run": self.run,
             "job": self.job,
@@ -80,9 +80,8 @@ class Claim:
     """The threads of Dask workers that a run holds.
 
     Attributes:
-        workers: by the address of the Dask worker, {"nthreads": threads that the run holds, "host_threads": threads of
-            its host that no other run holds, "names": names of it and of its resources}. Those of separate servers
-            come last.
+        workers: by the Dask worker's address, {"nthreads": threads that the run holds, "host_threads": threads of its
+            host that no other run holds, "names": names of it and of its resources}. Separate servers' come last.
     """
 
     def __init__(self, client: Client, run: str, workers: dict[str, dict[str, Any]]):
@@ -97,13 +96,13 @@ class Claim:
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
     def offer(self, without: Collection[str]) -> dict[str, int]:
-        """Return the threads that :meth:`replace` would bring, by the address of the Dask worker."""
+        """Return the threads that :meth:`replace` would bring, by the Dask worker's address."""
         return dict(ask_scheduler(self._client, "dsinga_offer", run=self._run, without=sorted(without)))
 
     def replace(self, without: Collection[str]) -> None:
-        """Exchange threads that were lost for others: as many as the run asked for, or as are free.
+        """Exchange lost threads for others: as many as the run asked for, or as are free.
 
-        None of them are of the Dask workers ``without``. Raises RunError where the scheduler has dropped the run.
+        Dask workers in ``without`` are not used. Raises RunError if the scheduler has dropped the run.
         """
         view = ask_scheduler(self._client, "dsinga_replace", run=self._run, without=sorted(without))
         if view["state"] == "gone":
@@ -115,13 +114,11 @@ class Claim:
 def claim_workers(
     client: Client, request: Request, cancellation: Cancellation, announce: Callable[[str], None]
 ) -> Iterator[Claim]:
-    """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
+    """Claim threads of Dask workers for a run; wait for other runs; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and soon after
-    the cluster has become too small for the run, or large enough again.
-
-    Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
-    and Cancelled soon after the run is cancelled.
+    ``announce`` is called with a sentence after a second, then every five minutes. It is also called soon after the
+    cluster has become too small for the run, or large enough again. Raises UserError if the cluster is too small and
+    cannot grow, RunError after ``dsinga.queue_timeout``, and Cancelled soon after a cancellation.
     """
     workers = available_workers(client)
     message = request.message(client, workers)
@@ -139,7 +136,6 @@ def claim_workers(
 
 
 def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a request into the queue, which is registered on the scheduler if it is not there; return the answer."""
     try:
         ask_scheduler(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
     except (ImportError, AttributeError) as error:
@@ -156,7 +152,6 @@ def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict
 
 
 def _wait(client: Client, request: Request, cancellation: Cancellation, announcements: Announcements) -> dict[str, Any]:
-    """Wait for a run's turn; return the scheduler's view of the run then."""
     limit = read_setting("queue_timeout")
 
     def ask(waited: float) -> dict[str, Any] | StillWaiting:
@@ -172,7 +167,6 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
-    """Return a sentence: for how much and for whom a run waits."""
     threads = counted(request.threads, "worker thread")
     if request.topology.separate:
         threads += " and Dask workers for the servers alone"
@@ -193,7 +187,7 @@ def _named(summary: Mapping[str, Any]) -> str:
 
 
 def user_name() -> str:
-    """Return the name of the user, "" where the system does not know it."""
+    """Return the name of the user, "" if unknown."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -201,10 +195,10 @@ def user_name() -> str:
 
 
 class HeldThreads:
-    """Looks for tasks of others in all threads of a Dask worker of a run.
+    """Checks whether other tasks run in all threads of one of a run's Dask workers.
 
-    The queue of runs knows threads that runs hold, not those that other Dask tasks do: these end some time, unless they
-    wait for a run themselves.
+    The queue of runs does not know the threads of other Dask tasks. Such tasks end some time, unless they wait for a
+    run.
     """
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
@@ -215,7 +209,7 @@ class HeldThreads:
     def check(self, quiet: float) -> None:
         """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
 
-        Raises RunError where this has lasted for ``dsinga.queue_timeout``.
+        Raises RunError after ``dsinga.queue_timeout``.
         """
         now = time.monotonic()
         if quiet < QUIET_SECONDS or now < self._ask_at:
@@ -241,5 +235,4 @@ class HeldThreads:
 
 
 def _executing(dask_worker: Any) -> tuple[int, list[str]]:
-    """Return the number of threads of this Dask worker, and the keys of the tasks that they execute."""
     return dask_worker.state.nthreads, [str(task.key) for task in dask_worker.state.executing]

@@ -1,6 +1,6 @@
 """A plugin of Dask's nannies: delays a worker's end until runs have left, and tells if a silent worker is busy.
 
-Nannies get this module by value, so that they need not import dsinga: it imports only distributed and what that needs.
+Nannies get this module by value and need no dsinga: it imports only distributed and its dependencies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HALTED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBI
 
 
 class LeaveBeforeEnd(NannyPlugin):
-    """Tells the scheduler that a Dask worker is about to end, as on SIGTERM, and waits until the runs have left it."""
+    """Tells the scheduler that a Dask worker is about to end, and waits until runs have left."""
 
     name = NAME
 
@@ -32,7 +32,7 @@ class LeaveBeforeEnd(NannyPlugin):
         """Let the scheduler ask whether the Dask worker is busy."""
 
         async def is_busy() -> bool:
-            """Whether the process of the Dask worker runs: long work may keep it from sending heartbeats."""
+            """Whether the Dask worker's process runs: long work may keep it from sending heartbeats."""
             with contextlib.suppress(psutil.Error, AttributeError):
                 return psutil.Process(nanny.process.process.pid).status() not in HALTED
             return False

@@ -2,9 +2,9 @@
 
 Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 
-Dask refuses to retire a worker that holds an Actor, as those of runs do, and ends it all the same where a cluster is
-scaled down, its ``--lifetime`` has passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers``
-waits here for the runs first, and a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`) does so, too.
+Dask refuses to retire a worker with a run's Actors. It still ends the worker if a cluster is scaled down, its
+``--lifetime`` has passed or its process gets SIGTERM. So the scheduler's handler ``retire_workers`` waits here for the
+runs first, like a plugin of the nannies (:mod:`dsinga.cluster.queue.nanny_plugin`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
 PROTOCOL = 3
-# Seconds for which a scheduler that closes waits for its Dask workers to end, and between two checks.
+# Seconds that a closing scheduler waits for its Dask workers to end, and between two checks.
 CLOSE_SECONDS, CLOSE_CHECK_SECONDS = 3.0, 0.02
 
 
 class RunQueue(SchedulerPlugin):
     """Serves :class:`ThreadClaims` to clients: the scheduler's handlers ``dsinga_claim``, ``dsinga_release``, ....
 
-    Every reply has the key "protocol". A claim whose protocol is another one gets no other key.
+    Every reply has the key "protocol". A claim with another protocol gets no other key.
     """
 
     name = NAME
@@ -74,7 +74,7 @@ class RunQueue(SchedulerPlugin):
     async def before_close(self) -> None:
         """Let the Dask workers end before their scheduler closes their connections.
 
-        Else they log a CommClosedError, because they tell the scheduler that they end.
+        Otherwise they log a CommClosedError.
         """
         addresses = set(self._scheduler.workers)
         for address in addresses:
@@ -87,7 +87,7 @@ class RunQueue(SchedulerPlugin):
         return self._departures is not None and self._departures.is_leaving(address)
 
     def _is_used(self, address: str) -> bool:
-        """Whether a run is on a Dask worker: it holds threads there, or has Actors that are to go."""
+        """Whether a run is on a Dask worker: it holds threads there, or still has Actors."""
         state = self._scheduler.workers.get(address)
         if state is None:
             return False
@@ -97,7 +97,7 @@ class RunQueue(SchedulerPlugin):
 
     @staticmethod
     def _run_of(task: Any) -> str:
-        """Return the name of the run to which a task may belong, from the first words of its key."""
+        """Return the run that a task may belong to, from the first words of its key."""
         return str(task.group_key).rpartition("-")[2]
 
     async def claim(self, protocol: int, request: Record) -> Record:
@@ -112,7 +112,7 @@ class RunQueue(SchedulerPlugin):
         return self._view(request["run"])
 
     async def wait(self, run: str, seconds: float) -> Record:
-        """Wait at most some seconds until a run may begin, and return its view."""
+        """Wait at most ``seconds`` until a run may begin, and return its view."""
         event = self._begun.get(run)
         if event is not None:
             with contextlib.suppress(TimeoutError):
@@ -126,14 +126,14 @@ class RunQueue(SchedulerPlugin):
             self._advance()
 
     async def replace(self, run: str, without: list[str]) -> Record:
-        """Replace the lost threads of a run by threads of Dask workers not in ``without``; return its view."""
+        """Replace a run's lost threads by threads of Dask workers not in ``without``; return its view."""
         if run in self.runs:
             self.claims.replace(run, without)
             self._advance()
         return self._view(run)
 
     async def offer(self, run: str, without: list[str]) -> dict[str, int]:
-        """Return the threads that :meth:`replace` would give a run, by the address of the Dask worker."""
+        """Return the threads that :meth:`replace` would give a run, by the Dask worker's address."""
         return self.claims.offer(run, without)[0] if run in self.runs else {}
 
     async def release(self, run: str) -> None:
@@ -141,7 +141,7 @@ class RunQueue(SchedulerPlugin):
         self._remove([run])
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Start the runs that had no room before."""
+        """Start the runs that fit with a new Dask worker."""
         self._advance()
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
@@ -149,7 +149,7 @@ class RunQueue(SchedulerPlugin):
         self._advance()
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Give back everything that the runs of a client hold: it has closed, or its process was killed."""
+        """Give back everything that a client's runs hold: it has closed, or its process was killed."""
         self._remove([name for name, record in self.runs.items() if record["client"] == client])
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -175,7 +175,6 @@ class RunQueue(SchedulerPlugin):
             self._begun.pop(name).set()
 
     def _worker(self, state: Any) -> Worker:
-        """Return a Dask worker as :class:`ThreadClaims` knows it, from the scheduler's state of it."""
         others = [
             task for task in state.processing if task not in state.long_running and self._run_of(task) not in self.runs
         ]
@@ -188,7 +187,6 @@ class RunQueue(SchedulerPlugin):
         }
 
     def _view(self, name: str) -> Record:
-        """Return the facts of a run that its client is told."""
         if name not in self.runs:
             return {"protocol": PROTOCOL, "state": "gone"}
         record, now = self.runs[name], time.time()
@@ -215,7 +213,6 @@ class RunQueue(SchedulerPlugin):
 
 
 def _summary(record: Record, now: float) -> Record:
-    """Return the facts of a run that other users may see."""
     threads = sum(record["granted"].values()) or record["threads"]
     return {
         "job": record["job"], "user": record["user"], "threads": threads, "seconds": now - record["since"]
@@ -269,7 +266,7 @@ class Departures:
         return address in self._leaving
 
     async def depart(self, worker: str, seconds: float) -> None:
-        """Wait at most some seconds until runs have left a Dask worker, which is about to end."""
+        """Wait at most ``seconds`` until runs have left a Dask worker that is about to end."""
         await self._wait([worker], seconds)
 
     async def retire_workers(
@@ -278,9 +275,9 @@ class Departures:
         """Retire Dask workers, as the scheduler's own handler does, once runs have left them.
 
         ``workers`` are addresses, or names, as a SpecCluster gives them. Runs leave both, but the scheduler's handler
-        retires addresses only, and it must go on to: a SpecCluster closes its Dask workers itself at once, and one that
-        is retired meanwhile logs an error. Where there are neither ``workers`` nor ``names``, the scheduler chooses by
-        the other options; it chooses once, before the wait.
+        retires only addresses. It must not retire more: a SpecCluster closes its Dask workers itself, and one that is
+        retired meanwhile logs an error. Without ``workers`` and ``names``, the scheduler chooses by the other options,
+        once, before the wait.
         """
         how = {name: options.pop(name) for name in ("close_workers", "remove", "stimulus_id") if name in options}
         if workers is None and names is None:

@@ -1,13 +1,25 @@
 """Assigns threads of Dask workers to runs, and queues the runs that must wait, without calling Dask.
 
 Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
-request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a worker),
-"threads_per_process" (so many workers fill a Dask worker before the next one gets some), "server_processes" (Dask
-workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each worker) and
-"hosts" (a list of the names of each host or Dask worker that it may use; empty for all), and, where worker groups are
-sites, "sites" (the items of :class:`dsinga.cluster.dask.placement.Sites`). Its record has besides "state"
-("waiting" or "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the
-separate servers) and "since" (when the state began, in seconds since the epoch).
+request has these keys:
+
+- "run": its name
+- "job"
+- "client": the Dask client's id
+- "user"
+- "threads": one a worker
+- "threads_per_process": so many workers fill a Dask worker before the next one gets some
+- "server_processes": the number of whole Dask workers for separate servers
+- "resources": Dask's resources of each worker, by name
+- "hosts": lists of names, for each host or Dask worker that it may use; empty for all
+- "sites", if worker groups are sites: the items of :class:`dsinga.cluster.dask.placement.Sites`
+
+Its record also has
+
+- "state": "waiting" or "running"
+- "granted": threads by the Dask worker's address
+- "apart_on": the addresses of the separate servers
+- "since": when the state began, in seconds since the epoch
 """
 
 from __future__ import annotations
@@ -17,21 +29,21 @@ from typing import Any
 
 from dsinga.cluster.dask.placement import Sites, Thread, choose_sites
 
-# A Dask worker: {"threads": count, "busy": tasks of no run that it has, "host": name, "resources": {name: amount},
+# A Dask worker: {"threads": count, "busy": its tasks that belong to no run, "host": name, "resources": {name: amount},
 # "names": [names that a request may use]}.
 Worker = Mapping[str, Any]
 Record = dict[str, Any]
 
 
 class Usage:
-    """The number of threads and the amounts of resources of one Dask worker that are taken."""
+    """The threads and amounts of resources of one Dask worker that are in use."""
 
     def __init__(self) -> None:
         self.threads = 0
         self.resources: dict[str, float] = {}
 
     def add(self, threads: int, resources: Mapping[str, float]) -> None:
-        """Take threads, and the resources for each of them."""
+        """Add threads, and the resources for each."""
         self.threads += threads
         for name, amount in resources.items():
             self.resources[name] = self.resources.get(name, 0) + threads * amount
@@ -43,7 +55,7 @@ def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
 
 
 def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> int:
-    """Return how many threads of a Dask worker a request could have, each with the resources that it asks for."""
+    """Return how many threads of a Dask worker a request could have, each with the request's resources."""
     counts = [worker["threads"] - usage.threads]
     for name, amount in request["resources"].items():
         if amount > 0:
@@ -55,10 +67,10 @@ def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> in
 def assign(
     request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Usage]
 ) -> tuple[dict[str, int], list[str]] | None:
-    """Return the threads that a request gets, by Dask worker, and the Dask workers of its separate servers.
+    """Return a request's threads, by Dask worker, and the Dask workers of its separate servers.
 
-    None where too few are free. Dask workers with fewer runs and fewer other tasks come first, else in the order of
-    ``workers``.
+    None if too few are free. Dask workers with fewer runs and other tasks come first, then the order of ``workers``
+    counts.
     """
     allowed = {address: worker for address, worker in workers.items() if may_use(request, worker)}
     taken = {address: held.get(address, Usage()) for address in allowed}
@@ -93,16 +105,16 @@ def assign(
 
 
 class ThreadClaims:
-    """The threads of Dask workers that runs hold, and the runs that wait for threads, in the order of their arrival.
+    """The threads of Dask workers that runs hold, and the queue of waiting runs.
 
-    First come, first served: for all runs behind it, a run that waits counts as if it held everything that it could
-    use. So a large run is not starved by small ones, and these start only on what it could not use anyway. A run for
-    which the whole cluster is too small at present holds back no other. A run that has begun and has lost all its
-    threads waits like the others, for as few as there are.
+    First come, first served: to later runs, a waiting run counts as if it held everything that it could use. So small
+    runs do not starve a large one, and start only on what it could not use. A run that is too large for the whole
+    present cluster holds back no other. A run that has lost all its threads waits like the others, for as few as there
+    are.
 
     Attributes:
         workers: the Dask workers by address, in the order in which runs get them.
-        runs: the records of runs by name, in the order of their arrival.
+        runs: the records of runs by name, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -133,14 +145,14 @@ class ThreadClaims:
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
 
     def replace(self, name: str, without: Collection[str]) -> None:
-        """Exchange the threads of a run that has begun for those of :meth:`offer`."""
+        """Exchange a running run's threads for the offered ones (:meth:`offer`)."""
         record = self.runs[name]
         record["granted"], record["apart_on"] = self.offer(name, without)
 
     def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
-        """Return the threads that a run could have in place of its own: all that it needs, or as many as are free.
+        """Return the threads that a run could have instead of its own: all it needs, or all free ones.
 
-        None of them are of the Dask workers ``without``. The second result are the Dask workers of separate servers.
+        Dask workers in ``without`` are not used. The second result is the Dask workers of separate servers.
         """
         record, held = self.runs[name], self.held(without=name)
         workers = {address: worker for address, worker in self.workers.items() if address not in without}
@@ -155,7 +167,7 @@ class ThreadClaims:
         return assigned
 
     def advance(self, now: float) -> list[str]:
-        """Start all runs whose turn it is and whose threads are free; return their names."""
+        """Start all runs that are next in turn and have free threads; return their names."""
         held = self.held()
         begun = []
         for name, record in self.runs.items():
@@ -186,11 +198,11 @@ class ThreadClaims:
         return held
 
     def fits(self, request: Mapping[str, Any]) -> bool:
-        """Whether the Dask workers that there are suffice for a request if no other run holds any."""
+        """Whether the present Dask workers suffice for a request if no other run holds any."""
         return assign(request, self.workers, {}) is not None
 
     def room(self, request: Mapping[str, Any]) -> tuple[int, int]:
-        """Return how many threads a request could have if no other run held any, and of how many Dask workers."""
+        """Return how many threads, on how many Dask workers, a request could have without other runs."""
         counts = [
             free_threads(request, worker, Usage()) for worker in self.workers.values() if may_use(request, worker)
         ]
@@ -206,7 +218,7 @@ class ThreadClaims:
         return threads
 
     def holders(self, name: str) -> list[Record]:
-        """Return the records of the runs that hold threads of Dask workers that a waiting run may use."""
+        """Return the records of runs that hold threads which a waiting run may use."""
         usable = {address for address, worker in self.workers.items() if may_use(self.runs[name], worker)}
         return [record for other, record in self.runs.items() if other != name and usable & record["granted"].keys()]
 
@@ -218,7 +230,6 @@ class ThreadClaims:
 
 
 def _take(held: dict[str, Usage], record: Record) -> None:
-    """Add what a run holds. Its separate servers use no resources."""
     for address, threads in record["granted"].items():
         resources = {} if address in record["apart_on"] else record["resources"]
         held.setdefault(address, Usage()).add(threads, resources)

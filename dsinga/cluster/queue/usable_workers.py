@@ -29,11 +29,11 @@ class WorkerSelection(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there may be Dask workers that the run may not use."""
+        """Whether some Dask workers may be excluded."""
         return bool(self.resources or self.hosts)
 
     def __str__(self) -> str:
-        """Return the text that qualifies "Dask workers" in messages, "" where all may be used."""
+        """Return the text that qualifies "Dask workers" in messages, "" for all."""
         parts = ["with " + ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())]
         return " ".join((parts if self.resources else []) + ([f"on {', '.join(self.hosts)}"] if self.hosts else []))
 
@@ -42,9 +42,9 @@ ANYWHERE = WorkerSelection()
 
 
 def usable_workers(client: Client, selection: WorkerSelection, workers: Workers) -> Workers:
-    """Return the Dask workers that a run may use, each with as many "nthreads" as its resources suffice for.
+    """Return the Dask workers that a run may use, with "nthreads" limited by its resources.
 
-    Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
+    Raises UserError for a host without Dask workers, and for a resource that none has enough of.
     """
     if not selection.is_limited:
         return workers
@@ -62,7 +62,7 @@ def usable_workers(client: Client, selection: WorkerSelection, workers: Workers)
 
 
 def check_selection(client: Client, selection: WorkerSelection, workers: Workers) -> None:
-    """Raise UserError for a host that no Dask worker is on, and for a resource that none has enough of."""
+    """Raise UserError for a host without Dask workers, and for a resource that none has enough of."""
     for name, group in zip(selection.hosts, aliases(client, selection.hosts, workers), strict=True):
         if not any(each in worker_names(address, info) for address, info in workers.items() for each in group):
             hosts = ", ".join(sorted({host(address) for address in workers})) or "none"
@@ -80,7 +80,7 @@ def check_selection(client: Client, selection: WorkerSelection, workers: Workers
 
 
 def check_room(topology: Topology, workers: Workers, selection: WorkerSelection) -> None:
-    """Raise TooFewWorkers unless ``workers``, which a run may use, suffice for it if no other run holds any."""
+    """Raise TooFewWorkers unless ``workers``, which a run may use, suffice for it without other runs."""
     try:
         place(topology, workers)
     except TooFewWorkers as error:
@@ -90,12 +90,12 @@ def check_room(topology: Topology, workers: Workers, selection: WorkerSelection)
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names by which a Dask worker or its host may be given."""
+    """Return the names that may be given for a Dask worker or its host."""
     return [address, str(info["host"]), str(info["name"])]
 
 
 def aliases(client: Client, hosts: Sequence[str], workers: Workers) -> list[list[str]]:
-    """Return the names of each of ``hosts``: itself, and the address under which Dask knows it."""
+    """Return the names of each of ``hosts``: itself, and its address in Dask."""
     names = [[name] for name in hosts]
     known = {name for address, info in workers.items() for name in worker_names(address, info)}
     for group in names:

@@ -25,15 +25,15 @@ from dsinga.training import Metrics, add_metrics
 class ClusterEngine(Engine):
     """Trains the worker groups of a run on a Dask cluster.
 
-    Worker groups do not wait for each other; the training loop sees group 0. Where Dask workers are lost, the run goes
-    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`); reports of steps that the loop has seen already are
+    Worker groups do not wait for each other; the training loop sees group 0. After a loss of Dask workers, the run goes
+    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`). Reports of steps that the loop has already seen are
     dropped.
 
     Args:
         prepared: the run.
         run: its generations.
         grain: how rounds are sent.
-        events: takes the reports of each round.
+        events: receives the reports of each round.
     """
 
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
@@ -66,21 +66,21 @@ class ClusterEngine(Engine):
 
     @property
     def step(self) -> int:
-        """The step that follows the last round of group 0 that was read."""
+        """The step after group 0's last round that was read."""
         return self._groups.first.read_to if self._groups else self._begin
 
     @property
     def sent(self) -> int:
-        """The step that follows the last round of group 0 that was sent."""
+        """The step after group 0's last round that was sent."""
         return self._groups.first.sent if self._groups else self._begin
 
     @property
     def samples_per_second(self) -> float:
-        """How many records all worker groups together trained on in a second of their last rounds."""
+        """How many records a second all worker groups together trained on in their last rounds."""
         return self._rows * (self._groups.speed if self._groups else 0.0)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Read a round of group 0, with others sent ahead, and move to other Dask workers where that is due."""
+        """Read a round of group 0, with others sent ahead, and move the run if due."""
         groups, loop = self._groups, self._loop
         assert groups is not None
         assert loop is not None
@@ -104,7 +104,7 @@ class ClusterEngine(Engine):
         return reports
 
     def _consider_move(self, groups: WorkerGroups, loop: Loop, stop: int) -> None:
-        """Send no further rounds where the run is to move when it stands."""
+        """Send no further rounds if the run is to move when it stands."""
         if groups.first.read_to > self._begin and loop.step < stop and not self._move_reason:
             seconds_left = (self.job.train_steps - loop.step) / (groups.first.speed or math.inf)
             self._move_reason = self._run.wants_to_move(seconds_left)
@@ -116,7 +116,7 @@ class ClusterEngine(Engine):
         self._show_restarts(0.0, 0)
 
     def _show_restarts(self, since: float, group: int) -> None:
-        """Show the restarts that have brought a group, ``since`` seconds ago, beyond the step where it stood."""
+        """Show the restarts that brought a group, ``since`` seconds ago, beyond the step at which it stood."""
         for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
             self._run.restarts.remove(restart)
             self.places = self.places._replace(unpredicted="was started again on other Dask workers")
@@ -136,40 +136,39 @@ class ClusterEngine(Engine):
         return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of a phase; a validation writes the files that no test writes."""
+        """Write the files of a phase's output layers; a validation writes the files that no test writes."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             net, reader = self.nets[phase], self._prepared.config.readers[phase]
             write_outputs(net, reader, forward_on_cluster(self.job, self._run.client, self.params()), batches, layers)
 
     def params(self) -> ParamArrays:
-        """Return copies of the params of server group 0, or of their averages."""
+        """Return copies of server group 0's params, or of their averages."""
         step = self._reached
         if self._averages:
             return averaged(*self.snapshot())
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
     def last_params(self) -> ParamArrays:
-        """Return the params of server group 0: its own arrays where these are in this process."""
+        """Return server group 0's params: its own arrays if they are in this process."""
         if self._averages:
             return self.params()
         step, copied = self._reached, not self._run.is_within
         return self._run.do(lambda run: run.snapshot(step, False, copied)[0])
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the params and of the updater's state of server group 0."""
+        """Return copies of server group 0's params and updater state."""
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, True))
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Start workers and servers anew with these params, on the same Dask workers."""
+        """Restart workers and servers with these params, on the same Dask workers."""
         slots = self.snapshot()[1] if state is None else state
         loop = None if self._loop is None else self._loop.state()
         self._run.start_again("the params were set", Snapshot(self._reached, params, slots, loop))
 
     @property
     def _averages(self) -> bool:
-        """Whether the job asks for averages of the params."""
         return self.job.updater.ema_conf is not None
 
     @property
@@ -178,16 +177,16 @@ class ClusterEngine(Engine):
         return self._begin if self._loop is None else self._loop.step
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Make a snapshot the newest one, from which the run goes on where Dask workers are lost."""
+        """Make a snapshot the newest one, from which the run goes on after a loss."""
         self._run.keep(snapshot)
 
     @property
     def newest(self) -> Snapshot:
-        """The newest snapshot of the run that is complete."""
+        """The newest complete snapshot of the run."""
         return self._run.snapshots.newest
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the params of the servers if the run stands, or can end its rounds; else the newest snapshot."""
+        """Return the servers' params if the run stands or can end its rounds; else the newest snapshot."""
         groups, end = self._groups, self._run.snapshots.newest
         if groups is not None and (waits or groups.first.read_to == groups.first.sent):
             with contextlib.suppress(*LOST):
@@ -200,7 +199,7 @@ class ClusterEngine(Engine):
         return Snapshot(end.step, averaged(end.params, end.state) if self._averages else end.params, end.state)
 
     def reach(self) -> tuple[int, float]:
-        """Return where the rounds in flight and one more would end, and their seconds."""
+        """Return the step at which the rounds in flight and one more would end, and their seconds."""
         assert self._groups is not None, "training has not begun"
         coming, length = ROUNDS_AHEAD + 1, self._groups.first.length
         return self.sent + coming * length.steps, coming * length.seconds
@@ -215,7 +214,7 @@ class ClusterEngine(Engine):
         self._run.do(lambda run: self._run.set_rate_factors(run, step, factors))
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Set factors of the rate in the updater with which all generations start."""
+        """Set factors of the rate in the updater that all generations start with."""
         self._prepared.config.updater.set_rate_factors(factors)
 
     def close(self, message: str | None = None) -> None:

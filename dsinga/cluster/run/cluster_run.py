@@ -26,11 +26,11 @@ class ClusterRun:
     """The servers and workers of a run on their Dask workers. Waits for tasks and servers call ``check``.
 
     Attributes:
-        config: the configuration of all workers.
-        servers: the servers, by whose methods values are read and set.
+        config: the workers' configuration.
+        servers: the servers, with methods that read and set values.
         workers: sends tasks to the workers.
         started: whether :meth:`start` was called.
-        complete: whether it has created everything, and :meth:`close` has ended nothing.
+        complete: whether :meth:`start` has created everything, and :meth:`close` has ended nothing.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -45,8 +45,8 @@ class ClusterRun:
     def start(self, values: ParamArrays, state: Mapping[str, ParamArrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
 
-        ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
-        begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
+        ``state`` is the updater's, by param and slot; None for a new one. If ``warm`` is a later step, group 0 begins
+        alone; the others are ready for that step, and :meth:`join` starts them.
         """
         self.started = True
         shape, warms_up = self.config.topology, warm > step
@@ -63,19 +63,18 @@ class ClusterRun:
         self.complete = True
 
     def _create_workers(self, steps: Mapping[int, int]) -> None:
-        """Create the workers of some worker groups, ready for a step of each group."""
         self.workers.create(steps, {group: self.servers.addresses(group) for group in steps})
 
     def move(self, placement: Placement, check: Check, generation: int) -> None:
-        """Move to another placement: create its servers that lived elsewhere anew (:meth:`Servers.replace_lost`)."""
+        """Move to another placement: create moved servers again (:meth:`Servers.replace_lost`)."""
         self.workers.move(placement, check)
         self.servers.replace_lost(placement, check, generation)
 
     def restart_groups(self, steps: Mapping[int, int], generation: int) -> dict[int, int]:
-        """Create the workers of some worker groups anew, ready for a step of each; return the groups' steps.
+        """Create the workers of these worker groups again, ready for each group's step; return the groups' steps.
 
-        A group's step is the first one that its servers have not applied. Its workers may begin before: they compute
-        those steps once more for their reports alone, since servers drop repeated gradients.
+        A group's step is the first one that its servers have not applied. Its workers may begin earlier: they compute
+        those steps again only for their reports, since servers drop repeated gradients.
         """
         reached = {group: self.servers.restart(group, generation, step) for group, step in steps.items()}
         self.workers.generations.update(dict.fromkeys(steps, generation))
@@ -84,7 +83,7 @@ class ClusterRun:
         return reached
 
     def join(self, step: int) -> None:
-        """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
+        """End the warm-up: give the values to the other server groups, start the other worker groups."""
         shape = self.config.topology
         # Group 0's last pushes may be on their way, and its values may be the arrays that other groups now change.
         self._refresh([0], "warm")
@@ -101,7 +100,7 @@ class ClusterRun:
     def evaluate(self, phase: Phase, batches: int, step: int, params: ParamArrays | None = None) -> list[Future]:
         """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
 
-        Given ``params``, whole ones by name, these are used in place of the workers' own.
+        ``params``, whole ones by name, replace the workers' own.
         """
         shared = None
         if params is not None:
@@ -119,11 +118,11 @@ class ClusterRun:
     def snapshot(
         self, step: int, state: bool = True, copied: bool = True
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
+        """Return whole params from server group 0, and the updater's state unless ``state`` is False.
 
-        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, with others as they
-        stand. The state of synchronous groups has those of all groups. Unless ``copied`` servers of this process give
-        away their arrays: then no step may follow.
+        With one worker group, or synchronous ones, they are exact after ``step`` steps; otherwise as they stand. The
+        state of synchronous groups contains every group's. Unless ``copied``, servers of this process give away their
+        arrays: then no step may follow.
         """
         arguments = None if self._drifts else step, state, copied
         if state and self.config.topology.is_synchronous:
@@ -135,7 +134,7 @@ class ClusterRun:
     def join_copies(
         self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, ParamArrays]]], replicas: Sequence[Future]
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Join the copies of the slices of all servers and of replicas to whole params and updater state.
+        """Join copies of all servers' slices, and of replicas, to whole params and updater state.
 
         Copies of several server groups are in the order of the groups.
         """
@@ -152,10 +151,10 @@ class ClusterRun:
         return whole_values(self.config, pieces, history, self.workers.gather(replicas) if replicas else ())
 
     def request_snapshot(self, step: int) -> tuple[list[concurrent.futures.Future[Any]], list[Future]]:
-        """Request copies of params and of the updater's state, while training goes on; see :meth:`join_copies`.
+        """Request copies of params and the updater's state, while training goes on (:meth:`join_copies`).
 
-        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, which no task that was
-        sent goes beyond, with others as they stand.
+        With one worker group, or synchronous ones, they are exact after ``step`` steps, and no sent task goes beyond.
+        Otherwise they are as they stand.
         """
         if self.config.topology.is_synchronous:
             self.servers.call_all("request_snapshot", step)
@@ -169,9 +168,9 @@ class ClusterRun:
         return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors``, each from its step on, wherever params are updated.
+        """Multiply the learning rate by ``factors``, each from its step, wherever params are updated.
 
-        To be called when group 0 stands at ``step``, with no factor for an earlier step that was not there before.
+        Call it when group 0 stands at ``step``; ``factors`` must have no new factor for an earlier step.
         """
         self.servers.call_all("set_rate_factors", factors)
         if self.config.replicated:
@@ -180,8 +179,7 @@ class ClusterRun:
     def close(self, message: str | None = None, lost: Collection[str] = (), last: bool = True) -> None:
         """End the run, or only its present generation unless ``last``, on all Dask workers that are left.
 
-        Its waits there end with ``message``. ``lost`` are addresses of Dask workers that may be listed, but do not
-        answer.
+        Waits there end with ``message``. ``lost`` are Dask workers that may be listed, but do not answer.
         """
         self.complete = False
         self.workers.close(message, lost, last)
@@ -189,7 +187,7 @@ class ClusterRun:
         give_back_soon()
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
-        """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
+        """Wait for the last updates of standing worker groups, then let them pull the values again.
 
         ``when`` is for the keys of tasks.
         """
@@ -200,5 +198,4 @@ class ClusterRun:
             self.servers.call(group, "refresh", group)
 
     def _share(self, value: Any, task: Callable[..., Any]) -> Any:
-        """Return an argument of tasks for group 0, sent once to each process."""
         return self.workers.share(value, [0], task)

@@ -47,17 +47,15 @@ def train(
 ) -> TrainedParams:
     """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint as ``options`` say.
 
-    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`).
-    ``selection`` says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
+    The run waits for threads of Dask workers that other runs hold (:mod:`dsinga.cluster.queue.claims`). ``selection``
+    says which Dask workers it may use, and ``max_threads`` limits each partition's kernel threads. Several worker
+    groups are asynchronous: all resume at the step of group 0's checkpoint, with other bits than an uninterrupted run.
 
-    Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
-    and the params are not the same bits as those of a run that was never cut.
+    Another thread may set ``options.cancelled``. With a workspace, training then ends after its rounds in flight, and
+    writes a checkpoint. Without, it ends at once.
 
-    ``options.cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then
-    ends after its rounds in flight, and a checkpoint is written; without, it ends at once.
-
-    Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
-    a loss is no longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
+    Raises UserError before training for bad input, RunError if a worker or server is lost, and Diverged if a loss is
+    not finite. Raises Cancelled if ``cancelled`` was set before the last step, and errors of extensions.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
@@ -94,7 +92,6 @@ def train(
 
 @contextlib.contextmanager
 def _prepare_again(checked: CheckedJob, client: Client, **options: Any) -> Iterator[PreparedRun]:
-    """Prepare a run, as :func:`prepare_run` does, and again where a Dask worker is lost meanwhile."""
     conf = checked.job.cluster
     limit = conf.max_restarts if conf else None
     left = RESTARTS_FROM_SNAPSHOT if limit is None else limit

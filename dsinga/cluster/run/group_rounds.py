@@ -28,10 +28,10 @@ class Grain(NamedTuple):
     """A way to submit iterations to Dask. The numbers that a run computes do not depend on it.
 
     Attributes:
-        submit_round: submits the iterations ``start`` to ``stop`` - 1 of a worker group, given as (run, group, start,
-            stop); returns the tasks whose results are the reports of the round, one a worker.
+        submit_round: given (run, group, start, stop), submits the iterations ``start`` to ``stop`` - 1 of a worker
+            group; returns the tasks of the reports, one a worker.
         check: raises JobError for a job that this grain cannot run.
-        most_steps: the largest number of iterations in a round; None for no limit.
+        most_steps: the most iterations in a round; None for no limit.
     """
 
     submit_round: Callable[[ClusterRun, int, int, int], list[Future]]
@@ -49,13 +49,13 @@ ROUNDS = Grain(_submit_round, lambda job: None)
 class GroupRounds:
     """Submits the rounds of a worker group, or of several synchronous ones, and reads their reports.
 
-    Reports of several groups are those of all workers, in the order of the groups; metrics are of all groups together.
+    Several groups report all their workers, in order; their metrics are added.
 
     Attributes:
-        group: the number of the worker group; of several, of the first.
-        sent: the step that follows the last round that was sent.
-        read_to: the step that follows the last round whose reports were read.
-        speed: how many steps a second the last round did, 0 before the first and after the last one.
+        group: the number of the (first) worker group.
+        sent: the step after the last sent round.
+        read_to: the step after the last round that was read.
+        speed: steps a second in the last round, 0 before the first and after the last one.
         length: the length of the next round.
     """
 
@@ -69,7 +69,7 @@ class GroupRounds:
         self._in_flight: collections.deque[list[Future]] = collections.deque()
 
     def submit_ahead(self, stop: int) -> bool:
-        """Submit rounds ahead, none beyond step ``stop``; return whether reports of any are still to come."""
+        """Submit rounds ahead, none beyond step ``stop``; return whether reports are still to come."""
         while self.sent < stop and len(self._in_flight) < ROUNDS_AHEAD:
             end = min(stop, self.sent + self.length.steps)
             rounds = [self._grain.submit_round(self._run, group, self.sent, end) for group in self._groups]
@@ -83,7 +83,7 @@ class GroupRounds:
         return self._in_flight[0]
 
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
-        """Return a report of each step of the oldest round in flight, and learn from the speed of the round."""
+        """Return a report of each step of the oldest round in flight; learn from the round's speed."""
         self._in_flight.popleft()
         for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
             for step in reports[number].skipped:
@@ -100,17 +100,16 @@ class GroupRounds:
 
 
 def _seconds_per_step(reports: Sequence[RoundReport]) -> list[float]:
-    """Return how long each step of a round took, by the worker whose steps took longest together.
+    """Return the seconds of each step of a round, for the worker with the largest total.
 
-    Not by the slowest worker of each step: workers drift apart by less than a step, so that the maxima of single steps
-    would overestimate the round.
+    Workers drift by less than a step: maxima of single steps would overestimate the round.
     """
     slowest = max(reports, key=lambda report: sum(timing.total for timing in report.timings))
     return [timing.total for timing in slowest.timings]
 
 
 def _timing(reports: Sequence[RoundReport], number: int, total: float) -> dict[str, float]:
-    """Return where the time of a step went, in seconds, and the bytes that were sent."""
+    """Return a step's seconds by kind of work, and the sent bytes."""
     timings = [report.timings[number] for report in reports]
     compute = max(timing.total - timing.exchange - timing.data for timing in timings)
     data = max(timing.data for timing in timings)

@@ -1,11 +1,10 @@
 """Restarts a run that has lost Dask workers from its last snapshot, with bitwise equal results.
 
-The logical topology never changes. Each *generation* of a run places it anew on the Dask workers at hand, several
-partitions on one where there are too few, starts from a snapshot and computes the steps since again.
+The logical topology never changes. Each *generation* of a run places it on the Dask workers at hand, several partitions
+on one if necessary. It starts from a snapshot and computes the later steps again.
 
-Several worker groups are asynchronous. Where some of them have lost nothing, these go on, and a generation is one of
-the others alone: they start again from the values of their servers, at the step that these have reached. A server that
-was lost takes the values of a linked server group.
+Asynchronous worker groups that have lost nothing go on. The others restart with their servers' values, at the step that
+these have reached. A lost server gets the values of a linked server group.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ MOVE_FACTOR = 2.0
 
 
 class RestartedGroups:
-    """The worker groups of a run, to start again after a loss of Dask workers; this base class has no groups."""
+    """A run's worker groups, to restart after a loss; this base class has none."""
 
     def restart(self, step: int) -> None:
-        """Begin at ``step``, at which a generation of the run has started."""
+        """Begin at ``step``, where a generation of the run has started."""
 
     def catch_up(self) -> None:
         """Train from the step of :meth:`restart` to the step at which the run stands."""
 
     def steps_read(self) -> list[int] | None:
-        """Return the step up to which reports of each group were read; None while not all of them train."""
+        """Return the steps before which each group's reports were read; None while not all groups train."""
         return None
 
     def go_on(self, restarting: Collection[int]) -> None:
         """Let the groups that are not ``restarting`` go on."""
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin some groups at the steps from which they have started again."""
+        """Begin some groups at their restarted steps."""
 
 
 class RecoverableRun:
@@ -69,16 +68,16 @@ class RecoverableRun:
 
     Args:
         prepared: the run.
-        client: the client of the cluster.
-        first: what the run begins with.
-        make_check: returns the check that waits call, for the placement of a generation.
-        announce: is called with a sentence when the run waits for Dask workers.
+        client: the cluster's client.
+        first: the run's initial state.
+        make_check: returns the check that waits call, for a generation's placement.
+        announce: called with a sentence when the run waits for Dask workers.
 
     Attributes:
-        cluster_run: the present generation of the run.
-        is_within: whether all of the run is on a single Dask worker in this process: then it keeps no snapshots.
+        cluster_run: the present generation.
+        is_within: whether the run is on a single Dask worker in this process; it then keeps no snapshots.
         snapshots: the run's snapshots.
-        restarts: those since the training loop has asked last.
+        restarts: restarts since the training loop last asked.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class RecoverableRun:
 
     @property
     def client(self) -> Client:
-        """The client of the cluster."""
+        """The cluster's client."""
         return self._client
 
     def connect(self, groups: RestartedGroups) -> None:
@@ -121,7 +120,7 @@ class RecoverableRun:
             self.recover(loss)
 
     def do(self, operation: Callable[[ClusterRun], T]) -> T:
-        """Return the result of an operation on a run that stands; if Dask workers are lost, recover and repeat it."""
+        """Return an operation's result on a run that stands; after a loss, recover and repeat it."""
         pending: WorkerLost | None = None
         while True:
             try:
@@ -135,9 +134,8 @@ class RecoverableRun:
     def recover(self, loss: WorkerLost) -> None:
         """Start a new generation from the last snapshot, on the Dask workers at hand.
 
-        Where some worker groups have lost nothing, only the others start again, and not from the snapshot. Raises
-        RunError where the run has started again too often, where the Dask workers do not suffice, and where the run was
-        within this process.
+        If some worker groups have lost nothing, only the others restart, without the snapshot. Raises RunError after
+        too many restarts, if the Dask workers do not suffice, or if the run was within this process.
         """
         noticed = time.perf_counter()
         if self._recover_groups(loss, noticed):
@@ -160,10 +158,10 @@ class RecoverableRun:
         self.restarts.append(Restart(str(loss), noticed, step, generation))
 
     def wants_to_move(self, seconds_left: float) -> str:
-        """Return the reason to place the run anew when it stands, "" if there is none.
+        """Return the reason to place the run again when it stands, or "".
 
-        Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
-        run is worth a new start.
+        Either Dask workers are about to leave, or new ones would save more of the run's ``seconds_left`` than a start
+        costs.
         """
         if self.is_within or time.monotonic() < self._next_check:
             return ""
@@ -180,7 +178,7 @@ class RecoverableRun:
         return ""
 
     def move(self, reason: str, step: int, loop: Mapping[str, Any]) -> None:
-        """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
+        """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand."""
         began = time.perf_counter()
         try:
             snapshot = Snapshot(step, *self.cluster_run.snapshot(step), loop)
@@ -191,7 +189,7 @@ class RecoverableRun:
             self.restarts.append(Restart(reason, began, step, self.cluster_run.config.generation))
 
     def start_again(self, reason: str, snapshot: Snapshot, moves: bool = False) -> bool:
-        """Start a new generation from a snapshot of the step at which the run stands; return False after a loss.
+        """Start a new generation from a snapshot of the present step; return False after a loss.
 
         It is on the same Dask workers, unless it ``moves``.
         """
@@ -209,17 +207,17 @@ class RecoverableRun:
         return True
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""
+        """Multiply the learning rate (:meth:`ClusterRun.set_rate_factors`), in later generations too."""
         run.config.updater.set_rate_factors(factors)
         run.set_rate_factors(step, factors)
 
     def collect_snapshot(self) -> None:
-        """Keep the snapshot that is on its way, if it has come."""
+        """Keep the pending snapshot, if it has come."""
         if self.snapshots.collect():
             self._note_snapshot()
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot``, which was made while the run stood, the newest one."""
+        """Make ``snapshot``, made while the run stood, the newest one."""
         if not self.is_within:
             self.snapshots.replace(snapshot)
         self._note_snapshot()
@@ -237,9 +235,9 @@ class RecoverableRun:
         return self._groups() or RestartedGroups()
 
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
-        """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
+        """Restart the worker groups that have lost workers or servers; return whether others go on meanwhile.
 
-        Where another Dask worker is lost then, or one is lost while the run starts, all start again from the snapshot.
+        After a second loss, or a loss while the run starts, all restart from the snapshot.
         """
         if not self.cluster_run.complete:
             return False
@@ -265,7 +263,7 @@ class RecoverableRun:
         except WorkerLost as again:
             _log.warning("%s", again)
             return False
-        # Reports of the first group alone are shown, so that it computes steps again whose reports were lost.
+        # Only the first group's reports are shown: it computes steps again if their reports were lost.
         begins = {group: step if group else groups[0] for group, step in reached.items()}
         for group, step in begins.items():
             steps_again = reached[group] - step
@@ -275,7 +273,6 @@ class RecoverableRun:
         return True
 
     def _groups_on(self, addresses: Collection[str]) -> list[int]:
-        """Return the worker groups that have workers or servers on some Dask workers."""
         topology, placement = self._prepared.topology, self._placement
         return [
             group
@@ -284,7 +281,7 @@ class RecoverableRun:
         ]
 
     def _has_copies(self, lost: Collection[str]) -> bool:
-        """Whether each server on lost Dask workers is linked with one that is left."""
+        """Whether each server on lost Dask workers has a linked one that is left."""
         topology, servers = self._prepared.topology, self._placement.servers
         return all(
             any(servers[linked][number] not in lost for linked in topology.linked_groups(group))
@@ -294,7 +291,7 @@ class RecoverableRun:
         )
 
     def _lose(self, loss: WorkerLost) -> str:
-        """End the present generation where its Dask workers are left; return what was lost, in words."""
+        """End the present generation on the Dask workers that are left; return the loss in words."""
         _log.warning("%s; the run starts again from step %d", loss, self.snapshots.newest.step)
         self.snapshots.drop()
         self._workers.blame(self._placement.addresses)
@@ -317,7 +314,6 @@ class RecoverableRun:
         self._check = self._make_check(self._placement)
 
     def _start_generation(self) -> None:
-        """Start workers and servers with the values of the newest snapshot."""
         newest, prepared = self.snapshots.newest, self._prepared
         if self.cluster_run.started:
             self._generation += 1

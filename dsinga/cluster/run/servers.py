@@ -32,8 +32,7 @@ ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
 class Servers:
     """The servers of all server groups of a run, each an Actor on a Dask worker.
 
-    Methods raise RunError where a Dask worker of the run is lost, and where a server does not answer in time. Waits
-    call ``check``.
+    Methods raise RunError if a Dask worker is lost, or if a server does not answer in time. Waits call ``check``.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -74,9 +73,9 @@ class Servers:
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
 
     def _device(self, group: int) -> int | None:
-        """Return the GPU of all workers of a server group, where it can keep all slices; None where it cannot.
+        """Return the GPU of a server group's workers if it can hold all slices, else None.
 
-        A worker joins a param from slices of several servers, so that these keep them in the same memory.
+        A worker joins a param from slices of several servers, so all keep them in the same memory.
         """
         config = self._config
         on_host = config.updater.conf.clip_global_norm or config.options.compression is not Compression.kNone
@@ -87,9 +86,9 @@ class Servers:
         return devices.pop() if len(devices) == 1 else None
 
     def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
-        """Create the servers that lived elsewhere than in ``placement`` anew, as ``generation``; the others go on.
+        """Create again, as ``generation``, the servers that ``placement`` moves; the others go on.
 
-        They take the values of a linked server group, which must be left.
+        They get the values of a linked server group, which must be left.
         """
         lost = [key for key in self._actors if placement.servers[key.group][key.server] != self._address(key)]
         self._placement, self._check = placement, check
@@ -104,13 +103,12 @@ class Servers:
         self._gather([self._link(other, key) for key in keys for other in self._linked(key) if other not in keys])
 
     def restart(self, group: int, generation: int, step: int) -> int:
-        """Let a worker group begin anew at all its servers; return its first step, which is ``step`` at least."""
+        """Restart a worker group at all its servers; return its first step, at least ``step``."""
         for _ in range(2):  # the second time with the highest of all answers
             step = max([step, *self.call(group, "restart", group, generation, step)])
         return step
 
     def _values_from_links(self, key: ServerKey) -> ServerValues:
-        """Return the values and states of a new server, from the linked servers that are left."""
         linked = self._linked(key)
         source = linked[0].group
         values: dict[int, Any] = {}
@@ -121,24 +119,21 @@ class Servers:
         return values, shares[0][1]
 
     def _linked(self, key: ServerKey) -> list[ServerKey]:
-        """Return the servers that a server exchanges changes with, as far as they have been created."""
         groups = self._config.topology.linked_groups(key.group)
         return [other for other in self._actors if other.group in groups and other.server == key.server]
 
     def _remote_clients(self, key: ServerKey) -> list[str]:
-        """Return the addresses of the workers and linked servers in other processes that call a server."""
         topology, placement = self._config.topology, self._placement
         workers = [address for group in topology.worker_groups(key.group) for address in placement.workers[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 
     def put(self, groups: Iterable[int], values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
+        """Send server groups the first values: whole params, and for a resumed run the updater's state."""
         for group in groups:
             self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
 
     def _slices(self, key: ServerKey, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ServerValues:
-        """Return the slices that a server keeps of whole params and of the updater's state."""
         values, state = group_state(key.group, values, state)
         slice_values, slice_states = sliced_values(self._config, values, state)
         ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
@@ -156,14 +151,13 @@ class Servers:
                 states_by_id.clear()
 
     def link(self) -> None:
-        """Connect the server groups joined by an edge; they send each other their changes from now on.
+        """Connect the server groups joined by an edge, so that they send each other their changes.
 
         All server groups must have the same values.
         """
         self._gather([self._connect(key) for key in self._actors] if self._config.topology.edges else [])
 
     def _connect(self, key: ServerKey) -> Future:
-        """Connect a server to all that it is linked with, which have been created."""
         topology = self._config.topology
         addresses = {other: self._address(other) for other in self._linked(key)}
         paths = routes(topology.edges, topology.server_groups)
@@ -172,7 +166,6 @@ class Servers:
         return self._submit(connect_server, key, "connect servers", *arguments)
 
     def _link(self, key: ServerKey, other: ServerKey) -> Future:
-        """Connect a server to a linked one that was created anew."""
         arguments = (key, other, self._address(other), self._config.options.timeout)
         what = f"to group {other.group}, {generation_text(other.generation)}"
         return self._submit(link_server, key, "link server", *arguments, what=what)
@@ -190,23 +183,23 @@ class Servers:
             previous = sent
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
+        """Call a method of all servers of a worker group at once; return the results in order."""
         return self._call(self.addresses(group), method, lambda key: arguments)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of the servers of all server groups at once; return the results in their order."""
+        """Call a method of all servers of all groups at once; return the results in order."""
         return self._call(self._actors, method, lambda key: arguments)
 
     def ask(self, group: int, method: str) -> list[concurrent.futures.Future[Any]]:
-        """Call a method of all servers of a worker group without waiting; return futures of the results."""
+        """Call a method of all servers of a worker group; return futures of the results."""
         return [self._send(key, method, ()) for key in self.addresses(group)]
 
     def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
-        """Call a method of the servers of all server groups without waiting; return futures of the results."""
+        """Call a method of all servers of all groups; return futures of the results."""
         return [self._send(key, method, ()) for key in self._actors]
 
     def addresses(self, group: int) -> dict[ServerKey, str]:
-        """Return the servers that serve a worker group, with the addresses of their Dask workers."""
+        """Return a worker group's servers, with the addresses of their Dask workers."""
         server_group = self._config.topology.server_group(group)
         return {key: self._address(key) for key in self._actors if key.group == server_group}
 
@@ -227,9 +220,9 @@ class Servers:
         return results
 
     def _send(self, key: ServerKey, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
-        """Call a method of a server's Actor; return a future of its result. Raises WorkerLost where the Actor is gone.
+        """Call a method of a server's Actor; return a future of its result. Raises WorkerLost if the Actor is gone.
 
-        Not Dask's own future: a wait for that which times out stays with its result until the garbage collector comes.
+        After a timeout, Dask's own future would stay in memory with its result until garbage is collected.
         """
         with self._client.as_current():  # outside a task, an Actor sends calls through the current client
             try:
@@ -243,10 +236,7 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def _check_workers(self) -> None:
-        """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages.
-
-        Raises what ``check`` raises, too.
-        """
+        """Raise RunError if a Dask worker is lost (a server may wait for its messages), and errors of ``check``."""
         check_workers(self._client, self._placement.addresses)
         self._check(0.0)
 

@@ -1,7 +1,6 @@
 """Snapshots: copies of a run's state in the driver's memory, made at round boundaries while training goes on.
 
-They are kept by the driver, because nothing else outlives the loss of any other process: Dask workers end with their
-scheduler.
+The driver keeps them, because Dask workers end with their scheduler.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from dsinga.net.layer_cost import in_gib
 
 _log = logging.getLogger(__name__)
 
-# Bytes a second at which a snapshot is taken to be made where that was not measured, or seemed to take no time.
+# The assumed bytes a second of a snapshot if its time was not measured, or seems to be 0.
 BYTES_PER_SECOND = 1e9
-# Seconds between two snapshots at least: rounds, at whose ends they are made, last about one.
+# The least seconds between two snapshots, which are made at the ends of rounds of about a second.
 LEAST_SECONDS = 0.5
 
 # What copies fail with where Dask workers are lost: Dask's errors are of many kinds.
@@ -31,10 +30,10 @@ LOST = (RunError, RuntimeError, OSError, TimeoutError, CancelledError)
 
 
 class PendingSnapshot:
-    """Copies of params and of the updater's state that are on their way to the driver.
+    """Copies of params and updater state that are on their way to the driver.
 
     Attributes:
-        step: the number of steps after which they are made.
+        step: the number of completed steps in the copies.
     """
 
     def __init__(self, run: ClusterRun, step: int):
@@ -52,28 +51,28 @@ class PendingSnapshot:
         return self._times[-1]
 
     def done(self) -> bool:
-        """Whether all copies, or errors in their place, have come."""
+        """Whether all copies, or errors instead, have come."""
         return all(future.done() for future in self._futures)
 
     def result(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return whole params and the updater's state, once they are done. Raises the error of a copy."""
+        """Return whole params and the updater's state when they have come. Raises a copy's error."""
         return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
 
     def cancel(self) -> None:
-        """Wait for the copies no longer."""
+        """Stop waiting for the copies."""
         for reply in self._replies:
             reply.cancel()
 
 
 class Snapshots:
-    """The newest snapshot of a run, and the one that is on its way.
+    """The newest snapshot of a run, and the pending one.
 
     Args:
-        first: the state that the run begins with.
-        share: the share of the time that making snapshots may take; 0 for none but ``first``.
+        first: the run's initial state.
+        share: the share of time for making snapshots; 0 for none but ``first``.
 
     Attributes:
-        newest: the newest snapshot that is complete.
+        newest: the newest complete snapshot.
     """
 
     def __init__(self, first: Snapshot, share: float):
@@ -85,7 +84,7 @@ class Snapshots:
         self._due_at = time.monotonic() + self._interval(first.nbytes / BYTES_PER_SECOND) if share else math.inf
 
     def request(self, run: ClusterRun, step: int) -> None:
-        """Request a snapshot after ``step`` steps if it is time to, and none is on its way.
+        """Request a snapshot after ``step`` steps if one is due and none is pending.
 
         No task beyond this step may have been sent.
         """
@@ -95,19 +94,19 @@ class Snapshots:
         self._pending_loop = self._reached_at = None
 
     def reach(self, step: int) -> None:
-        """Note that the reports of all steps before ``step`` have come."""
+        """Note that the reports of all earlier steps have come."""
         if self._pending is not None and self._reached_at is None and step >= self._pending.step:
             self._reached_at = time.monotonic()
 
     def add_loop(self, step: int, loop: Callable[[], Mapping[str, Any]]) -> None:
-        """Add the state of the training loop, which goes on from ``step``, to the snapshot of that step."""
+        """Add the training loop's state at ``step`` to the snapshot of that step."""
         if self._pending is not None and self._pending.step == step:
             self._pending_loop = loop()
         if self.newest.step == step and self.newest.loop is None:
             self.newest.loop = loop()
 
     def collect(self) -> bool:
-        """Make the snapshot that is on its way the newest one, if it has come; return whether it has."""
+        """Make the pending snapshot the newest one, if it has come; return whether it has."""
         pending = self._pending
         if pending is None or self._reached_at is None or not pending.done():
             return False
@@ -133,16 +132,15 @@ class Snapshots:
         return True
 
     def replace(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest one; none is on its way any longer."""
+        """Make ``snapshot`` the newest one, and drop a pending one."""
         self.newest = snapshot
         self.drop()
 
     def drop(self) -> None:
-        """Wait no longer for the snapshot that is on its way."""
+        """Stop waiting for the pending snapshot."""
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None
 
     def _interval(self, cost: float) -> float:
-        """Return the seconds until the next snapshot, where the last one has cost so many."""
         return max(LEAST_SECONDS, cost / self._share)

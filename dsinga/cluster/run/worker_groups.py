@@ -17,20 +17,20 @@ from dsinga.engine.engine import Loop, StepReport
 
 
 class WorkerGroups(RestartedGroups):
-    """Trains all worker groups from a step on; they do not wait for each other.
+    """Trains all worker groups from ``begin``; they do not wait for each other.
 
-    The rounds of synchronous groups are sent and read together, as those of group 0. Otherwise group 0 trains alone
-    during the warm-up. Where Dask workers are lost, the run starts again, all of it or some groups; reports of group 0
-    that the loop has seen already are dropped then.
+    Synchronous groups are sent and read together, as group 0. Otherwise group 0 trains alone during the warm-up. After
+    a loss of Dask workers, the run or some groups restart. Reports of group 0 that the loop has already seen are then
+    dropped.
 
     Args:
         prepared: the run.
         run: its generations.
         grain: how rounds are sent.
-        loop: the training loop, whose ``step`` is that of group 0.
-        events: takes the reports of each round.
-        show_restarts: a method of the engine, called when a restarted group has caught up: (seconds since then, group).
-        begin: the step to begin with.
+        loop: the training loop, at group 0's ``step``.
+        events: receives the reports of each round.
+        show_restarts: a method of the engine for restarted groups that have caught up: (seconds since then, group).
+        begin: the first step.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class WorkerGroups(RestartedGroups):
         return sum(rounds.speed for rounds in self._groups) * (self._count if self._together_only else 1)
 
     def submit_ahead(self, stop: int) -> bool:
-        """Submit rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
+        """Submit rounds of group 0, none beyond ``stop``; return whether reports are still to come."""
         while True:
             try:
                 rounds, run = self.first, self._run.cluster_run
@@ -81,9 +81,9 @@ class WorkerGroups(RestartedGroups):
                 self._run.recover(loss)
 
     def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
-        """Wait for a round of group 0; return its reports by worker, and of its steps that the loop has not seen.
+        """Wait for a round of group 0; return its reports by worker, and of steps new to the loop.
 
-        Where Dask workers are lost, the run starts again, and there are no reports.
+        After a loss of Dask workers the run restarts, and there are no reports.
         """
         rounds = self.first
         try:
@@ -98,9 +98,9 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end, when group 0 has ended, and give all server groups the same params.
+        """Let the other groups end after group 0, and give all server groups the same params.
 
-        Synchronous sites do not average where the run is cut, so that a resumed one has the same bits.
+        Synchronous sites do not average if the run is cut, so that a resumed run has the same bits.
         """
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)
@@ -110,7 +110,7 @@ class WorkerGroups(RestartedGroups):
             run.synchronise()
 
     def restart(self, step: int) -> None:
-        """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
+        """Begin the rounds of all groups at ``step``, where a generation of the run has started."""
         run, lengths = self._run.cluster_run, [rounds.length for rounds in self._groups]
         if self._together_only:
             self._groups = [GroupRounds(run, self._grain, 0, step, self._count)]
@@ -126,13 +126,13 @@ class WorkerGroups(RestartedGroups):
             self.go_on(())
 
     def catch_up(self) -> None:
-        """Train group 0, which was started again, to the step at which it had stood."""
+        """Train group 0 after a restart to the step at which it had stood."""
         while self.submit_ahead(self._loop.step):
             self.read()
         self._show_restarts(0.0, 0)
 
     def steps_read(self) -> list[int] | None:
-        """Return the step up to which reports of each group were read; None while not each of them trains by itself."""
+        """Return the steps before which each group's reports were read; None unless each trains by itself."""
         alone = self._warms_up or self._together_only or not self._groups
         return None if alone else [rounds.read_to for rounds in self._groups]
 
@@ -143,7 +143,7 @@ class WorkerGroups(RestartedGroups):
                 self._run.cluster_run.workers.chains.add(self._train_alone(rounds))
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin the rounds of some groups at the steps from which they have started again."""
+        """Begin the rounds of some groups at their restarted steps."""
         for group, step in steps.items():
             rounds = GroupRounds(self._run.cluster_run, self._grain, group, step)
             rounds.length, self._groups[group] = self._groups[group].length, rounds
@@ -156,7 +156,6 @@ class WorkerGroups(RestartedGroups):
             show(seconds, group)
 
     def _join(self, run: ClusterRun) -> None:
-        """End the warm-up."""
         run.join(self._loop.step)
         self._warms_up = False
         self.go_on(())

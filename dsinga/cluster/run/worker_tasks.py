@@ -38,10 +38,10 @@ Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[F
 
 
 class WorkerTasks:
-    """The tasks of the workers of all worker groups of a run, each worker an Actor on a Dask worker.
+    """The tasks of all workers of a run, each worker an Actor on a Dask worker.
 
-    Each task of a worker depends on its task before, so that no queue can run tasks of workers that wait for each other
-    in a wrong order. The tasks of one worker group do not depend on those of another. Waits for tasks call ``check``.
+    Each task of a worker depends on its previous one, so that no queue can run tasks in a wrong order. Tasks of
+    different worker groups are independent. Waits for tasks call ``check``.
 
     Attributes:
         chains: waits for tasks.
@@ -61,18 +61,18 @@ class WorkerTasks:
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in groups]
 
     def move(self, placement: Placement, check: Check) -> None:
-        """Create workers by another placement from now on, and wait with another check."""
+        """Create later workers by another placement, and wait with another check."""
         self._placement, self._check = placement, check
         self.chains = TaskChains(self._client, placement.addresses, check)
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
-        """Return the results of tasks, in their order; chains do not go on meanwhile."""
+        """Return the results of tasks, in order; chains do not go on meanwhile."""
         return gather(self._client, futures, self._placement.addresses, self._check)
 
     def create(self, steps: Mapping[int, int], servers: Mapping[int, Mapping[ServerKey, str]]) -> None:
-        """Create the workers of some worker groups, ready for a step of each group, with the addresses of its servers.
+        """Create the workers of worker groups, ready for each group's step, with its servers' addresses.
 
-        Where they send each other arrays, the workers of each group are connected.
+        The workers of a group are connected if they send each other arrays.
         """
         # The configuration is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
         stores = [store for reader in self._config.readers.values() for store in reader.stores.values()]
@@ -95,7 +95,7 @@ class WorkerTasks:
         self.chains.wait(connected)
 
     def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
-        """End the workers of some worker groups, on those of their Dask workers that live; others go on."""
+        """End the workers of some worker groups on Dask workers that are not lost; others go on."""
         for group in groups:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()
@@ -107,13 +107,13 @@ class WorkerTasks:
             self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
 
     def submit(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Submit a task to every worker of a group, each after the task that was submitted for it before."""
+        """Submit a task to every worker of a group, each after the worker's previous task."""
         futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
         self._tokens[group] = [*futures]
         return futures
 
     def submit_graph(self, group: int, submit: Submit) -> list[Future]:
-        """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
+        """Submit a task graph for a worker group, after the group's previous tasks."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with run_span(priority=PRIORITY):
             futures = submit(self._client, keys, self._tokens[group])
@@ -127,13 +127,13 @@ class WorkerTasks:
         return share(self._client, value, addresses, self._task_key(task))
 
     def moment(self, step: int) -> str:
-        """Return "at step <step>" for the key of a task, numbered where there are several at one step."""
+        """Return "at step <step>" for a task's key, numbered if there are several."""
         last, count = self._moments
         self._moments = step, count + 1 if step == last else 0
         return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
 
     def close(self, message: str | None, lost: Collection[str], last: bool) -> None:
-        """End the run, or only its present generation unless ``last``, as :meth:`ClusterRun.close` does."""
+        """End the run, or only its present generation unless ``last`` (:meth:`ClusterRun.close`)."""
         # First, because tasks that begin when the run has ended fail, which Dask logs.
         for futures, actors in zip(self._futures, self._actors, strict=True):
             for future in futures.difference(actors):
@@ -147,10 +147,10 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Drop the tasks of some futures at the client and the scheduler, even if the futures are still referenced.
+        """Drop futures' tasks at the client and the scheduler, even if the futures are still referenced.
 
-        The traceback of an error that ends the run refers to them, and each refers to the error of its task. They are
-        not cancelled: the scheduler would tell so to a client that may have closed meanwhile, and log a traceback.
+        The traceback of an error that ends the run references them, and each references its task's error. They are not
+        cancelled: the scheduler would notify a client that may be closed, and log a traceback.
         """
 
         def forget(keys: Iterable[Key]) -> None:
@@ -162,7 +162,6 @@ class WorkerTasks:
         loop.add_callback(forget, {future.key for future in futures})
 
     def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the Dask workers at these addresses that are left, on their event loops."""
         left = sorted(available_workers(self._client).keys() & {*addresses})
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
         with contextlib.suppress(OSError):

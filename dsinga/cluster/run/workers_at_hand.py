@@ -1,4 +1,4 @@
-"""Claims and checks Dask workers to place a run anew, and waits for some where there are none."""
+"""Claims and checks Dask workers to place a run again, and waits for some if there are none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SECONDS = 0.1
 
 
 class WorkersAtHand:
-    """Places a run anew on the Dask workers of the cluster, without those that were lost often or cannot train it."""
+    """Places a run again on Dask workers, except those often lost or unable to train it."""
 
     def __init__(self, prepared: PreparedRun, client: Client, announce: Callable[[str], None]):
         self._prepared, self._client, self._announce = prepared, client, announce
@@ -40,12 +40,12 @@ class WorkersAtHand:
         self._note_names(available_workers(client))
 
     def blame(self, addresses: Collection[str]) -> None:
-        """Count a loss of each Dask worker at ``addresses`` that is gone or silent."""
+        """Count a loss of each gone or silent Dask worker at ``addresses``."""
         for address in self.lost(addresses):
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return the part of ``addresses`` whose Dask workers are gone or silent."""
+        """Return the ``addresses`` of gone or silent Dask workers."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 
@@ -57,7 +57,7 @@ class WorkersAtHand:
     def leaving(self) -> set[str]:
         """Return the addresses of the Dask workers that are about to leave.
 
-        Raises SchedulerLost where the client has found another scheduler at the same address.
+        Raises SchedulerLost if another scheduler is at the same address.
         """
         addresses = ask_scheduler(self._client, "dsinga_leaving")
         if addresses is None:  # the scheduler has no such method: no run has begun on it
@@ -65,13 +65,13 @@ class WorkersAtHand:
         return set(addresses)
 
     def most_workers(self) -> int:
-        """Return the largest number of workers in a process in the placement that :meth:`place` would return."""
+        """Return the most workers in a process in the placement that :meth:`place` would return."""
         offered = self._prepared.claim.offer(self._unusable())
         workers = {address: {"nthreads": threads} for address, threads in offered.items()}
         return place(self._prepared.topology, workers, crowded=True).most_workers if workers else 0
 
     def place(self, check: Check) -> Placement:
-        """Place the run on Dask workers at hand; wait, calling ``check``, where there are too few."""
+        """Place the run on Dask workers at hand; if they are too few, wait and call ``check``."""
         prepared = self._prepared
         while True:
             self._await_workers(check)
@@ -86,7 +86,7 @@ class WorkersAtHand:
     def place_lost(self, placement: Placement) -> Placement | None:
         """Return a placement in which only lost workers and servers move to other Dask workers.
 
-        Returns None where these do not suffice at once.
+        Returns None if the Dask workers do not suffice at once.
         """
         claim, unusable = self._prepared.claim, self._unusable()
         claim.replace(unusable)
@@ -97,7 +97,7 @@ class WorkersAtHand:
         return placement if self._is_ready(placement) else None
 
     def _is_ready(self, placement: Placement) -> bool:
-        """Whether all Dask workers of a placement can train the job; those that cannot are left out from now on."""
+        """Whether a placement's Dask workers can train the job. Later placements leave out new ones that cannot."""
         unknown = placement.addresses - self._ready
         try:
             if unknown:
@@ -112,7 +112,7 @@ class WorkersAtHand:
         return True
 
     def _await_workers(self, check: Check) -> None:
-        """Claim threads of Dask workers at hand; wait until there are ``min_workers`` processes with some."""
+        """Claim threads of Dask workers at hand; wait until ``min_workers`` processes have some."""
         claim, least = self._prepared.claim, self._cluster.min_workers
 
         def claim_threads(waited: float) -> StillWaiting | None:
@@ -132,7 +132,7 @@ class WorkersAtHand:
         wait_until(claim_threads, self._cluster.patience, Announcements(self._announce), check_run, WAIT_SECONDS)
 
     def _unusable(self) -> set[str]:
-        """Return the addresses of the Dask workers that the run is not to use."""
+        """Return the addresses of the Dask workers that the run must not use."""
         workers, silent = ask_for_workers(self._client)
         self._note_names(workers)
         unusable = self._refused | silent.keys() | self.leaving()

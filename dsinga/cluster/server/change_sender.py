@@ -1,7 +1,7 @@
 """Sends changes of slices (parts of params) to other server groups, one message at a time on each route.
 
-The changes for a route are added up until its previous message has arrived, so that a slow peer gets fewer messages,
-not a growing queue. Where a peer is lost they are added up until it has come back.
+Changes for a route are added up until its previous message has arrived: a slow peer gets fewer messages, not a growing
+queue. Changes for a lost peer are added up until it is back.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ChangeSender:
     """The changes of a shard's slices that wait to be sent on each route. Thread-safe.
 
     ``send(group, route, ids, arrays)`` is called without a lock, one message at a time on each route; it must not write
-    to the arrays. If it fails, or a message has not arrived after ``patience`` seconds, unless these are 0, the group
-    is lost: nothing is sent to it until :meth:`link`. When that is not called for ``patience`` seconds more, ``fail``
-    is called with the error at the next message.
+    to the arrays. If it fails, or a message takes more than ``patience`` seconds (0: no limit), the group is lost. Then
+    nothing is sent to it until :meth:`link`. If ``patience`` seconds more pass without it, ``fail`` is called with the
+    error at the next message.
     """
 
     def __init__(self, routes: Routes, send: Send, fail: Callable[[BaseException], None], patience: float = 0.0):
@@ -48,16 +48,16 @@ class ChangeSender:
         self._error: BaseException | None = None
 
     def enqueue(self, routes: Sequence[int], key: Key, change: np.ndarray) -> None:
-        """Add the change of a slice to the changes that wait on these routes; the caller holds the lock of the slice.
+        """Add the change of a slice to these routes' waiting changes; the caller holds the slice's lock.
 
-        Without that lock a change could count as sent while it waits on no route.
+        Without the lock a change could count as sent while it waits on no route.
         """
         with self._lock:
             for number in routes:
                 _add(self._unsent[number], key, change)
 
     def dispatch(self, routes: Iterable[int]) -> None:
-        """Send the changes that wait on these routes, where no message is in flight and no group is lost."""
+        """Send these routes' waiting changes unless a message is in flight or the group is lost."""
         for number in routes:
             self._send_next(number)
         self._lose_late()
@@ -65,7 +65,7 @@ class ChangeSender:
             self._check_lost()
 
     def flush(self) -> Future[int]:
-        """Return a future of the number of messages that were ever sent, resolved when no change waits any more."""
+        """Return a future of the number of messages ever sent, resolved when no change waits."""
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -85,7 +85,7 @@ class ChangeSender:
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return texts that say which server groups have not acknowledged a message."""
+        """Return texts on server groups that have not acknowledged a message."""
         with self._lock:
             groups = sorted({self.routes.routes[number].group for number in self._in_flight})
             lost = [f"server group {group} was lost: {error}" for group, (_, error) in sorted(self._lost.items())]
@@ -100,9 +100,9 @@ class ChangeSender:
                 self._take_back(number)
 
     def take_known(self, group: int, source: int, id: int) -> np.ndarray | None:
-        """Return the sum of the changes that wait for a lost group, and are to be forwarded, but that ``source`` has.
+        """Return the sum of a lost group's waiting changes to be forwarded, that ``source`` has.
 
-        Those that are not to be forwarded are dropped.
+        Changes that are not to be forwarded are dropped.
         """
         known: Changes = {}
         with self._lock:
@@ -116,7 +116,7 @@ class ChangeSender:
         return known.get(id)
 
     def link(self, group: int) -> None:
-        """Send a group that was lost the changes that have waited for it, and all later ones."""
+        """Send a returned group the changes that have waited for it, and all later ones."""
         with self._lock:
             self._lost.pop(group, None)
         self.dispatch(self._routes_to(group))
@@ -145,7 +145,7 @@ class ChangeSender:
             self._check_lost()
 
     def _next_message(self, number: int) -> Changes:
-        """Return the next message for a route, by slice id, and mark it as in flight; empty if there is none."""
+        """Return a route's next message, by slice id, and mark it as in flight; empty for none."""
         with self._lock:
             changes = self._unsent[number]
             is_lost = self.routes.routes[number].group in self._lost
@@ -158,7 +158,6 @@ class ChangeSender:
             return changes
 
     def _acknowledge(self, number: int, changes: Changes, arrival: Future) -> bool:
-        """Record that a message has arrived; return False if it has failed, or was taken back before."""
         try:
             arrival.result()
         except BaseException as error:  # a cancelled future raises a BaseException
@@ -172,7 +171,7 @@ class ChangeSender:
         return True
 
     def _lose_late(self) -> None:
-        """Take back the messages that have not arrived in time: a peer may be silent without closing its connection."""
+        """Take back late messages: a peer may be silent without closing its connection."""
         with self._lock:
             now = time.monotonic()
             late = [(number, changes) for number, changes in self._in_flight.items() if now >= self._late_at[number]]
@@ -203,7 +202,6 @@ class ChangeSender:
             self._fail(errors[0])
 
     def _end_flushes(self) -> None:
-        """Resolve the futures of all flushes if every change has been sent and has arrived."""
         with self._lock:
             error, sent = self._error, self._sent
             if error is None and (self._in_flight or any(self._unsent.values())):
@@ -217,5 +215,5 @@ class ChangeSender:
 
 
 def _add(changes: Changes, key: Key, change: np.ndarray) -> None:
-    """Add the change of a slice to others. Routes share the arrays, so that none is changed in place."""
+    """Add the change of a slice to others. Routes share the arrays, so none is changed in place."""
     changes[key] = changes[key] + change if isinstance(key, int) and key in changes else change

@@ -13,7 +13,7 @@ from dsinga.cluster.server.gradient_accumulator import Generations, describe_arr
 
 
 def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of arrays, added in their order."""
+    """Return the sum of arrays, added in order."""
     return functools.reduce(np.add, arrays)
 
 
@@ -52,9 +52,9 @@ class _Collective:
 class Collectives:
     """Combines arrays by key, one from each contributor, for each worker group of a shard. Thread-safe.
 
-    A worker takes part in one collective at a time. So it has received the result when it asks for the next one,
-    and a key is forgotten when each of its contributors has gone on; until then a repeated call gets the same answer.
-    ``generations`` are those of the groups from which messages are accepted.
+    A worker takes part in one collective at a time: it has the result when it asks for the next one. A key is forgotten
+    when each contributor has gone on; until then a repeated call gets the same answer. Messages of other
+    ``generations`` of the groups are refused.
     """
 
     def __init__(self, groups: Sequence[int], generations: Generations):
@@ -68,11 +68,11 @@ class Collectives:
         self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
         generation: int = 0,
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Take the array of a worker; the future resolves to the arrays of ``contributors``, combined in order.
+        """Add the array of a worker; the future resolves to the arrays of ``contributors``, combined in order.
 
-        The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for their sum, "all_gather"
-        for their rows joined; it and ``contributors`` are the same in all calls for one key, which is used once in a
-        run by each group. Raises RunError for another generation of the group.
+        The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for the sum, "all_gather" for
+        joined rows. All calls for one key have the same ``kind`` and ``contributors``; a group uses a key once in a
+        run. Raises RunError for another generation of the group.
         """
         self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
         with self._lock:
@@ -101,14 +101,14 @@ class Collectives:
                 del self._collectives[group, last]
 
     def restart(self, group: int, error: BaseException) -> None:
-        """Fail the collectives of a group that begins anew, as a generation that is accepted already."""
+        """Fail the collectives of a group that restarts, as a generation that is accepted already."""
         with self._lock:
             waiting = [self._collectives.pop(place) for place in list(self._collectives) if place[0] == group]
             self._last = {place: key for place, key in self._last.items() if place[0] != group}
         _fail(waiting, error)
 
     def close(self, error: BaseException) -> None:
-        """Fail every collective that waits, and every later one, with ``error``."""
+        """Fail every waiting and every later collective with ``error``."""
         with self._lock:
             self._error = self._error or error
             waiting = list(self._collectives.values())
@@ -117,7 +117,7 @@ class Collectives:
         _fail(waiting, error)
 
     def pending(self) -> list[str]:
-        """Return texts that say which keys wait, and for which workers."""
+        """Return texts on the waiting keys and their missing workers."""
         with self._lock:
             return [
                 f"collective{f' of group {group}' if self._several else ''} {key!r}: "

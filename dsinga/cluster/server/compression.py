@@ -1,6 +1,6 @@
 """Compresses the gradients that a worker sends to a server: to bfloat16, or further with error feedback.
 
-Codecs are deterministic. The server decodes the payloads to gradients, and adds them up and applies them like others.
+Codecs are deterministic. The server decodes the payloads, and adds up and applies the gradients like others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Payload = np.ndarray  # uint8, 1-d
 class Codec(ABC):
     """Encodes the gradients of one worker to payloads of bytes, and decodes payloads to gradients.
 
-    ``encodes_sums`` says that servers also encode the sums of gradients that they return to workers.
+    ``encodes_sums`` says that servers also encode the sums that they return to workers.
     """
 
     encodes_sums: ClassVar[bool] = False
@@ -33,14 +33,14 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
+        """Return the approximate gradient of a payload, as a new array, float32 (size,)."""
 
 
 class Bfloat16Codec(Codec):
-    """A codec that rounds each number to bfloat16, to the nearest, and keeps no residual.
+    """A codec that rounds each number to the nearest bfloat16, and keeps no residual.
 
-    Its relative error is at most 2⁻⁸; numbers below float32's normal ones may have a larger one. PyTorch calls this
-    ``bf16_compress_hook``, and adds up in bfloat16, where servers add up in float32.
+    Its relative error is at most 2⁻⁸, or larger for subnormal float32 numbers. PyTorch's ``bf16_compress_hook`` adds up
+    in bfloat16, servers in float32.
     """
 
     encodes_sums = True
@@ -60,16 +60,16 @@ class Bfloat16Codec(Codec):
 
 
 class FeedbackCodec(Codec):
-    """A codec that adds what it has left out of a slice's gradient, the residual, to the next gradient of that slice.
+    """A codec with error feedback: the omitted rest of a slice's gradient is added to the next.
 
-    ``residuals`` are the parts of the gradients that have not been sent yet, float32 (size,), by slice id.
+    ``residuals`` are the unsent parts of the gradients, float32 (size,), by slice id.
     """
 
     def __init__(self) -> None:
         self.residuals: dict[int, np.ndarray] = {}
 
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the payload for the gradient and the residual before; keep the new residual."""
+        """Return the payload for the gradient plus the previous residual; keep the new residual."""
         residual = self.residuals.get(id)
         with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
             total = gradient.copy() if residual is None else np.add(gradient, residual, out=residual)
@@ -84,9 +84,9 @@ class FeedbackCodec(Codec):
 
 
 class OneBit(FeedbackCodec):
-    """A codec that sends the sign of each number, and the means of the positive and of the negative numbers.
+    """A codec that sends each number's sign, and the means of positive and negative numbers.
 
-    Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), who take means by column.
+    Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), with means by column.
     """
 
     def pack(self, gradient: np.ndarray) -> Payload:
@@ -99,13 +99,13 @@ class OneBit(FeedbackCodec):
         return np.concatenate([means.view(np.uint8), np.packbits(positive)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the mean that belongs to the sign of each number, float32 (size,)."""
+        """Return the mean for the sign of each number, float32 (size,)."""
         means = payload[:8].copy().view(np.float32)  # a copy, because a payload need not be aligned
         return means[np.unpackbits(payload[8:], count=size)]
 
 
 class TopK(FeedbackCodec):
-    """A codec that sends the indices and values of the numbers of largest magnitude: a ``share`` of them, at least one.
+    """A codec that sends a ``share`` of the numbers, at least one: the largest in magnitude, with indices.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
     """
@@ -131,11 +131,11 @@ class TopK(FeedbackCodec):
 
 
 class Integers(FeedbackCodec):
-    """A codec that sends integers of 8 or 4 ``bits``, and for each block of numbers a scale to multiply them by.
+    """A codec that sends integers of 8 or 4 ``bits``, with a scale for each block.
 
-    The scale maps the largest magnitude of a block to the largest integer, 127 or 7. Blocks are of fixed size, as in
-    QSGD (Alistarh et al. 2017), which rounds at random, where this rounds to the nearest. A number that is not finite
-    makes its block NaN.
+    The scale maps a block's largest magnitude to the largest integer, 127 or 7. Blocks have a fixed size, as in QSGD
+    (Alistarh et al. 2017), but rounding is to the nearest, not at random. A number that is not finite makes its block
+    NaN.
     """
 
     BLOCK: ClassVar[int] = 128  # numbers; their scale costs a quarter of a bit each
@@ -146,7 +146,7 @@ class Integers(FeedbackCodec):
         self._bits, self._most = bits, (1 << bits - 1) - 1
 
     def pack(self, gradient: np.ndarray) -> Payload:
-        """Return the scales of the blocks as float32, then the integers; of two of 4 bits the first is the low half."""
+        """Return the blocks' scales as float32, then the integers; the first of two 4-bit ones is the low half."""
         count = -(-gradient.size // self.BLOCK)
         blocks = np.zeros((count, self.BLOCK), np.float32)
         blocks.reshape(-1)[: gradient.size] = gradient
@@ -159,7 +159,7 @@ class Integers(FeedbackCodec):
         return np.concatenate([scales.view(np.uint8), integers.view(np.uint8)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the integers times the scales of their blocks, float32 (size,)."""
+        """Return the integers times their blocks' scales, float32 (size,)."""
         count = -(-size // self.BLOCK)
         scales, integers = payload[: 4 * count].copy().view(np.float32), payload[4 * count :]
         if self._bits == 4:
@@ -173,7 +173,7 @@ class Integers(FeedbackCodec):
 
 
 def create_codec(compression: Compression, share: float) -> Codec | None:
-    """Return a new codec for the job's ``compression``, or None without compression; ``share`` is for kTopK."""
+    """Return a new codec for the job's ``compression``, None without; ``share`` is for kTopK."""
     codecs: dict[Compression, Callable[[], Codec]] = {
         Compression.kOneBit: OneBit, Compression.kTopK: lambda: TopK(share), Compression.kBF16: Bfloat16Codec,
         Compression.kInt8: lambda: Integers(8), Compression.kInt4: lambda: Integers(4),

@@ -21,8 +21,8 @@ from dsinga.ops.update import sum_of_squares
 class Push(NamedTuple):
     """The header of a push (a message of gradients): the generation, worker group, step and worker.
 
-    With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group
-    skip a step or none.
+    With ``skip`` there are no gradients, and the step does not change the slices. All workers of a group skip a step,
+    or none.
     """
 
     generation: int
@@ -33,10 +33,10 @@ class Push(NamedTuple):
 
 
 class Generations:
-    """The generation of each group from which messages are accepted, at first ``generation`` for all.
+    """The generation of each group that messages must have, at first ``generation`` for all.
 
-    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. The
-    shard holds its lock when it calls :meth:`set`.
+    Messages of an abandoned process are of an earlier generation, and refused. The shard holds its lock when it calls
+    :meth:`set`.
     """
 
     def __init__(self, generation: int):
@@ -44,7 +44,7 @@ class Generations:
         self._generations: dict[int, int] = {}
 
     def set(self, group: int, generation: int) -> None:
-        """Accept messages of this generation of a group only."""
+        """Accept only messages of this generation of a group."""
         self._generations[group] = generation
 
     def is_current(self, group: int, generation: int) -> bool:
@@ -52,7 +52,7 @@ class Generations:
         return generation == self._generations.get(group, self.first)
 
     def check(self, group: int, generation: int, message: str) -> None:
-        """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
+        """Raise RunError for a message, such as "a push of group 1", of another generation."""
         if not self.is_current(group, generation):
             current = self._generations.get(group, self.first)
             raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
@@ -61,8 +61,8 @@ class Generations:
 class GradientAccumulator:
     """The gradients of one slice from the workers of one group, for the group's step ``version``.
 
-    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These need no lock, since
-    they run after the last gradient of a step has arrived and before the version changes, when no thread adds any.
+    Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These run when no thread adds
+    gradients: after a step's last gradient and before the version changes.
     """
 
     def __init__(self, contributors: Sequence[int], version: int):
@@ -74,12 +74,12 @@ class GradientAccumulator:
         self._contributors, self._contributor_set = contributors, frozenset(contributors)
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
         self._sum: np.ndarray | SparseRows | None = None  # in place of the parts, see reduce
-        self.factor = 1.0  # by which the sum is multiplied
+        self.factor = 1.0  # multiplies the sum
 
     def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
         """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
 
-        A repeated gradient is dropped. None means that the step is skipped, as it must be by all workers.
+        A repeated gradient is dropped. None skips the step; all workers must skip it.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
         assert worker in self._contributor_set, f"a push of worker {worker}, not one of {self._contributors}"
@@ -90,7 +90,7 @@ class GradientAccumulator:
 
     @property
     def complete(self) -> bool:
-        """Whether all workers have contributed, so that an update of the value may be running."""
+        """Whether all workers have contributed, so that an update may be running."""
         return len(self._parts) == len(self._contributors)
 
     @property
@@ -100,9 +100,9 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the workers, or their sum alone; an empty list if the step is skipped.
+        """The gradients in worker order, or only their sum; empty if the step is skipped.
 
-        Asserts that either all workers skip the step or none.
+        Asserts that all workers skip the step, or none.
         """
         if self._sum is not None:
             return [self._sum]
@@ -111,16 +111,15 @@ class GradientAccumulator:
         return parts
 
     def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum of the gradients, added in their order, or None if the step is skipped; read-only.
+        """Return the ordered sum of the gradients, times :attr:`factor`; None if the step is skipped. Read-only.
 
-        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients. It is
-        multiplied by :attr:`factor`.
+        The sum of only sparse rows is sparse. It may be written into one of the first two gradients.
         """
         total = self._total()
         return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
 
     def reduce(self) -> float | None:
-        """Put the sum in place of the gradients; return the sum of its squares, or None if the step is skipped."""
+        """Replace the gradients by their sum; return its sum of squares, None if the step is skipped."""
         self._sum = self._total()
         self._parts = dict.fromkeys(self._parts)
         return None if self._sum is None else sum_of_squares(values_of(self._sum))
@@ -141,7 +140,7 @@ class GradientAccumulator:
         return total
 
     def advance(self) -> None:
-        """Advance to the next version and drop the gradients of this one."""
+        """Advance to the next version and drop this one's gradients."""
         self.version, self._next_version = self._next_version, self._next_version + 1
         self.drop()
         self.copy = None
@@ -152,22 +151,22 @@ class GradientAccumulator:
 
     @property
     def next_step(self) -> int:
-        """The first step for which no gradient is part of the value, or of an update that is running."""
+        """The first step without gradients in the value, or in a running update."""
         return self._next_version if self.complete else self.version
 
     def restart(self, step: int) -> None:
-        """Go on at ``step``, without the gradients of a step that is not complete; a running update ends before."""
+        """Go on at ``step``, without an incomplete step's gradients; a running update ends first."""
         self._next_version = step
         if not self.complete:
             self.advance()
 
     def pending(self) -> str:
-        """Return a text that says which workers are missing."""
+        """Return a text on the missing workers."""
         return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
-    """Return a text that says which workers have contributed: "workers 0, 2 have come, 1 is missing"."""
+    """Return a text on the workers' contributions: "workers 0, 2 have come, 1 is missing"."""
     names = [str(worker) for worker in sorted(arrivals)]
     missing = [str(worker) for worker in contributors if str(worker) not in names]
     if not missing:
@@ -183,8 +182,8 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 class GroupStaleness(NamedTuple):
     """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
 
-    The staleness of a gradient is the number of updates of a slice that came from others between the pull of the value
-    with which the gradient was computed and the update by this gradient.
+    A gradient is computed with a pulled value. Its staleness counts others' updates of the slice between this pull and
+    the update by the gradient.
     """
 
     group: int
@@ -207,7 +206,7 @@ class StalenessMeter:
             self._groups[group] = GroupStaleness(group, updates + 1, total + staleness, max(largest, staleness))
 
     def read(self) -> list[GroupStaleness]:
-        """Return the counts of each worker group that has updated anything since the last call."""
+        """Return the counts of each worker group with updates since the last call."""
         with self._lock:
             groups, self._groups = self._groups, {}
         return [groups[group] for group in sorted(groups)]

@@ -13,7 +13,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 
 
 class SquaresRequest:
-    """The sums of squares of the gradients of the slices ``ids`` in one step of a group, which arrive one by one."""
+    """The gradients' sums of squares for the slices ``ids`` in one step of a group."""
 
     def __init__(self, ids: list[int]):
         self._ids = ids
@@ -41,12 +41,12 @@ class SquaresRequest:
 
 
 class GradientNorms:
-    """The sums of squares that workers have requested of a shard, by worker group and step.
+    """The sums of squares that workers have requested from a shard, by worker group and step.
 
-    ``slices`` are the shard's, by id, of which those with gradients count; none where their norm is not clipped. A
-    group that begins anew may repeat steps whose gradients have been applied (:meth:`restart`); the squares of such a
-    step are zeros, since its factor is not used. ``generations`` and ``lock`` are the shard's: it holds the lock when
-    it calls :meth:`drop`, :meth:`close`, :meth:`restart` or :meth:`pending`.
+    ``slices`` are the shard's, by id; slices with gradients count, or none if the norm is not clipped. A restarted
+    group may repeat steps with applied gradients (:meth:`restart`); their squares are zeros, since the factor is not
+    used. ``generations`` and ``lock`` are the shard's. It holds the lock when it calls :meth:`drop`, :meth:`close`,
+    :meth:`restart` or :meth:`pending`.
     """
 
     def __init__(self, slices: Mapping[int, ServedSlice], generations: Generations, lock: threading.Lock):
@@ -55,13 +55,13 @@ class GradientNorms:
         self._slices = {id: slices[id] for id in sorted(slices) if slices[id].is_clipped}
         self._ids = list(self._slices)
         self._requests: dict[tuple[int, int], SquaresRequest] = {}
-        self._starts: dict[int, int] = {}  # by group that has begun anew: its first step
+        self._starts: dict[int, int] = {}  # by restarted group: its first step
 
     def squares(self, push: Push) -> Future[np.ndarray]:
-        """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
+        """Return a future of the sums of squares of a step's summed gradients, float64, by slice in order.
 
-        Slices of which all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the
-        group, and the error of :meth:`close`.
+        Slices that all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the group,
+        and the error of :meth:`close`.
         """
         with self._lock:
             self._check(push, f"a request of worker {push.worker}")
@@ -81,9 +81,9 @@ class GradientNorms:
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
     def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
-        """Add the squares of gradients that are complete to the norm; return the slices whose update needs no norm.
+        """Add the squares of complete gradients to the norm; return the slices that need no norm.
 
-        Skipped steps have no gradients. They are added up without the lock: see :class:`GradientAccumulator`.
+        Skipped steps have no gradients. No lock is held: see :class:`GradientAccumulator`.
         """
         ids = [served_slice.spec.slice.id for served_slice in complete] if self._slices else []
         sums = {id: self._slices[id].accumulators[push.group].reduce() for id in ids if id in self._slices}
@@ -96,7 +96,7 @@ class GradientNorms:
                 request = self._request(push.group, push.step)
                 request.squares.update(squares)
                 is_last = request.complete
-            else:  # the group has begun anew meanwhile, and lets this update end
+            else:  # the group has restarted meanwhile, and lets this update end
                 for id in squares:
                     self._slices[id].accumulators[push.group].advance()
         if request is not None and is_last:
@@ -104,9 +104,9 @@ class GradientNorms:
         return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
 
     def clip(self, push: Push, factor: float) -> list[ServedSlice]:
-        """Multiply the gradients of a step, whose squares are known, by ``factor``, and forget the request.
+        """Multiply a step's gradients, with known squares, by ``factor``, and forget the request.
 
-        Returns their slices, or none for a request that is forgotten. Raises what :meth:`squares` raises.
+        Returns their slices, or none for a forgotten request. Raises errors of :meth:`squares`.
         """
         with self._lock:
             self._check(push, f"a factor of worker {push.worker}")
@@ -118,20 +118,20 @@ class GradientNorms:
         return clipped
 
     def drop(self, group: int) -> list[SquaresRequest]:
-        """Forget the requests of a group, drop the gradients that wait for their norm, and return the requests."""
+        """Forget and return a group's requests; drop the gradients that wait for their norm."""
         requests = [self._requests.pop(key) for key in list(self._requests) if key[0] == group]
         for id in {id for request in requests for id in request.squares}:
             self._slices[id].accumulators[group].drop()
         return requests
 
     def close(self, error: BaseException) -> list[SquaresRequest]:
-        """Refuse later calls with ``error``; forget all requests, and return them."""
+        """Refuse later calls with ``error``; forget and return all requests."""
         self._error = error
         requests, self._requests = [*self._requests.values()], {}
         return requests
 
     def restart(self, group: int, step: int) -> None:
-        """Let a group begin anew at ``step``, after its gradients of earlier steps have been applied."""
+        """Restart a group at ``step``, after its gradients of earlier steps have been applied."""
         self._starts[group] = step
 
     def pending(self) -> list[str]:

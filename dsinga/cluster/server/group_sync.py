@@ -1,13 +1,13 @@
 """The interface that synchronises a shard (a server's slices) with other server groups, and the routes between groups.
 
-What a job's ``sync_method`` or ``user_sync_method`` names is a function of the registry's kind "sync_method". It is
-called with the topology of a run and the average that the updater of the job keeps, or None, and returns a
-:data:`Policy`, which is sent to all servers. Each server calls it with a :class:`LinkedShard`.
+A job's ``sync_method`` or ``user_sync_method`` names a function of the registry's kind "sync_method". It receives a
+run's topology and the average that the job's updater keeps, or None. It returns a :data:`Policy`, which each server
+calls with a :class:`LinkedShard`.
 
-The changes of a group are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
-group that forwards changes needs to know only where they must still go: the subtree below the receiver, which is a
-:class:`Route`. Changes on the same route are added up and sent as one message. In an all-to-all, a star or any tree
-there is one route for each pair of linked groups; on a ring there are more, since the subtrees differ in length.
+A group's changes are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
+forwarding group needs to know only the subtree below the receiver, a :class:`Route`. Changes on the same route are
+added up and sent as one message. In an all-to-all, a star or any tree, each pair of linked groups has one route. A ring
+has more, since the subtrees differ in length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Edge = tuple[int, int]
 
 
 class Route(NamedTuple):
-    """A route by which changes are sent: to ``group``, and from there along the routes numbered ``onward``."""
+    """A route that changes are sent on: to ``group``, and from there along the routes numbered ``onward``."""
 
     group: int
     onward: tuple[int, ...]
@@ -42,13 +42,13 @@ class Routes(NamedTuple):
     routes: tuple[Route, ...]
 
     def reaches(self, number: int, group: int) -> bool:
-        """Return whether changes on the route ``number`` come to a group, at once or later."""
+        """Return whether changes on the route ``number`` reach a group, directly or forwarded."""
         route = self.routes[number]
         return route.group == group or any(self.reaches(onward, group) for onward in route.onward)
 
 
 def routes(edges: Iterable[Edge], groups: int) -> Routes:
-    """Return the routes between groups 0 to ``groups`` - 1, where ``edges`` are the pairs of linked groups.
+    """Return the routes between groups 0 to ``groups`` - 1; ``edges`` are the pairs of linked groups.
 
     Raises UserError if some groups cannot be reached.
     """
@@ -65,7 +65,6 @@ def routes(edges: Iterable[Edge], groups: int) -> Routes:
 
 
 def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
-    """Return the groups that each group is linked to, in rising order."""
     links: list[set[int]] = [set() for _ in range(groups)]
     for a, b in edges:
         assert a != b, (a, b)
@@ -77,8 +76,7 @@ def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
 def _tree(origin: int, links: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Return the children of each group in the breadth-first tree rooted at ``origin``.
 
-    If several linked groups are equally near to the origin, the lowest is the parent, so that trees of different
-    origins share as many routes as possible.
+    Among equally near groups, the lowest is the parent, so that trees share many routes.
     """
     children: dict[int, list[int]] = {origin: []}
     queue = deque([origin])
@@ -107,13 +105,13 @@ class LinkedShard(NamedTuple):
     """The shard that a :class:`GroupSync` synchronises, and its way to other server groups.
 
     Attributes:
-        group: the server group of the shard.
+        group: the shard's server group.
         routes: the routes between server groups.
-        slices: the slices of the shard, by id.
+        slices: the shard's slices, by id.
         send: sends arrays to another server group; called without a lock.
         fail: closes the shard with an error.
-        patience: the seconds for which a linked server group may be silent; 0 for no bound.
-        generation: that of all server groups at first.
+        patience: how many seconds a linked server group may be silent; 0 for no bound.
+        generation: the first generation of all server groups.
     """
 
     group: int
@@ -139,51 +137,51 @@ class GroupSync(ABC):
         """Begin with the present value of a slice; a repeated call changes nothing."""
 
     def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
-        """Call ``on_averaged`` when a slice that was updated to ``version`` may go on: at once, or after averaging.
+        """Call ``on_averaged`` when a slice updated to ``version`` may go on: at once, or after averaging.
 
         No thread changes the value before that.
         """
         on_averaged()
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:  # noqa: B027
-        """Note that the updates of these slices have been handed to the executor of the shard."""
+        """Note that these slices' updates have been handed to the shard's executor."""
 
     @abstractmethod
     def receive(
         self, route: int, keys: Sequence[Any], arrays: Sequence[np.ndarray], sender: int, generation: int
     ) -> None:
-        """Take the arrays that the server group ``sender`` sends on a route, and forward them on the onward routes.
+        """Accept arrays of the server group ``sender`` on a route, and forward them on the onward routes.
 
-        Each message is received once, and its arrays are not changed afterwards. Raises RunError if it is of another
-        generation of the sender, and the error with which the shard was closed.
+        Each message is received once, and its arrays are not changed afterwards. Raises RunError for another generation
+        of the sender, and the error that closed the shard.
         """
 
     @abstractmethod
     def flush(self) -> Future[int]:
-        """Give all groups the same values; return a future of the number of messages ever sent by this shard.
+        """Give all groups the same values; return a future of the number of messages ever sent.
 
-        Called when all worker groups have ended their steps, on all shards, repeatedly until the numbers stay the same.
+        Called on all shards when all worker groups have ended their steps, until the numbers stay the same.
         """
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the values with which a lost shard of a linked group begins again.
+        """Return this shard's share of the first values of a linked group's new shard, after a loss.
 
-        Not called where groups do the same steps: these begin together, from a snapshot.
+        Not called if groups do the same steps: they restart together, from a snapshot.
         """
         raise NotImplementedError
 
     def link(self, group: int, generation: int) -> None:
-        """Exchange messages with this generation of a linked server group from now on."""
+        """Exchange later messages with this generation of a linked server group."""
         self.accept(group, generation)
 
     def accept(self, group: int, generation: int) -> None:
-        """Accept messages of this generation of a server group alone."""
+        """Accept only messages of this generation of a server group."""
         self.check_open()
         with self._lock:
             self._generations.set(group, generation)
 
     def check_message(self, sender: int, generation: int) -> None:
-        """Raise RunError for a message of a closed shard, or of another generation of its sender."""
+        """Raise RunError if the shard is closed, or for another generation of the sender."""
         self.check_open()
         with self._lock:
             self._generations.check(sender, generation, f"a message of server group {sender}")
@@ -208,7 +206,7 @@ class GroupSync(ABC):
 
     @abstractmethod
     def pending(self) -> list[str]:
-        """Return texts that say which server groups this shard waits for."""
+        """Return texts on the server groups that this shard waits for."""
 
 
 Policy = Callable[[LinkedShard], GroupSync]

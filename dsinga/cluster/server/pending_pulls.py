@@ -11,7 +11,7 @@ from dsinga.cluster.server.served_slice import ServedSlice
 
 
 class StalenessBound:
-    """Lets groups have a slice at a version only when all running groups are at most ``staleness`` steps behind it.
+    """Keeps groups from being more than ``staleness`` steps ahead of the slowest running group.
 
     None means no bound. The slowest group never waits for another one, so groups cannot deadlock. Not thread-safe: the
     shard holds its lock.
@@ -22,22 +22,22 @@ class StalenessBound:
         self._staleness = staleness
 
     def leave(self, group: int) -> None:
-        """Do not wait for a group any longer, since it has finished or has not begun yet."""
+        """Stop waiting for a group that has finished or has not begun yet."""
         self._running.discard(group)
 
     def join(self, group: int) -> None:
-        """Wait for a group that begins now, or begins anew."""
+        """Wait for a group that begins or restarts."""
         self._running.add(group)
 
     def allows(self, served_slice: ServedSlice, version: int) -> bool:
-        """Return whether a group may have the value of a slice for its step ``version``."""
+        """Return whether a group may have a slice's value for its step ``version``."""
         return self._staleness is None or not self._behind(served_slice, version - self._staleness)
 
     def _behind(self, served_slice: ServedSlice, minimum: int) -> list[int]:
         return [group for group in sorted(self._running) if served_slice.accumulators[group].version < minimum]
 
     def pending(self, served_slice: ServedSlice, group: int, version: int) -> list[str]:
-        """Return texts that say for which groups a group waits before its step ``version``, if it waits for others."""
+        """Return texts on the groups that a group waits for before its step ``version``."""
         if self._staleness is None or served_slice.accumulators[group].version < version:
             return []
         return [
@@ -53,10 +53,10 @@ Read = Callable[[ServedSlice], Any]
 class Pull:
     """A request for some slices, which waits until ``group`` may have them at ``version``.
 
-    Without a group it waits until the slices have a value. ``read`` returns what is wanted of a slice, such as a copy.
-    It is called as soon as the slice is available, under the shard's lock; if ``deferred``, when all slices are
-    available, without the lock. If ``exact``, no slice may be past the version. The future resolves to what ``finish``
-    makes of what was read, by slice id.
+    Without a group it waits until the slices have a value. ``read`` returns the request's result for a slice, such as a
+    copy. It is called under the shard's lock as soon as the slice is available or, if ``deferred``, without the lock
+    when all are. If ``exact``, no slice may be past the version. The future resolves to ``finish`` of the results, by
+    slice id.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pull:
         return accumulator.version > self.version or accumulator.version == self.version and accumulator.complete
 
     def deliver(self, served_slice: ServedSlice) -> bool:
-        """Take a slice that is available; return whether it was the last missing one."""
+        """Accept an available slice; return whether it was the last missing one."""
         if self._deferred:
             self._results[served_slice.spec.slice.id] = served_slice
         else:
@@ -95,7 +95,7 @@ class Pull:
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Resolve the future. Called without the lock, because callbacks of the future may call the shard."""
+        """Resolve the future. Called without the lock, because its callbacks may call the shard."""
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:
@@ -104,7 +104,7 @@ class Pull:
             self.future.set_exception(self._error)
 
     def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Read slices; keep an error for the future, so that it is not raised in the thread of the last push."""
+        """Read slices; keep an error for the future, not for the last push's thread."""
         try:
             results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
             self._results.update(results)
@@ -119,7 +119,7 @@ def resolve_all(pulls: Iterable[Pull]) -> None:
 
 
 class PendingPulls:
-    """The pulls at a shard that wait, by slice. Not thread-safe: the shard holds its lock."""
+    """The waiting pulls at a shard, by slice. Not thread-safe: the shard holds its lock."""
 
     def __init__(self, served_slices: Mapping[int, ServedSlice], bound: StalenessBound):
         self._slices = served_slices
@@ -127,7 +127,7 @@ class PendingPulls:
         self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
-        """Deliver the available slices to a new pull and let it wait for the others; return whether none is missing.
+        """Deliver the available slices to a new pull; return whether none is missing.
 
         If the pull is exact and a slice is past its version, its future fails with RunError.
         """
@@ -146,7 +146,7 @@ class PendingPulls:
         return complete
 
     def serve(self, served_slice: ServedSlice) -> list[Pull]:
-        """Deliver a slice to the waiting pulls that may have it now; return the pulls that are then complete."""
+        """Deliver a slice to the waiting pulls that may have it now; return the complete pulls."""
         id = served_slice.spec.slice.id
         pulls = self._pulls[id]
         if not pulls:
@@ -158,7 +158,7 @@ class PendingPulls:
         return [pull for pull in ready if pull.deliver(served_slice)]
 
     def serve_all(self) -> list[Pull]:
-        """Give each waiting pull the slices that have its version by now; return the pulls that are complete."""
+        """Deliver each slice to the waiting pulls that may have it now; return the complete pulls."""
         return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
     def remove(self, future: Future[Any]) -> None:
@@ -167,14 +167,14 @@ class PendingPulls:
             pulls[:] = [pull for pull in pulls if pull.future is not future]
 
     def clear(self, group: int | None = None) -> set[Pull]:
-        """Remove all pulls, or those of a worker group, and return them."""
+        """Remove all pulls, or a worker group's, and return them."""
         waiting = {pull for pulls in self._pulls.values() for pull in pulls if group in (None, pull.group)}
         for pulls in self._pulls.values():
             pulls[:] = [pull for pull in pulls if pull not in waiting]
         return waiting
 
     def pending(self) -> list[str]:
-        """Return texts that say what each slice lacks."""
+        """Return texts on what each slice lacks."""
         return [
             line for id, served_slice in self._slices.items() for line in self._pending(served_slice, self._pulls[id])
         ]

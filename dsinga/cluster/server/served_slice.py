@@ -19,17 +19,17 @@ from dsinga.training import Updater
 
 
 class UpdateBlock(NamedTuple):
-    """A block of an update: its number of elements, and the function that computes it, called once by any thread."""
+    """A block of an update: its number of elements, and its function, called once by any thread."""
 
     elements: int
     do: Callable[[], None]
 
 
 def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0) -> list[UpdateBlock]:
-    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, which are added in their order.
+    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, added in order.
 
-    ``update.gradient`` is not used. The blocks write to the value and the state only. They are so large that computing
-    one takes much longer than taking it from a queue.
+    ``update.gradient`` is not used. The blocks write only to the value and the state. Computing one takes much longer
+    than getting it from a queue.
     """
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
@@ -62,18 +62,16 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
 # outer optimizer.
 OUTER = "outer."
 OUTER_PARAMS, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
-# The number of steps for which a slice remembers the rows that they changed.
+# A slice remembers the changed rows of this many steps.
 CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated; a slice that is not trainable is replaced by the sum of the pushed arrays.
+    """A slice and how it is updated; the sum of pushes replaces a slice that is not trainable.
 
-    ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group.
-    ``whole_param`` is the name of the param, of which the slice may be a part, and ``shape`` its shape: the updater
-    depends on them.
-    ``is_gradient`` says that what is pushed are gradients, the sum of which the workers apply themselves.
-    Gradients of steps before ``first_step`` are dropped.
+    ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group. The
+    updater depends on the name ``whole_param`` and the ``shape`` of its whole param. ``is_gradient`` says that workers
+    push gradients, and apply their sum themselves. Gradients of steps before ``first_step`` are dropped.
     """
 
     slice: Slice
@@ -88,22 +86,22 @@ class SliceSpec(NamedTuple):
 
 
 class ShardCopy(NamedTuple):
-    """A copy of a shard: by slice id the value, float32 (size,), and the updater's state arrays by name."""
+    """A copy of a shard: values, float32 (size,), by slice id, and the updater's state by name."""
 
     values: dict[int, np.ndarray]
     state: dict[int, dict[str, np.ndarray]]
 
 
 def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
-    """Join the copies of slices to a copy of their shard (:meth:`ServedSlice.copy`), by slice id."""
+    """Join copies of slices (:meth:`ServedSlice.copy`), by slice id, to a copy of their shard."""
     return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
 
 class ServedSlice:
-    """A slice of a param on its server: the value, float32 (size,), the updater's state, and accumulated gradients.
+    """A slice of a param on its server: the value, float32 (size,), updater state, and gradients.
 
     ``lock`` is held while the value changes, and while it is copied for a reader that updates do not wait for. A thread
-    may take this lock while it holds the shard's lock, but not the other way round.
+    may acquire it while it holds the shard's lock, but not the other way round.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):
@@ -125,8 +123,8 @@ class ServedSlice:
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Set the initial value, and the updater's state of a resumed run; a repeated call changes nothing.
 
-        The arrays belong to the slice from now on, and are not copied if they are writeable, so that slices of a param
-        on servers of one process may be views of one array. Raises UserError if ``state`` is of another updater.
+        The slice owns the arrays. Writeable arrays are not copied: slices of a param on servers of one process may be
+        views of one array. Raises UserError for another updater's ``state``.
         """
         if self.filled:
             return
@@ -153,9 +151,9 @@ class ServedSlice:
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
     def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add a worker's gradient for a step of its group; return whether it was the last missing one.
+        """Add a worker's gradient for its group's step; return whether it was the last missing one.
 
-        None skips the step. Slices that have a width also take sparse rows.
+        None skips the step. Slices with a width also accept sparse rows.
         """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None or step < self.spec.first_step:
@@ -171,10 +169,10 @@ class ServedSlice:
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
+        """Return the blocks of the update by a group's summed gradients, for any order and threads.
 
         Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
-        group's own step. A skipped step has no blocks, but counts for the version like any other.
+        group's own step. A skipped step has no blocks, but counts for the version.
         """
         blocks = self._update_blocks(group, updater)
         if blocks and self.meter is not None:
@@ -182,7 +180,6 @@ class ServedSlice:
         return blocks
 
     def _count_update(self, group: int, meter: StalenessMeter) -> None:
-        """Count an update; the caller holds the lock."""
         meter.add(group, self.changes - self.accumulators[group].changes_seen)
         self.changes += 1
 
@@ -217,7 +214,7 @@ class ServedSlice:
         self._changes.append((step, none if total is None else total.rows if isinstance(total, SparseRows) else None))
 
     def rows_changed(self, since: int, version: int) -> np.ndarray | None:
-        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, or None if unknown.
+        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, None if unknown.
 
         Not thread-safe during an update: called for a contributor that has not pushed for ``version`` yet.
         """
@@ -228,7 +225,7 @@ class ServedSlice:
         return changes[0] if len(changes) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *changes]))
 
     def read(self) -> Array | SparseRows:
-        """Return a read-only view of the value; sparse rows if it was replaced by a sum of sparse rows."""
+        """Return a read-only view of the value, or the sparse rows that replaced it."""
         if self._sum is not None:
             return self._sum
         view = self.value.view()
@@ -238,7 +235,7 @@ class ServedSlice:
     def copy_for(self, group: int) -> Array:
         """Return a read-only copy of the value, the same for all workers of a group.
 
-        It is made when the first worker asks for it, so that it is recent, and dropped at the group's next update.
+        It is made for the first worker, and dropped at the group's next update.
         """
         accumulator = self.accumulators[group]
         with self.lock:
@@ -253,38 +250,37 @@ class ServedSlice:
         return copy
 
     def drop_copy(self, group: int) -> None:
-        """Drop the copy that the workers of a group share, so that they get the present value; none is pulling."""
+        """Drop the copy that a group's workers share, so that they get the present value; none may be pulling."""
         with self.lock:
             self.accumulators[group].copy = None
 
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the value, and the updater's and the outer state unless ``state`` is False: the arrays themselves."""
+        """Return the arrays of the value and, if ``state``, of the updater's and the outer state."""
         return self.value, self.state | self.outer if state else {}
 
     def copy(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value, and of the states after the same update unless ``state`` is False."""
+        """Return copies of the value and, if ``state``, of the states after the same update."""
         with self.lock:
             value, slots = self.contents(state)
             return value.copy(), {name: array.copy() for name, array in slots.items()}
 
 
 def is_outer(name: str) -> bool:
-    """Whether an array of a slice's state is of the averaging of server groups, not of the updater."""
+    """Whether an array of a slice's state belongs to the averaging of server groups."""
     return name.startswith(OUTER)
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:
-    """Return ``array`` if it can be updated in place, else a copy."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
 
 
 class DeviceSlice(ServedSlice):
-    """A slice whose value, updater's state and gradients are on a device; only copies for readers come to the host.
+    """A slice with updater state and gradients on a device; only readers' copies come to the host.
 
-    ``ops`` are the kernels of the server, which are not those of a worker. Whatever a thread is given has been
-    computed: a worker hands a gradient over when its kernels have ended (:meth:`dsinga.ops.Ops.hand_over`), and an
-    update ends with its kernels. So the rules of :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
+    ``ops`` are the server's kernels, not a worker's. Threads receive only computed arrays. A worker hands a gradient
+    over when its kernels have ended (:meth:`dsinga.ops.Ops.hand_over`), and an update ends with its kernels. So the
+    rules of :mod:`dsinga.cluster.server.shard` hold for streams as for threads.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int, ops: Ops):
@@ -310,7 +306,7 @@ class DeviceSlice(ServedSlice):
         return [UpdateBlock(self.value.size, change)] if parts else []
 
     def _change(self, parts: Sequence[Array], step: int, updater: Updater) -> None:
-        """Update by the sum of gradients, added in their order; a slice that is not trainable is replaced by it."""
+        """Update by the ordered sum of gradients, or replace a slice that is not trainable by it."""
         with self._ops.serialised():
             total = functools.reduce(self._ops.add, map(self._ops.asarray, parts))
             if not self.spec.trainable:
@@ -329,7 +325,7 @@ class DeviceSlice(ServedSlice):
             return self.value.copy()
 
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value, and of the updater's state unless ``state`` is False, in host memory."""
+        """Return copies of the value and, if ``state``, of the updater's state, in host memory."""
         value, slots = super().contents(state)
         with self._ops.serialised():
             return self._ops.to_numpy(value), {name: self._ops.to_numpy(array) for name, array in slots.items()}

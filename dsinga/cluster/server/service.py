@@ -20,7 +20,7 @@ METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective
 
 
 class PendingAnswer:
-    """The arrays of an answer that comes later: ``finish`` makes them from the result of the shard's ``future``."""
+    """The arrays of a later answer: ``finish`` makes them from the result of the shard's ``future``."""
 
     def __init__(self, shard: Shard, future: Future[Any], finish: Callable[[Any], Any]):
         self._shard, self._future, self._finish = shard, future, finish
@@ -34,7 +34,7 @@ class PendingAnswer:
         return self._finish(self._shard.executor.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with the answer as soon as the shard's future is done."""
+        """Call ``callback`` with the answer when the shard's future is done."""
         shard, finish = self._shard, self._finish
         self._future.add_done_callback(lambda future: callback(PendingAnswer(shard, future, finish)))
 
@@ -46,19 +46,27 @@ class ShardService:
 
     Methods, with their fields:
         ``pull`` (ids, version, group, since): return the values of slices when they have reached ``version`` for a
-        worker group. ``since`` lists (id, version) of values that the caller has: for these the answer may contain
-        changed rows only.
+            worker group. ``since`` lists (id, version) of the caller's values: for them the answer may contain only
+            changed rows.
+
         ``push`` (push, ids): add gradients of slices; see :class:`Push`. A skipped step has no gradients.
+
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
-        ``squares`` (push): return the sums of squares of the summed gradients of a step, in the order of the slices;
-        ``clip`` (push, factor): update the slices by these gradients times ``factor``. Both where ``clip_global_norm``
-            bounds the norm of all gradients.
-        ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of
-        a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
-        ``receive`` (route, keys, sender, generation): take what the server group ``sender`` sends.
-        ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
-            Ignored with ``published`` values, which are where processes of this host read them.
-        ``gpu`` (): return the number of the GPU that keeps the slices; no array where host memory does.
+
+        ``squares`` (push): return the sums of squares of a step's summed gradients, in the order of the slices, for
+            ``clip_global_norm``.
+
+        ``clip`` (push, factor): update the slices by these gradients times ``factor``.
+
+        ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of a
+            worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
+
+        ``receive`` (route, keys, sender, generation): accept a message of the server group ``sender``.
+
+        ``move`` (ids): keep the values of slices in the caller's arrays; only within a process. Ignored for
+            ``published`` values, which processes of this host read at their place.
+
+        ``gpu`` (): return the number of the GPU that keeps the slices; no array for host memory.
     """
 
     def __init__(self, shard: Shard, codec: Codec | None = None, published: bool = False):
@@ -67,7 +75,7 @@ class ShardService:
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
-        """Call a method of the shard. Raises RunError for an unknown method, and what the shard raises."""
+        """Call a method of the shard. Raises RunError for an unknown method, and errors of the shard."""
         if method not in METHODS:
             raise RunError(f"a server has no method {method!r}")
         return getattr(self, f"_{method}")(items, *fields)
@@ -102,7 +110,7 @@ class ShardService:
         return self._codec.decode(gradient, self.shard.slices[id].spec.slice.size)
 
     def _changed(self, id: int, since: int | None, version: int, value: Array) -> Array | SparseRows:
-        """Return the rows of a value that have changed since a version, if that is given and they are known."""
+        """Return a value's changed rows since a version, or the value if they are unknown."""
         served_slice = self.shard.slices[id]
         rows = None if since is None else served_slice.rows_changed(since, version)
         if rows is None:
@@ -111,7 +119,7 @@ class ShardService:
         return SparseRows(rows, table[rows], table.shape)
 
     def _encoded(self, id: int, value: Any) -> Any:
-        """Return a value as it is sent: compressed, if it is a sum of gradients that all workers apply."""
+        """Return a value to send, compressed if it is a sum of gradients that all workers apply."""
         codec, spec = self._codec, self.shard.slices[id].spec
         if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not spec.is_gradient:
             return value

@@ -1,9 +1,9 @@
 """The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
 
-With one worker group values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
-only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of the
-value at version v, and does not read s again until a pull for version v + 1 resolves, which is after the change.
-Several worker groups change slices independently of each other, so pulls return copies.
+With one worker group, values are not copied. A pull returns the shard's own arrays. Step v changes slice s in place,
+only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of version
+v. It reads s again only when its pull for version v + 1 resolves, after the change. Several worker groups change slices
+independently of each other, so pulls return copies.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ from dsinga.training import Updater
 class Shard:
     """The slices of params on one server. Thread-safe; no method but :meth:`snapshot` blocks.
 
-    In each step of each worker group, beginning with step ``start``, each slice is pushed by the workers that its
-    spec names. Each slice has a version for each group, the number of the group's next step for it, so that gradients
-    may arrive layer by layer and in any grouping. Gradients are added in the order of the workers, not of arrival,
-    so that a run gives the same bits every time. With ``staleness``, no group gets values for a step that is more than
-    so many steps ahead of the slowest group's. A shard serves one generation of each group, and refuses
-    messages of others; :meth:`restart` begins the next one.
+    In each step of a worker group, from step ``start``, the workers in a slice's spec push it. A slice's version for a
+    group is the group's next step for it. So gradients may arrive layer by layer and in any grouping. They are added in
+    the order of the workers, not of arrival: a run gives the same bits every time. With ``staleness``, no group gets
+    values for a step that is more than so many steps ahead of the slowest group's. A shard serves one generation of
+    each group, and refuses messages of others; :meth:`restart` begins the next one.
 
     ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`), and waits for futures of pulls: a
-    cooperative executor computes updates meanwhile. With a ``gpu`` slices are kept and updated there, by the inline
-    executor.
+    cooperative executor computes updates meanwhile. A ``gpu`` keeps and updates the slices, with the inline executor.
     """
 
     def __init__(
@@ -77,9 +75,9 @@ class Shard:
         self._error: BaseException | None = None
 
     def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
-        """Keep in step with the same shard of other server groups, by ``policy``; called before the first pull.
+        """Keep in step with the same shard of other server groups, by ``policy``, before the first pull.
 
-        The other arguments are those of :class:`LinkedShard`. From now on pulls return copies.
+        Other arguments: see :class:`LinkedShard`. Later pulls return copies.
         """
         assert not self.executor.requires_single_group
         shard = weakref.ref(self)  # else it and the shard would refer to each other
@@ -110,11 +108,10 @@ class Shard:
     def put(
         self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
     ) -> None:
-        """Set the initial values, float32 (size,), by slice id, and the updater's state by slice id and name.
+        """Set the initial values, float32 (size,), and the updater's state by name, both by slice id.
 
-        With None for the state the updater starts afresh. A repeated call changes nothing. The arrays belong to the
-        shard from now on, and are updated in place if they are writeable. Raises UserError if the state is of another
-        updater.
+        None for the state makes a new one. A repeated call changes nothing. The shard owns the arrays, and updates them
+        in place if they are writeable. Raises UserError for another updater's state.
         """
         with self._lock:
             self._check_open()
@@ -126,10 +123,10 @@ class Shard:
         resolve_all(complete)
 
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
-        """Keep the values of slices in this memory, float32 (size,), by slice id, where their worker reads them.
+        """Keep slices' values in this memory of their worker, float32 (size,), by slice id.
 
-        Called by a worker of this process before its first pull. The memory of the first worker to call is used. Does
-        nothing where pulls return copies.
+        A worker of this process calls it before its first pull. The first caller's memory is used. Does nothing if
+        pulls return copies.
         """
         with self._lock:
             self._check_open()
@@ -137,12 +134,12 @@ class Shard:
                 self.slices[id].move(array)
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
-        """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
+        """Add gradients, float32 (size,), by slice id; update slices that a whole group has pushed.
 
-        Gradients of slices that have a width may be sparse rows; if those of all workers are, only these rows are
-        updated. The arrays belong to the shard from now on and may be overwritten. A push counts once for each slice; a
-        repeated one is dropped. Raises RunError if the push is of another generation, and the error of :meth:`close` if
-        the shard is closed.
+        Gradients of slices with a width may be sparse rows. If all workers push sparse rows, only these rows are
+        updated. The shard owns the arrays, and may overwrite them. A push counts once for each slice; a repeated one is
+        dropped. Raises RunError for a push of another generation, and the error of :meth:`close` if the shard is
+        closed.
         """
         with self._lock:
             self._check_open()
@@ -156,14 +153,14 @@ class Shard:
         self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
-        """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
+        """Update slices by a group's gradients; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
         if self._group_sync is not None:
             self._group_sync.push_applied(complete)
 
     def clip(self, push: Push, factor: float) -> None:
-        """Update the slices by their gradients of a step times ``factor``, which makes the norm of all small enough.
+        """Update the slices by their gradients of a step times ``factor``, which bounds the total norm.
 
         :meth:`GradientNorms.squares` must have resolved. A repeated call is dropped.
         """
@@ -178,7 +175,7 @@ class Shard:
             raise
 
     def _advance(self, served_slice: ServedSlice, group: int) -> None:
-        """Advance a slice to its next version, after it was averaged with other server groups where that is due."""
+        """Advance a slice to its next version, after averaging with other server groups if it is due."""
         advance = partial(self._set_advanced, served_slice, group)
         if self._group_sync is None:
             advance()
@@ -186,14 +183,12 @@ class Shard:
             self._group_sync.slice_updated(served_slice, served_slice.accumulators[group].version + 1, advance)
 
     def _set_advanced(self, served_slice: ServedSlice, group: int) -> None:
-        """Advance a slice to its next version, and resolve the pulls that waited for it."""
         with self._lock:
             served_slice.accumulators[group].advance()
             complete = self._pulls.serve(served_slice)
         resolve_all(complete)
 
     def _fail(self, served_slice: ServedSlice, group: int, error: BaseException) -> None:
-        """Close the shard, since the update of a slice has failed."""
         step = served_slice.accumulators[group].version
         error.add_note(f"in the update of {served_slice.spec.slice} at step {step}")
         # The error is not chained, since its frames would keep the server and its threads alive.
@@ -202,15 +197,15 @@ class Shard:
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
 
-        It resolves when the group's own updates before that step have been applied to all of the slices, and the
-        slowest group is within the staleness. The arrays are float32 (size,), read-only, and do not change until the
-        caller has pushed: the shard's own arrays if there is one group, else copies that a group's workers share.
+        It resolves when the group's own earlier updates are in all of the slices, and the slowest group is within the
+        staleness. The arrays are float32 (size,), read-only, and do not change until the caller has pushed. They are
+        the shard's own arrays for one group, else copies that a group's workers share.
         """
         read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
         return self._add_pull(Pull(group, version, read, deferred=self.copies), ids)
 
     def leave(self, group: int) -> None:
-        """Do not count a group as running for the staleness: it has finished, or it begins later (see :meth:`join`)."""
+        """Do not count a group as running for the staleness: it has finished, or begins later (:meth:`join`)."""
         with self._lock:
             self._check_open()
             self._staleness_bound.leave(group)
@@ -227,12 +222,12 @@ class Shard:
             self._staleness_bound.join(group)
 
     def restart(self, group: int, generation: int, step: int = 0) -> int:
-        """Restart a worker group whose workers were lost, as ``generation``; return the step of its first pull.
+        """Restart a worker group after a loss, as ``generation``; return the step of its first pull.
 
-        Its gradients of steps that are not complete are dropped, its pulls and collectives fail, and messages of its
-        earlier generation are refused. It begins at the highest step that it has reached in any slice, so that no slice
-        is updated twice for a step, and at ``step`` at least: where several servers serve the group, call this again on
-        each with the highest of their answers. Other groups go on. A single group would read the values in place.
+        Its gradients of incomplete steps are dropped, its pulls and collectives fail, and messages of its earlier
+        generation are refused. It begins at ``step`` or, if higher, at the highest step that it has reached in any
+        slice: no slice is updated twice for a step. If several servers serve the group, call this again on each with
+        the highest answer. Other groups go on. A single group cannot restart, since it reads the values in place.
         """
         assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")
@@ -274,10 +269,10 @@ class Shard:
     def request_snapshot(self, version: int | None, state: bool = True, copied: bool = True) -> Future[ShardCopy]:
         """Return a future of a copy of all values, and of the updater's states if ``state``.
 
-        With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
-        its next update begins. With None for the version each slice is copied as it is, between two updates. Unless
-        ``copied`` it has the arrays of the shard themselves, which must not be updated any more. The future fails with
-        RunError if a slice is past ``version``.
+        With one group the copy has exactly ``version``, and training may continue: a slice is copied before its next
+        update begins. If the version is None, each slice is copied as it is, between two updates. Unless ``copied`` it
+        contains the shard's own arrays, which must not be updated any more. The future fails with RunError if a slice
+        is past ``version``.
         """
         read: Read = methodcaller("copy" if copied else "contents", state)
         if version is None:
@@ -287,7 +282,7 @@ class Shard:
         return self._add_pull(Pull(group, version, read, exact=True, finish=join_copies), self.slices)
 
     def close(self, error: BaseException) -> None:
-        """Fail all pulls, collectives and flushes, and every later call, with ``error``; a second call does nothing."""
+        """Fail all pulls, collectives, flushes and later calls with ``error``; a second call does nothing."""
         with self._lock:
             if self._error is not None:
                 return
@@ -304,7 +299,7 @@ class Shard:
             pull.future.set_exception(error)
 
     def pending(self) -> str:
-        """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
+        """Return a text on what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = [*self._pulls.pending(), *self.norms.pending()]
         lines += self.collectives.pending()
@@ -315,7 +310,7 @@ class Shard:
         return "; ".join(lines) or "nothing is waited for"
 
     def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Future[Any]:
-        """Add a pull of these slices, and resolve it if all are available; return its future, which has any error."""
+        """Add a pull of these slices, resolved if all are available; return its future, with any error."""
         with self._lock:
             if self._error is not None:
                 pull.future.set_exception(self._error)

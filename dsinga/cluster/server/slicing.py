@@ -1,9 +1,9 @@
 """Cuts params into slices, assigns the slices to servers, and groups them into buckets, which are sent in one message.
 
-There are two methods. SINGA's fills boxes of about equal size in the order of the params, overfills them by at most a
-tenth, and cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them
-by a hash. A worker has to join a param that is cut over servers in every step, by a copy. So, unlike SINGA, no param is
-cut if the boxes can be filled as evenly with whole params, the largest first.
+SINGA's method fills boxes of about equal size in the order of the params. It overfills them by at most a tenth, and
+cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them by a hash.
+A worker must join a param that is cut over servers by a copy in every step. So, unlike SINGA, no param is cut if whole
+params, the largest first, fill the boxes as evenly.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def slice_for_servers(
 ) -> list[Slice]:
     """Cut params into slices for the servers of one server group.
 
-    The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. Together they cover every
-    param exactly once. A server may get no slice.
+    The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. They cover every param
+    exactly once. A server may get no slice.
 
     Args:
         sizes: the number of elements of each param.
         servers: the number of servers.
         method: how params are cut and distributed.
-        preferred: params that are not cut, with their server, which is beside their only user; ignored for the others.
-        widths: the length of a row for params whose gradients may be sparse rows; they are cut between rows only.
-        whole: whether no param is cut at all.
-        block_size: the number of elements of a block of kBlock; None for PaddlePaddle's formula.
-        block_rows: the number of rows in a block of params that are cut between rows; None for as many as fit.
+        preferred: params that are not cut, with the server near their only user.
+        widths: row lengths of params with gradients that may be sparse rows; they are cut only between rows.
+        whole: whether no param is cut.
+        block_size: the number of elements of a kBlock block; None for PaddlePaddle's formula.
+        block_rows: the rows of a block of params that are cut between rows; None for as many as fit.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
@@ -89,9 +89,9 @@ def slice_for_servers(
 
 
 def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) -> list[Slice]:
-    """Cut the slices of some params into pieces of about ``size`` elements, and number all slices anew.
+    """Cut the slices of some params into pieces of about ``size`` elements, and number all slices again.
 
-    So the first pieces are updated and sent back while others are still on their way to the server.
+    The first pieces are then updated and returned while others are on their way to the server.
     """
     pieces: list[Slice] = []
     for slice_ in slices:
@@ -103,13 +103,12 @@ def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) 
 
 
 def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | None = None) -> dict[str, list[int]]:
-    """Return the lengths of the slices of each param, cut for ``num`` boxes of about equal size: SINGA's ``Slice``.
+    """Return the lengths of each param's slices, cut for ``num`` boxes of about equal size: SINGA's ``Slice``.
 
     A box has room for ``total // num + total % num`` elements, and a tenth more if needed. A param is cut only if it
-    does not fit even so, and only if at least a tenth of the box is free. SINGA treats an overfilled box as just full
-    and puts any number of small params into it; here a tenth is the limit for all of them together. Params are cut
-    between ``units`` only: if not even one unit fits into the rest of a box, the next box is begun; an empty box takes
-    at least one.
+    does not fit even then, and only if at least a tenth of the box is free. SINGA may overfill a box with any number of
+    small params; here a tenth is the limit for all together. Params are cut only between ``units``. If no unit fits
+    into the rest of a box, the next box is begun; an empty box holds at least one.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity
@@ -134,10 +133,10 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
 
 
 def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
-    """Return the box of each slice, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
+    """Return each slice's box, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
 
-    SINGA does not terminate if a slice is larger than a box, and fails if there are too few boxes; here an empty box
-    takes any slice, and the last box all remaining ones. Overfilling is as in :func:`slice_params`.
+    SINGA does not terminate if a slice is larger than a box, and fails if there are too few boxes. Here an empty box
+    accepts any slice, and the last box all remaining ones. Overfilling is as in :func:`slice_params`.
     """
     capacity, slack = _box(sum(lengths), num)
     free, box = capacity, 0
@@ -151,22 +150,22 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
 
 
 def paddle_block_size(total: int, servers: int) -> int:
-    """Return the number of elements of a block by PaddlePaddle's formula: a power of two, at least 1024.
+    """Return a block's elements by PaddlePaddle's formula: a power of two, at least 1024.
 
-    For a large model each server gets 64 to 128 blocks.
+    In a large model each server gets 64 to 128 blocks.
     """
     bits = (total // servers).bit_length()
     return 1 << max(bits - 7, 10)
 
 
 def _box(total: int, num: int) -> tuple[int, int]:
-    """Return the number of elements of a box, and by how many it may be overfilled."""
+    """Return a box's number of elements, and by how many it may be overfilled."""
     capacity = total // num + total % num
     return capacity, capacity // 10
 
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-    """Return the lengths and servers of the slices of each param: whole params if as even, else as SINGA does."""
+    """Return each param's slices (length, server): whole params if as even, else as SINGA cuts them."""
     whole = _whole_boxes(sizes, servers)
     if whole:
         return {param: [(size, whole[param])] for param, size in sizes.items()}
@@ -177,7 +176,7 @@ def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]
 
 
 def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
-    """Return the box of each param, the largest params first into the emptiest boxes; None if a box gets too full."""
+    """Return each param's box, largest params first into the emptiest; None if one gets too full."""
     contents = [0] * servers
     boxes: dict[str, int] = {}
     for param in sorted(sizes, key=lambda param: -sizes[param]):
@@ -189,7 +188,6 @@ def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | Non
 def _deal_blocks(
     sizes: Mapping[str, int], servers: int, units: Mapping[str, int], block_size: int | None, block_rows: int | None
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return the lengths and servers of the slices of each param, by PaddlePaddle's method."""
     block = block_size or paddle_block_size(sum(sizes.values()), servers)
     blocks: dict[str, list[tuple[int, int]]] = {}
     for param, size in sizes.items():
@@ -218,9 +216,9 @@ class Bucket(NamedTuple):
 def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int | None = None) -> list[Bucket]:
     """Return the buckets in the order in which the backward pass fills them, top params first.
 
-    ``slices`` are the slices of each param, with the params in the order of the forward pass. A bucket is complete as
-    soon as it has ``limit`` bytes; by default there are ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``.
-    The pieces of a param go to its servers in turn, so that all of them receive at the same time.
+    ``slices`` are the slices of each param, in the order of the forward pass. A bucket is complete at ``limit`` bytes.
+    The default makes ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``. A param's pieces go to its servers
+    in turn, so that all receive at the same time.
     """
     if limit is None:
         limit = 4 * sum(slice_.size for param in slices.values() for slice_ in param) // (BUCKETS * servers)
@@ -239,7 +237,7 @@ def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int
 
 
 def _in_turn(slices: Sequence[Slice]) -> list[Slice]:
-    """Return the slices of a param: the first one of each server, then the second one of each, and so on."""
+    """Return a param's slices: each server's first one, then each server's second, and so on."""
     counts: Counter[int] = Counter()
     turns = []
     for slice_ in slices:

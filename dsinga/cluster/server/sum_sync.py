@@ -1,12 +1,11 @@
 """Synchronises server groups by adding up their changes: each sends the changes of its slices to all others.
 
-The change of a slice is its value minus its value when the last change was sent; changes that are received are added
-to both. A change is to be sent on every route that begins at the group; received changes are to be forwarded on the
-onward routes.
+A slice's change is its value minus the value at its last change. Received changes are added to both. A change is sent
+on every route that begins at the group; received changes are forwarded on the onward routes.
 
-A slice that is not trainable (a running mean or variance) is an estimate that each group makes: groups send each other
-the estimates themselves, and each takes the mean of the newest ones, which lies between them. Changes would not do: a
-value that has become small would be less than 0 after the change of another group from when its value was large.
+A slice that is not trainable (a running mean or variance) is an estimate that each group makes. Groups send each other
+the estimates, and each uses the mean of the newest ones. Changes would not work: a change from when a value was large
+could make a small value negative.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from dsinga.job.updaterconf import EMAConf
 
 
 class SumSync(GroupSync):
-    """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
+    """Exchanges and adds the changes of a shard's slices with other server groups. Thread-safe.
 
-    ``frequency`` is the number of updates of a slice after which its change is sent. Where a linked group is lost for
-    ``patience`` seconds, the shard is closed.
-
-    In the end the trainable slices of all groups have the updates of all groups, and the others the mean of all groups.
+    A slice's change is sent after ``frequency`` updates. If a linked group is lost for ``patience`` seconds, the shard
+    is closed. In the end all groups' trainable slices have the updates of all groups, and other slices the mean of all
+    groups.
     """
 
     def __init__(self, shard: LinkedShard, frequency: int):
@@ -48,7 +46,7 @@ class SumSync(GroupSync):
         self._estimates: dict[int, dict[int, np.ndarray]] = {}
 
     def begin(self, served_slice: ServedSlice) -> None:
-        """Begin to track the changes of a slice from its present value; a repeated call changes nothing."""
+        """Begin to track a slice's changes from its present value; a repeated call changes nothing."""
         id = served_slice.spec.slice.id
         if id not in self._updates:
             self._updates[id] = 0
@@ -58,7 +56,7 @@ class SumSync(GroupSync):
                 self._estimates[id] = dict.fromkeys(self._groups, served_slice.value.copy())
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
+        """Count an update of these slices, and send the changes of slices with ``frequency`` updates."""
         for served_slice in served_slices:
             with served_slice.lock:
                 self._updates[served_slice.spec.slice.id] += 1
@@ -71,8 +69,7 @@ class SumSync(GroupSync):
     ) -> None:
         """Add the changes that the server group ``sender`` sends on a route, and forward them.
 
-        They are float32 (size,). The key of a change is its slice id, that of an estimate (slice id, the group that
-        made it).
+        They are float32 (size,). A change's key is its slice id, an estimate's (slice id, the group that made it).
         """
         self.check_message(sender, generation)
         onward = self._routes[route].onward
@@ -92,9 +89,9 @@ class SumSync(GroupSync):
             self.sender.enqueue(onward, id, change)
 
     def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
-        """Take the newest estimate of another group.
+        """Store the newest estimate of another group.
 
-        It counts from the group's own next estimate on, or at once if the value is still the mean with its last one.
+        It counts from the group's own next estimate, or at once if the value is still the mean.
         """
         served_slice = self._slices[id]
         with served_slice.lock:
@@ -105,7 +102,6 @@ class SumSync(GroupSync):
             self.sender.enqueue(onward, (id, group), estimate)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
-        """Add the change of another group to a slice; the caller holds its lock."""
         served_slice.value += change
         self._last[served_slice.spec.slice.id] += change
 
@@ -114,11 +110,11 @@ class SumSync(GroupSync):
         return add_up([estimates[group] for group in self._groups]) / np.float32(len(self._groups))
 
     def flush(self) -> Future[int]:
-        """Send all changes that other server groups have not got yet, even if fewer than ``frequency`` updates.
+        """Send all changes that other server groups lack, even with fewer than ``frequency`` updates.
 
-        The future resolves when this shard has nothing more to send, to the number of all messages that it has sent.
-        When all worker groups have finished, flush all shards repeatedly until the numbers stay the same: then no
-        message is in flight, and all server groups have the same values, to rounding.
+        The future resolves to the number of all messages of this shard when it has nothing more to send. When all
+        worker groups have finished, flush all shards repeatedly until the numbers stay the same. Then no message is in
+        flight, and all server groups have the same values, to rounding.
         """
         for served_slice in self._slices.values():
             with served_slice.lock:
@@ -129,23 +125,26 @@ class SumSync(GroupSync):
         return self.sender.flush()
 
     def _settle(self, served_slice: ServedSlice) -> None:
-        """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
+        """Set a slice's value at the end of training; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the values with which a lost shard of another server group begins again.
+        """Return this shard's share of the first values of another group's new shard, after a loss.
 
-        The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return,
-        which are asked one after the other: that of the group ``source`` returns its values, without what it has not
-        sent, and the updater's state, others at most corrections for some slices. It may begin any time later, as
-        ``generation``: messages of earlier generations are refused from now on, and changes for it wait until
-        :meth:`link`. These are
+        The new shard of the server group ``group`` begins with the sum of all linked shards' values, which they return
+        one after the other. The shard of the group ``source`` returns its values, without unsent changes, and the
+        updater's state. Others return at most corrections for some slices. The new shard may begin any time later, as
+        ``generation``. This shard now refuses messages of earlier generations, and keeps changes for the new shard
+        until :meth:`link`:
 
-        - on a route that reaches the source after the lost group: not part of that value, and sent after :meth:`link`;
-        - on a route that ends at the lost group: part of it, or soon received by the source. They are dropped here;
-        - on any other route: part of it, and still to be forwarded. So they are subtracted, and sent after `link`.
+        - on a route that reaches the source after the lost group, they are not part of the source's value. They are
+          sent after :meth:`link`.
+        - on a route that ends at the lost group, they are part of it, or the source receives them soon. They are
+          dropped.
+        - on any other route, they are part of it, and still to be forwarded. So they are subtracted, and sent after
+          :meth:`link`.
 
-        So each group gets each change once, except for changes that were on their way at that moment: those that the
-        lost group had received and not forwarded, and those that the source receives later by another route.
+        Each group gets each change once, with two exceptions. They are changes that the lost group had received and not
+        forwarded, and changes that the source receives later by another route.
         """
         self.accept(group, generation)
         self.sender.replace(group)
@@ -162,14 +161,14 @@ class SumSync(GroupSync):
     def _value_for_lost(
         self, served_slice: ServedSlice, known: np.ndarray | None, is_source: bool
     ) -> np.ndarray | None:
-        """Return the share in the value of a lost group: without what is ``known``; the caller holds the lock."""
+        """Return the share in a lost group's value, without the ``known`` changes; the caller holds the lock."""
         if is_source:
             value = self._last.get(served_slice.spec.slice.id, served_slice.value)
             return value.copy() if known is None else value - known
         return None if known is None else -known
 
     def link(self, group: int, generation: int) -> None:
-        """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
+        """Send changes to a linked server group that has come back, and accept its changes."""
         super().link(group, generation)
         self.sender.link(group)
 
@@ -182,11 +181,11 @@ class SumSync(GroupSync):
         self.sender.check_open()
 
     def pending(self) -> list[str]:
-        """Return texts that say which server groups have not acknowledged a message."""
+        """Return texts on server groups that have not acknowledged a message."""
         return self.sender.pending()
 
     def _enqueue_change(self, served_slice: ServedSlice) -> None:
-        """Enqueue the change of a slice since the last one, and track the next change; the caller holds its lock."""
+        """Enqueue a slice's change, and track the next one; the caller holds its lock."""
         id = served_slice.spec.slice.id
         self._updates[id] = 0
         if served_slice.spec.trainable:
@@ -199,7 +198,7 @@ class SumSync(GroupSync):
         self.sender.enqueue(self._starts, (id, self._group), estimate)
 
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
-        """Return the change of a slice since the last one, which others are to take; the caller holds its lock."""
+        """Return a slice's change since the last one, for other groups; the caller holds its lock."""
         last = self._last[served_slice.spec.slice.id]
         change = served_slice.value - last
         np.copyto(last, served_slice.value)

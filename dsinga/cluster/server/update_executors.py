@@ -17,7 +17,7 @@ MIN_BACKGROUND_ELEMENTS = 1 << 16
 
 
 class _ThreadUpdates(threading.local):
-    """The seconds that the present thread has spent in updates since it began."""
+    """The seconds that this thread has spent in updates."""
 
     seconds = 0.0
 
@@ -26,14 +26,13 @@ thread_updates = _ThreadUpdates()
 
 
 def _run(block: UpdateBlock) -> None:
-    """Run a block, and count its seconds."""
     started = time.perf_counter()
     block.do()
     thread_updates.seconds += time.perf_counter() - started
 
 
 class SliceUpdate:
-    """The update of a slice to its next version, in ``blocks`` that can be run in any order.
+    """The update of a slice to its next version, in ``blocks`` for any order.
 
     Call ``end`` when all blocks are done, or ``fail`` with the error if one fails.
     """
@@ -49,7 +48,7 @@ class SliceUpdate:
         self.running = 0
 
     def run(self) -> None:
-        """Run all blocks under the slice's lock and end the update. An error of the updater fails it and is raised."""
+        """Run all blocks under the slice's lock and end the update. An updater's error fails it and is raised."""
         try:
             with self.served_slice.lock:
                 for block in self.blocks:
@@ -61,7 +60,7 @@ class SliceUpdate:
 
 
 class InlineExecutor:
-    """Runs updates in the thread that pushes the last gradient. Thread-safe, as are the other executors."""
+    """Runs updates in the thread that pushes the last gradient. Thread-safe, like the other executors."""
 
     requires_single_group = False  # whether it requires a single worker group and a single server group
 
@@ -79,9 +78,9 @@ class InlineExecutor:
 
 
 class BackgroundExecutor(InlineExecutor):
-    """Runs large updates in a background thread; for servers to which workers in several processes push.
+    """Runs large updates in a background thread; for servers with workers in several processes.
 
-    Without it the slowest worker would run all updates, become slower still, and leave the others' cores idle.
+    Otherwise the slowest worker would run all updates, become slower still, and leave the others' cores idle.
     """
 
     requires_single_group = True
@@ -104,19 +103,19 @@ class BackgroundExecutor(InlineExecutor):
 class CooperativeExecutor(InlineExecutor):
     """Shares the blocks of updates among the workers of a group; for workers that are threads.
 
-    A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while
-    it waits. So a worker must wait by :meth:`wait`, or blocks might be left. A value needs no lock during its
-    update, since all workers wait for its next version.
+    A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while it
+    waits. It must wait with :meth:`wait`, or blocks might be left. A value needs no lock during its update, since all
+    workers wait for its next version.
     """
 
     requires_single_group = True
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._queue: collections.deque[SliceUpdate] = collections.deque()  # updates with blocks that nobody has taken
+        self._queue: collections.deque[SliceUpdate] = collections.deque()  # updates with blocks that have not begun
 
     def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
-        """Queue updates, and run the caller's share of the blocks in the queue, oldest updates first."""
+        """Queue updates, and run the caller's share of the queued blocks, oldest updates first."""
         for update in updates:
             if not update.blocks:
                 update.end()
@@ -132,13 +131,13 @@ class CooperativeExecutor(InlineExecutor):
             self._run_block(*item)
 
     def close(self, message: str) -> None:
-        """Drop all blocks that have not been taken, and wake waiting threads."""
+        """Drop all queued blocks, and wake waiting threads."""
         with self._changed:
             self._queue.clear()
             self._changed.notify_all()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """Return the outcome of ``future``; meanwhile run blocks, of the newest update first, since it is needed first.
+        """Return the outcome of ``future``; meanwhile run blocks, the newest update's first: it is needed first.
 
         Raises TimeoutError after ``timeout`` seconds.
         """
@@ -163,7 +162,6 @@ class CooperativeExecutor(InlineExecutor):
             self._changed.notify_all()
 
     def _take(self, index: int) -> tuple[SliceUpdate, UpdateBlock] | None:
-        """Take a block of the update at ``index`` of the queue; return None if the queue is empty."""
         with self._changed:
             if not self._queue:
                 return None
@@ -175,7 +173,6 @@ class CooperativeExecutor(InlineExecutor):
             return update, block
 
     def _run_block(self, update: SliceUpdate, block: UpdateBlock) -> None:
-        """Run a block, and end its update if it was the last one."""
         try:
             _run(block)
         except BaseException as error:

@@ -1,5 +1,5 @@
 """Sends calls and arrays between workers and servers: directly, through shared memory, or through a network.
 
-Runs in every process that has workers or servers of a run. It does not import Dask: connections to other hosts are
-sockets, which :mod:`dsinga.cluster.on_workers.connections` opens.
+Runs in every process with workers or servers of a run. It does not import Dask: connections to other hosts are sockets
+from :mod:`dsinga.cluster.on_workers.connections`.
 """

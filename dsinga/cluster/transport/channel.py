@@ -16,15 +16,15 @@ from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.message import aligned, aligned_size, copy_into, flatten, pack, restore, sizes, unpack
 from dsinga.cluster.transport.shared_buffer import BufferPool, SharedBuffer, open_shared_buffer
 
-# Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
+# The most bytes of an array that is sent through the socket; larger ones are copied into shared memory.
 INLINE_BYTES = 1 << 12
-# Bytes up to which the body of a message is sent through the socket; a longer one is in shared memory, too.
+# The most bytes of a message's body that is sent through the socket; a longer one is in shared memory, too.
 PACKET_BYTES = 1 << 14
 # The head of a packet: its kind, the number and size of a shared buffer, and where the body lies in that buffer
 # (offset and length; length 0: the body is the rest of the packet).
 HEAD = struct.Struct("=BIQQQ")
 MESSAGE, RETURN, PUBLISH = range(3)
-# The flags of a packet of which the system has dropped bytes or descriptors; a plain number, which is faster.
+# The flags of a packet with dropped bytes or descriptors; a plain number, which is faster.
 INCOMPLETE = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
@@ -36,12 +36,11 @@ class ChannelMessage(NamedTuple):
 
 
 class Channel:
-    """One end of a connection between two processes. Several threads may send; one at a time may receive.
+    """One end of a connection between processes. Several threads may send, one at a time receive.
 
-    Large arrays are sent in shared buffers of the sender. When the receiver has released all arrays of a message, it
-    returns the buffer, and the sender uses it for another message. Until then they are the receiver's, which may write
-    into them. Each end may also publish a buffer, which the other end can map read-only only: arrays in it can be sent
-    as offsets, without a copy.
+    Large arrays are sent in the sender's shared buffers. The receiver may write into the arrays of a message. When it
+    has released them all, it returns the buffer, and the sender uses it again. Each end may also publish a buffer,
+    which the other end can map only read-only. Arrays in it can be sent as offsets, without a copy.
     """
 
     def __init__(self, connection: socket.socket):
@@ -56,14 +55,14 @@ class Channel:
         return self._socket.fileno()
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share a buffer with the other end, so that arrays in it can be sent as offsets. Each end may publish one."""
+        """Share a buffer with the other end, to send arrays in it as offsets. Each end may publish one."""
         self._published = buffer
         socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
     def send(self, values: Any, items: Items = (), without_copy: bool = False) -> None:
-        """Send plain values and arrays. Raises OSError where the other end is gone.
+        """Send plain values and arrays. Raises OSError if the other end is gone.
 
-        With ``without_copy``, arrays in the published buffer are sent as offsets, else copied like others.
+        With ``without_copy``, arrays in the published buffer are sent as offsets. All others are copied.
         """
         layouts, arrays = flatten(items)
         places: list[Any] = []  # of each array: its bytes, [offset] in the published buffer, or offset in the parcel
@@ -96,9 +95,9 @@ class Channel:
             self._socket.send(packet)
 
     def receive(self) -> ChannelMessage | None:
-        """Return the next message, waiting for it; None for a packet that needs no action.
+        """Wait for the next message and return it; None for a packet that needs no action.
 
-        Raises OSError where the other end is gone, or sends something that is not a message.
+        Raises OSError if the other end is gone, or sends something that is not a message.
         """
         packet, fds, flags, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
@@ -142,7 +141,6 @@ class Channel:
         return ChannelMessage(values, restore(layouts, self._buffers(layouts, places, parcel)))
 
     def _buffers(self, layouts: Sequence[Any], places: Sequence[Any], parcel: np.ndarray | None) -> Iterator[Any]:
-        """Yield the bytes of each array of a message."""
         for place, size in zip(places, sizes(layouts), strict=True):
             if isinstance(place, bytes):
                 yield place
@@ -164,7 +162,7 @@ class Channel:
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Return a shared buffer to its sender; if the socket is full, skip it, and the sender creates another buffer."""
+    """Return a shared buffer to its sender, or skip it if the socket is full."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

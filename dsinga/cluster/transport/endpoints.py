@@ -14,7 +14,7 @@ from dsinga.cluster.transport.remote import RemoteCaller, RemoteTransport
 from dsinga.cluster.transport.shared_buffer import SharedBuffer
 from dsinga.cluster.transport.shared_memory import SharedMemoryServer, connect_to_host
 
-# Opens a connection to a service on another host: a socket, the other end of which is given to :func:`accept`.
+# Opens a connection to a service on another host: a socket; :func:`accept` gets its other end.
 OpenConnection = Callable[[], socket.socket]
 
 _endpoints: dict[str, Endpoint] = {}
@@ -27,8 +27,8 @@ class Endpoint:
         name: a name that is unique on the host.
         service: the service.
         published: shared memory; clients on this host receive arrays in it without a copy.
-        to_host: whether other processes of this host may connect, where the system has shared memory.
-        slow: whether large calls of other hosts are handled in a thread of the service, since they take a while.
+        to_host: whether other processes of this host may connect, if the system has shared memory.
+        slow: whether large calls of other hosts are handled in a separate thread.
         secret: what other processes of this host must know; by default none of them does.
     """
 
@@ -52,7 +52,7 @@ class Endpoint:
         self._callers.add(RemoteCaller(connection, self.service, self._slow, self._callers.discard))
 
     def close(self, message: str) -> None:
-        """Serve no more calls; those that wait fail with RunError(``message``). May be called more than once."""
+        """Serve no more calls; waiting calls fail with RunError(``message``). May be called more than once."""
         if _endpoints.get(self.name) is self:
             del _endpoints[self.name]
         self.service.close(message)
@@ -65,13 +65,13 @@ class Endpoint:
 
 
 def find_service(name: str) -> Service | None:
-    """Return the service that this process offers under ``name``; None if it offers none."""
+    """Return this process's service ``name``, None if it has none."""
     endpoint = _endpoints.get(name)
     return None if endpoint is None else endpoint.service
 
 
 def accept(name: str, connection: socket.socket) -> bool:
-    """Connect a caller on another host to the service ``name``; return False if this process offers none."""
+    """Connect a caller on another host to the service ``name``; return False if there is none."""
     endpoint = _endpoints.get(name)
     if endpoint is None:
         return False
@@ -82,9 +82,8 @@ def accept(name: str, connection: socket.socket) -> bool:
 def connect(name: str, open_connection: OpenConnection | None = None, secret: Secret = PROCESS_SECRET) -> Transport:
     """Return the fastest transport to a service: direct, through shared memory, else through a connection.
 
-    Processes of this host are asked whether they know ``secret``.
-
-    Raises RunError where a service on another host cannot be reached; it needs ``open_connection``.
+    Processes of this host must know ``secret``. Raises RunError if a service on another host cannot be reached; it
+    needs ``open_connection``.
     """
     if name in _endpoints:
         return DirectTransport(lambda: find_service(name), name)
@@ -97,7 +96,7 @@ def connect(name: str, open_connection: OpenConnection | None = None, secret: Se
 
 
 def close_endpoints(chosen: Callable[[str], bool], message: str) -> None:
-    """Close the services of this process whose names ``chosen`` accepts."""
+    """Close this process's services with names that ``chosen`` accepts."""
     for name in [name for name in list(_endpoints) if chosen(name)]:
         endpoint = _endpoints.get(name)
         if endpoint is not None:
@@ -105,5 +104,5 @@ def close_endpoints(chosen: Callable[[str], bool], message: str) -> None:
 
 
 def endpoint_names() -> list[str]:
-    """Return the names of the services that this process offers."""
+    """Return the names of this process's services."""
     return list(_endpoints)

@@ -1,7 +1,7 @@
 """Proves to both ends of a local socket that the other end belongs to the same run, before anything else is sent.
 
 The address of an abstract socket is no secret: any process of the host reads it in /proc/net/unix. So each end sends a
-random number and proves, by an HMAC of both numbers, that it knows the secret of the run, which is never sent itself.
+random number. By an HMAC of both numbers, each proves that it knows the run's secret, which is never sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLIENT, SERVER = b"client", b"server"
 class Secret:
     """Random bytes that the processes of one run know. Neither its text nor its hash shows them.
 
-    They travel with the keys of workers and servers, by Dask's connections.
+    They travel with the keys of workers and servers, through Dask's connections.
     """
 
     __slots__ = ("_value",)
@@ -37,7 +37,7 @@ class Secret:
         return "Secret(...)"
 
     def proof(self, role: bytes, *nonces: bytes) -> bytes:
-        """Return the proof of one end that it knows the secret, for the end that has sent one of ``nonces``."""
+        """Return one end's proof of the secret, for the end that has sent one of ``nonces``."""
         return hmac.digest(self._value, role + b"".join(nonces), "sha256")
 
 
@@ -46,9 +46,9 @@ PROCESS_SECRET = Secret()
 
 
 class Handshake:
-    """The server's side of one connection, which has proved nothing yet. Its socket does not block.
+    """The server's side of one connection that has proved nothing yet. Its socket does not block.
 
-    What arrives before the proof is read without descriptors: the system closes those that a packet carries.
+    Packets before the proof are read without descriptors: the system closes descriptors that they carry.
     """
 
     def __init__(self, connection: socket.socket, secret: Secret):
@@ -57,9 +57,9 @@ class Handshake:
         self._secret, self._client_nonce, self._nonce = secret, b"", b""
 
     def read(self) -> bool | None:
-        """Read the next packet; return True once the client has proved itself, None where packets are missing yet.
+        """Read the next packet; return True once the client has proved itself, None while packets are missing.
 
-        Returns False where the client is gone or cannot prove it.
+        Returns False if the client is gone or cannot prove it.
         """
         try:
             packet = self.connection.recv(PROOF_BYTES + 1)
@@ -90,6 +90,6 @@ def shake_hands(connection: socket.socket, secret: Secret) -> bool:
 
 
 def process_of(connection: socket.socket) -> int | None:
-    """Return the process at the other end of a Unix socket; None where it is another user's."""
+    """Return the process at the other end of a Unix socket; None if it is another user's."""
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process if user == os.geteuid() else None

@@ -1,6 +1,6 @@
 """Protocols of calls between workers and servers: the caller's transport, the receiving service, and the reply.
 
-The transport of calls within a process is here, too.
+Also has the transport of calls within a process.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ Items = Sequence[Array | SparseRows]
 
 
 class Reply(Protocol):
-    """The reply to a call, which may not have arrived yet; used by the thread that made the call."""
+    """The reply to a call, possibly still to come, for the calling thread."""
 
     def done(self) -> bool:
-        """Whether the reply, or an error in its place, has arrived."""
+        """Whether the reply, or an error instead, has arrived."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays of the reply. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the reply's arrays. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
 
 
 class Pending(Protocol):
     """A result that a service will have later."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays. Raises the error of the method, and TimeoutError after ``timeout`` seconds."""
+        """Return the arrays. Raises the method's error, and TimeoutError after ``timeout`` seconds."""
 
     def done(self) -> bool:
-        """Whether the result, or an error in its place, is known."""
+        """Whether the result, or an error instead, is known."""
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with the result, which is done then.
+        """Call ``callback`` with the result when it is done.
 
-        The callback must not refer to this object, which would then be kept, with its arrays, by a cycle.
+        The callback must not reference this object: the cycle would keep it and its arrays.
         """
 
 
 class Service(Protocol):
-    """An object whose methods can be called through transports, by several threads at once."""
+    """An object with methods that several threads can call at once through transports."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> Items | Pending | None:
         """Run a method; return the arrays of the reply (None for no arrays), or a pending result.
 
-        ``fields`` are plain values (None, numbers, strings, lists of them), ``items`` arrays that belong to the service
-        from now on. Raises RunError where the method fails.
+        ``fields`` are plain values (None, numbers, strings, lists of them); the service owns the arrays ``items``.
+        Raises RunError if the method fails.
         """
 
     def close(self, message: str) -> None:
-        """Fail calls that wait, and all later ones, with RunError(``message``)."""
+        """Fail all waiting and later calls with RunError(``message``)."""
 
 
 class Transport(Protocol):
@@ -75,9 +75,9 @@ class Transport(Protocol):
     ) -> Reply:  # fmt: skip
         """Call a method of the service with plain values and arrays, which must not be changed afterwards.
 
-        Without copy, arrays in a buffer that both ends share must stay unchanged until the service has used them, which
-        may be after the reply. Where the arrays of the reply must be copied, they may be copied to ``into``, contiguous
-        arrays of their sizes. Between hosts, calls and replies of a lower ``priority`` number are sent first.
+        Without copy, arrays in a buffer that both ends share must stay unchanged until the service has used them,
+        possibly after the reply. If the reply's arrays must be copied, they may be copied to ``into``, contiguous
+        arrays of their sizes. Between hosts, messages of a lower ``priority`` number are sent first.
         """
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def serve(
     service: Service, method: str, fields: Sequence[Any], items: Items,
     reply: Callable[[Items, BaseException | None], None],
 ) -> None:  # fmt: skip
-    """Call a method of a service, and pass the arrays of its answer, or its error, to ``reply``, now or when known."""
+    """Call a service's method, and pass its arrays or error to ``reply``, now or when known."""
     try:
         answer = service.handle(method, fields, items)
     except RunError as error:
@@ -127,10 +127,10 @@ def _pass_on(reply: Callable[[Items, BaseException | None], None], answer: Pendi
 
 
 def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
-    """Wait for ``reply`` and return its result; errors say that ``what`` was waited for.
+    """Wait for ``reply`` and return its result; errors name the wait's reason, ``what``.
 
-    Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost where the process
-    at the other end is lost. ``aborted`` may raise the error itself.
+    Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost if the other end's
+    process is lost. ``aborted`` may raise the error itself.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -155,8 +155,8 @@ class DirectTransport:
     """The caller's end of a :class:`Transport` to a service of this process.
 
     Args:
-        find: returns the service, or None when it has been closed. It is called for each call, so that the transport
-            does not keep the service alive.
+        find: returns the service, or None if it is closed. It runs for each call, so that the transport does not keep
+            the service alive.
         name: the service's name, for errors.
     """
 
@@ -169,7 +169,7 @@ class DirectTransport:
         self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> Reply:  # fmt: skip
-        """Call a method of the service in this thread; errors of the method are raised here."""
+        """Call a method of the service in this thread, which raises its errors."""
         service = self._find()
         if service is None:
             raise WorkerLost(f"{self._name} is no longer in this process: the run has ended here")

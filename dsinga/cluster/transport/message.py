@@ -1,4 +1,4 @@
-"""Describes arrays by plain values (dtype, shape, memory layout) beside their bytes, and restores them, unpickled."""
+"""Describes arrays by plain values (dtype, shape, memory layout) next to their bytes, and restores them, unpickled."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError, Worke
 
 
 def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
-    """Return plain descriptions of arrays, and the C-contiguous arrays that carry their bytes.
+    """Return plain descriptions of arrays, and the C-contiguous arrays of their bytes.
 
-    The bytes of a channels-last image are those of a C-contiguous view of it, so that it is restored as channels-last
-    without a copy.
+    A channels-last image has the bytes of a C-contiguous view, and is restored as channels-last without a copy.
     """
     layouts: list[Any] = []
     buffers: list[np.ndarray] = []
@@ -50,7 +49,7 @@ def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
 def restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
     """Return the arrays that :func:`flatten` described, as views of buffers of exactly their bytes.
 
-    Raises ValueError for descriptions that do not fit the buffers, or of something else than arrays of numbers.
+    Raises ValueError for descriptions that do not fit the buffers, or do not describe arrays of numbers.
     """
     try:
         return _restore(layouts, buffers)
@@ -72,14 +71,13 @@ def _restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | Spa
 
 
 def _restore_pair(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
-    """Return the rows and values of a sparse array, which are dense."""
     if any(kind == ROWS for kind, _, _ in layouts):
         raise ValueError("a sparse array in a sparse array")
     return _restore(layouts, buffers)
 
 
 def sizes(layouts: Sequence[Any]) -> Iterator[int]:
-    """Yield the number of bytes of each buffer of these descriptions. Raises ValueError where they are none."""
+    """Yield the number of bytes of each described buffer. Raises ValueError for faulty descriptions."""
     try:
         for kind, shape, rest in layouts:
             if kind == ROWS:
@@ -98,7 +96,7 @@ def _size(kind: str, shape: Sequence[int]) -> int:
 
 
 def aligned(size: int) -> int:
-    """Return ``size`` rounded up to a whole number of cache lines."""
+    """Return ``size`` rounded up to whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -108,7 +106,7 @@ def aligned_size(arrays: Sequence[np.ndarray]) -> int:
 
 
 def copy_into(memory: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-    """Copy 1-d arrays into ``memory``, uint8, one behind the other, each at the begin of a cache line."""
+    """Copy 1-d arrays into ``memory``, uint8, each at the start of a cache line."""
     at = 0
     for array in arrays:
         memory[at : at + array.nbytes] = array.view(np.uint8)
@@ -130,7 +128,7 @@ def unpack(packed: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Return an error as plain values: the name of a class of :mod:`dsinga.base.errors`, and the message."""
+    """Return an error as plain values: its class in :mod:`dsinga.base.errors`, by name, and the message."""
     for kind in type(error).__mro__:
         if kind.__name__ in _ERRORS:
             return [kind.__name__, str(error)]
@@ -138,7 +136,7 @@ def describe_error(error: BaseException) -> list[str]:
 
 
 def restore_error(description: Sequence[str]) -> Exception:
-    """Return the error that :func:`describe_error` described. Raises ValueError for anything else."""
+    """Return the error of a :func:`describe_error`. Raises ValueError for anything else."""
     kind, text = description
     if not isinstance(kind, str) or not isinstance(text, str):
         raise ValueError("no description of an error")

@@ -19,7 +19,7 @@ from dsinga.cluster.transport.interface import URGENT, Items, Service, serve
 from dsinga.cluster.transport.message import describe_error, restore_error
 from dsinga.cluster.transport.stream import Stream
 
-# Bytes of arrays up to which a call of a slow service is handled by the thread that receives it.
+# The most bytes of arrays in a call of a slow service that the receiving thread handles itself.
 INLINE_BYTES = 1 << 18
 
 
@@ -54,7 +54,7 @@ class RemoteTransport:
         return reply
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> Sequence[memoryview] | None:
-        """Return the memory that the caller has named for the arrays of a reply, if it fits."""
+        """Return the caller's memory for the arrays of a reply, if they fit."""
         with self._lock:
             into = self._waiting[values[0]][1]
         if [array.nbytes for array in into] != nbytes:
@@ -73,14 +73,14 @@ class RemoteTransport:
             reply.set_exception(failure)
 
     def lost(self, reason: str) -> None:
-        """Fail the calls that wait."""
+        """The connection is lost: fail all calls without a reply."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for reply, _ in waiting.values():
             reply.set_exception(ConnectionError(reason))
 
     def close(self) -> None:
-        """End the connection; calls that wait fail."""
+        """End the connection; waiting calls fail."""
         self._stream.close()
 
 
@@ -90,8 +90,8 @@ class RemoteCaller:
     Args:
         connection: the socket.
         service: the service.
-        slow: handles large calls, one after the other; None where the service handles all of them quickly.
-        ended: is called when the caller is gone.
+        slow: handles large calls, one after the other; None if the service handles all of them quickly.
+        ended: called when the caller is gone.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RemoteCaller:
         self._stream.start()
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> None:
-        """Let the stream choose memory for the arrays of a call."""
+        """Return None: the stream allocates the arrays of a call itself."""
 
     def received(self, values: Any, items: Items) -> None:
         """Handle a call. Raises ValueError for anything else."""
@@ -113,7 +113,7 @@ class RemoteCaller:
         if not isinstance(method, str) or not isinstance(fields, list):
             raise ValueError("no call")
         if self._slow is not None and sum(item.nbytes for item in items) > INLINE_BYTES:
-            with contextlib.suppress(RunError):  # the service is closed, and so is this connection, soon
+            with contextlib.suppress(RunError):  # the service is closed; this connection follows soon
                 self._slow.submit(self._handle, values, items)
         else:
             self._handle(values, items)

@@ -1,12 +1,11 @@
 """Shared memory of processes on one host, which map the same anonymous file.
 
-A buffer has no name that could outlive its run: its file descriptor is sent through a socket
-(:mod:`dsinga.cluster.transport.channel`), and the system takes the memory back when the last process that maps it ends.
-The size of /dev/shm, which is small in many containers, does not matter.
+A buffer has no name that could outlive its run. Its file descriptor is sent through a socket
+(:mod:`dsinga.cluster.transport.channel`), and the system frees the memory when the last process that maps it ends. The
+size of /dev/shm does not matter.
 
-Seals of the system hold for all processes that have the descriptor: the size of a buffer never changes, since whoever
-reads memory that a file no longer has is ended by SIGBUS; and only the process that created a buffer to be published
-can write into it.
+Seals bind all processes with the descriptor. A buffer's size never changes: SIGBUS would end its readers. Only the
+process that created a published buffer can write into it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dsinga.cluster.transport.message import aligned
 with contextlib.suppress(ImportError):  # outside Unix, where no shared memory is created either
     import fcntl
 
-# Bytes from which on a buffer asks the system for huge pages: fewer page faults and TLB misses.
+# The least bytes of a buffer that asks the system for huge pages: fewer page faults and TLB misses.
 HUGE = 1 << 21
 # F_SEAL_FUTURE_WRITE of Linux, and F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW.
 FUTURE_WRITE_SEAL, SIZE_SEALS = 0x10, 0x1 | 0x2 | 0x4
@@ -36,7 +35,7 @@ FUTURE_WRITE_SEAL, SIZE_SEALS = 0x10, 0x1 | 0x2 | 0x4
 class SharedBuffer:
     """Shared memory: ``array``, uint8 (size,), zeros at first. Pages that are never written use no memory.
 
-    The array, and views of it, keep the memory alive; ``fd`` is needed only until other processes have mapped it.
+    The array and its views keep the memory alive; ``fd`` is needed only until other processes have mapped it.
     """
 
     def __init__(self, fd: int, size: int, writable: bool = True):
@@ -49,12 +48,12 @@ class SharedBuffer:
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
         """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``.
 
-        Views of the new array refer to it and not to ``array``, so that a finalizer of it runs when they are gone.
+        Its views reference only it, so that its finalizer runs when they are gone.
         """
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def offset_of(self, array: np.ndarray) -> int | None:
-        """Return the offset in bytes of a C-contiguous array in this buffer; None if it is not in this buffer."""
+        """Return a C-contiguous array's offset in this buffer, in bytes; None if it is elsewhere."""
         at = address(array) - address(self.array)
         return at if 0 <= at <= self.size - array.nbytes and array.flags.c_contiguous else None
 
@@ -66,9 +65,9 @@ class SharedBuffer:
 
 
 def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
-    """Return a new buffer of a size that cannot change; if ``published``, no other process can map it to write.
+    """Return a new buffer of a fixed size; if ``published``, only this process can write to it.
 
-    Raises OSError where there is no memory for it, AttributeError outside Linux.
+    Raises OSError if there is no memory for it, AttributeError outside Linux.
     """
     fd = os.memfd_create("dsinga", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -88,8 +87,7 @@ def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
 def open_shared_buffer(fd: int, size: int, writable: bool = False) -> SharedBuffer:
     """Return a buffer that another process has created; the descriptor stays the caller's.
 
-    Raises ValueError where that is not a file of ``size`` bytes whose size is sealed, OSError where it cannot be
-    mapped.
+    Raises ValueError unless it is a file of ``size`` bytes with a sealed size, OSError if it cannot be mapped.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size < max(size, 1):
@@ -103,7 +101,6 @@ def open_shared_buffer(fd: int, size: int, writable: bool = False) -> SharedBuff
 
 @functools.cache
 def _seals_sizes() -> bool:
-    """Whether this system seals the sizes of buffers."""
     buffer = create_shared_buffer(1)
     try:
         return fcntl.fcntl(buffer.fd, fcntl.F_GET_SEALS) & SIZE_SEALS == SIZE_SEALS
@@ -114,7 +111,7 @@ def _seals_sizes() -> bool:
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Return the offset of each block of memory, by id, in a buffer that holds them all, and the buffer's size."""
+    """Return the offset of each block of memory, by id, in a common buffer, and its size."""
     starts, at = {}, 0
     for id in sorted(sizes):
         starts[id] = at
@@ -125,7 +122,7 @@ def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
 class SharedArrays:
     """Float32 arrays of the given ``sizes``, by id, in one shared buffer.
 
-    Raises OSError where there is no memory for them, AttributeError outside Linux.
+    Raises OSError if there is no memory for them, AttributeError outside Linux.
     """
 
     def __init__(self, sizes: Mapping[int, int]):
@@ -137,7 +134,7 @@ class SharedArrays:
         self._filled: set[int] = set()
 
     def fill(self, values: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Copy first values into the arrays, and return the arrays; an array that has values keeps them."""
+        """Copy first values into the arrays, and return the arrays; an array with values keeps them."""
         for id in values.keys() - self._filled:
             self._arrays[id][:] = values[id]
             self._filled.add(id)
@@ -145,7 +142,7 @@ class SharedArrays:
 
 
 class BufferPool:
-    """Numbered shared buffers of one end of a connection, which are reused: a new one costs a fault for each page.
+    """Numbered shared buffers of a connection, reused: a new one costs a fault for each page.
 
     Thread-safe.
     """
@@ -156,7 +153,7 @@ class BufferPool:
         self._free: list[int] = []
 
     def take(self, size: int) -> tuple[int, SharedBuffer]:
-        """Return the number of a free buffer of at least ``size`` bytes, or of a new one, and the buffer."""
+        """Return the number of a free or new buffer of at least ``size`` bytes, and the buffer."""
         with self._lock:
             fitting = [number for number in self._free if self._buffers[number].size >= size]
             if fitting:
@@ -168,7 +165,7 @@ class BufferPool:
             return number, self._buffers[number]
 
     def give_back(self, number: int) -> None:
-        """Mark a buffer as free, because no process uses its contents any more."""
+        """Mark a buffer as free, because no process uses it any more."""
         with self._lock:
             if number >= len(self._buffers) or number in self._free:
                 raise ValueError(f"shared buffer {number} was not taken")

@@ -1,9 +1,8 @@
 """Calls between processes of one host through shared memory, without a network.
 
-A server listens at an abstract Unix socket, named after the service. It cannot be reached from another host or network
-namespace, connections of other users are refused (SO_PEERCRED), and so is whoever does not know the secret of the run
-(:mod:`dsinga.cluster.transport.handshake`). If a client can connect, both processes can share memory. The address
-disappears with the socket, so that nothing has to be cleaned up.
+A server listens at an abstract Unix socket, named after the service. Other hosts and network namespaces cannot reach
+it. It refuses other users (SO_PEERCRED), and clients that do not know the run's secret
+(:mod:`dsinga.cluster.transport.handshake`). The address disappears with the socket, so nothing has to be cleaned up.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ SEND_SECONDS = 60
 class SharedMemoryTransport:
     """The caller's end of a :class:`Transport` to a service in another process of this host.
 
-    Used by one thread at a time; each call and each wait reads the replies that have arrived in the socket.
+    Used by one thread at a time; each call and each wait reads the replies that have arrived.
     """
 
     crosses_process, crosses_host = True, False
@@ -56,7 +55,7 @@ class SharedMemoryTransport:
         self._lost: OSError | None = None
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share ``buffer`` with the service, so that arrays in it need no copy. If this fails, the next call fails."""
+        """Share ``buffer`` with the service, to send its arrays uncopied. If this fails, the next call fails."""
         self._try(self._channel.publish, buffer)
 
     def call(
@@ -94,7 +93,7 @@ class SharedMemoryTransport:
             reply.resolve(items, failure)
 
     def close(self) -> None:
-        """Close the connection; calls that wait fail."""
+        """Close the connection; waiting calls fail."""
         self._fail(ConnectionAbortedError("the connection was closed"))
         self._channel.close()
 
@@ -127,13 +126,13 @@ class SharedMemoryReply:
         self._items, self._error, self._transport = items, error, None
 
     def done(self) -> bool:
-        """Whether the reply, or an error in its place, has arrived."""
+        """Whether the reply, or an error instead, has arrived."""
         if self._transport is not None:
             self._transport.read()
         return self._transport is None
 
     def result(self, timeout: float | None = None) -> Items:
-        """Return the arrays. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the arrays. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._transport is not None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -146,11 +145,11 @@ class SharedMemoryReply:
 
 
 class SharedMemoryServer:
-    """The service's end: serves other processes of this host under ``name``, in its own thread, until it is closed.
+    """The service's end: serves this host's other processes under ``name``, in its own thread.
 
-    If ``published`` is given, each client maps it read-only, and receives arrays in it without a copy. Clients must
-    know ``secret``. Whatever a client sends, at most its own connection ends. Raises OSError where the name is taken or
-    the system lacks such sockets, AttributeError outside Linux.
+    Each client maps ``published``, if given, read-only, and receives arrays in it without a copy. Clients must know
+    ``secret``. A faulty client ends at most its own connection. Raises OSError if the name exists or the system lacks
+    such sockets, AttributeError outside Linux.
     """
 
     def __init__(
@@ -201,7 +200,6 @@ class SharedMemoryServer:
             self._published.close()
 
     def _milliseconds(self) -> float | None:
-        """Return how long to wait for packets: None for no limit."""
         if not self._unverified_connections and not self._accept_at:
             return None
         times = [deadline for _, _, deadline in self._unverified_connections.values()]
@@ -231,7 +229,6 @@ class SharedMemoryServer:
         self._poll.register(connection, select.POLLIN)
 
     def _admit(self, fd: int) -> None:
-        """Read from a client that has proved nothing yet; serve it, or drop it, when that is decided."""
         handshake, _, _ = self._unverified_connections[fd]
         proved = handshake.read()
         if proved is None:
@@ -257,7 +254,6 @@ class SharedMemoryServer:
             self._clients.pop(fd).close()
 
     def _tidy(self) -> None:
-        """Drop clients that have proved nothing for too long, and accept again."""
         now = time.monotonic()
         for fd in [fd for fd, (_, _, deadline) in self._unverified_connections.items() if now >= deadline]:
             self._drop(fd)
@@ -266,7 +262,6 @@ class SharedMemoryServer:
             self._poll.register(self._socket, select.POLLIN)
 
     def _read(self, channel: Channel) -> bool:
-        """Handle a client's next message; return False if the client is gone, or sends something else than calls."""
         try:
             message = channel.receive()
             if message is None:
@@ -281,10 +276,7 @@ class SharedMemoryServer:
 
 
 def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryTransport | None:
-    """Connect to the service that another process of this host serves under ``name``; return None if there is none.
-
-    What does not know ``secret`` is no such service.
-    """
+    """Connect to another process's service ``name`` on this host; return None if none knows ``secret``."""
     if not hasattr(os, "memfd_create"):
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -304,7 +296,7 @@ def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryT
 
 
 def _answer(channel: Channel, number: int, items: Items, error: BaseException | None) -> None:
-    """Send a reply. A client that takes none has its connection ended, so that it does not wait for a lost reply."""
+    """Send a reply, or end the connection of a client that does not accept it."""
     try:
         channel.send([number, None if error is None else describe_error(error)], items, without_copy=True)
     except OSError:
@@ -312,7 +304,7 @@ def _answer(channel: Channel, number: int, items: Items, error: BaseException | 
 
 
 def _block(connection: socket.socket) -> None:
-    """Let a socket wait for packets, and some time for room for one."""
+    """Let a socket wait for packets, and some time for room to send one."""
     connection.setblocking(True)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 

@@ -1,7 +1,7 @@
-"""One thread that reads and writes all sockets of this process whose other ends are on other hosts.
+"""One thread that reads and writes all sockets of this process that lead to other hosts.
 
-Not the event loop of Dask: transfers do not delay its heartbeats, and its tasks do not delay transfers. The thread
-starts with the first socket and ends with the last one.
+It is not Dask's event loop: transfers and Dask's heartbeats and tasks do not delay each other. The thread starts with
+the first socket and ends with the last one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _current: SocketLoop | None = None
 
 
 class SocketConnection(Protocol):
-    """A connection with methods that the loop calls. ``socket`` does not block; TLS sockets are served, too."""
+    """A connection with methods that the loop calls. ``socket`` does not block; TLS sockets are supported, too."""
 
     socket: socket.socket
 
     def read(self) -> bool:
-        """Read the bytes that have arrived; return whether to call again without waiting for more from the network."""
+        """Read the bytes that have arrived; return whether to call again without waiting for more."""
 
     def write(self) -> bool:
-        """Write as many bytes as the socket takes; return whether there is more to write."""
+        """Write as many bytes as the socket accepts; return whether there is more to write."""
 
     def lost(self, reason: str) -> None:
         """End, since reading or writing has failed. The loop closes the socket."""
@@ -114,7 +114,7 @@ class SocketLoop:
             self._lose(connection, error)
 
     def _lose(self, connection: SocketConnection, error: Exception) -> None:
-        connection.lost(str(error))  # not the error, whose frames refer to the connection
+        connection.lost(str(error))  # not the error: its frames refer to the connection
         self._close(connection)
 
     def _modify(self, connection: SocketConnection, events: int) -> None:
@@ -139,7 +139,7 @@ class SocketLoop:
 
 
 def add_connection(connection: SocketConnection) -> SocketLoop:
-    """Serve a connection by the loop of this process, which is returned."""
+    """Add a connection to this process's socket loop, and return the loop."""
     global _current
     with _lock:
         loop = _current = _current or SocketLoop()
@@ -149,6 +149,6 @@ def add_connection(connection: SocketConnection) -> SocketLoop:
 
 
 def open_connections() -> int:
-    """Return the number of connections that the loop of this process serves."""
+    """Return the number of connections of this process's loop."""
     with _lock:
         return _current.connections if _current is not None else 0

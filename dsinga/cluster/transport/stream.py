@@ -1,7 +1,7 @@
 """Messages through a connected socket: plain values described by msgpack, and arrays as their bytes, never pickled.
 
-Many messages may be on their way in both directions at once. Large arrays are sent from the memory where they are, and
-received into memory that the receiver names, or into memory that is reused.
+Many messages may be on their way at once, both ways. Large arrays are sent from their own memory, and received into
+memory that the receiver names, or into reused memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dsinga.cluster.transport.socket_loop import add_connection
 HEAD = struct.Struct("<I")
 # The most bytes of a description; what seems to be a longer one is no message.
 MOST_DESCRIBED = 1 << 24
-# Bytes up to which arrays are copied behind the description, so that they are sent by the same call of the system.
+# The most bytes of an array that is copied behind the description, to be sent by the same call of the system.
 JOINED_BYTES = 1 << 14
 # Bytes up to which a message is sent by the thread that has it, if no other message is being sent. Beyond that, the
 # copy into the system's memory would take the thread longer than waking up another thread.
@@ -45,10 +45,10 @@ class Receiver(Protocol):
     """Receives the messages of a stream, in the thread of the socket loop."""
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> Sequence[memoryview] | None:
-        """Return memory for the arrays of a message, given their sizes; None for memory that is reused."""
+        """Return memory for the arrays of a message, given their sizes; None for reused memory."""
 
     def received(self, values: Any, items: Items) -> None:
-        """Take a message."""
+        """Handle a message."""
 
     def lost(self, reason: str) -> None:
         """End: no more messages arrive, and none can be sent."""
@@ -74,13 +74,13 @@ class Stream:
         self._target = next(self._reads)  # the memory that is being filled
 
     def start(self) -> None:
-        """Begin to receive; to be called once, before anything is sent."""
+        """Begin to receive. Call it once, before anything is sent."""
         self._loop = add_connection(self)
 
     def send(self, values: Any, items: Items = (), priority: int = 0) -> None:
         """Send plain values and arrays, which must not change until they have arrived.
 
-        Messages of a lower ``priority`` number are sent first. Raises OSError where the connection is lost.
+        Messages of a lower ``priority`` number are sent first. Raises OSError if the connection is lost.
         """
         parts, size = _encode(values, items)
         with self._lock:
@@ -97,7 +97,7 @@ class Stream:
         self._loop.write(self)
 
     def write(self) -> bool:
-        """Write as many bytes as the socket takes; return whether messages are left."""
+        """Write as many bytes as the socket accepts; return whether messages are left."""
         written = 0
         while written < TURN_BYTES:
             parts = self._parts
@@ -138,7 +138,6 @@ class Stream:
         return True
 
     def _messages(self) -> Generator[memoryview, None, None]:
-        """Yield the memory to fill next; give each message to the receiver when it is complete."""
         head = memoryview(bytearray(HEAD.size))
         while True:
             yield head
@@ -157,7 +156,7 @@ class Stream:
             items = restore(layouts, iter(memory))  # only now, because rows of sparse arrays are converted and checked
             memory.clear()
             self._open_receiver().received(values, items)
-            del items  # whose memory is reused when the receiver has released it
+            del items  # its memory is reused when the receiver has released it
 
     def _open_receiver(self) -> Receiver:
         if self._receiver is None:
@@ -180,13 +179,12 @@ class Stream:
         self._reads.close()  # it refers to this object
 
     def close(self) -> None:
-        """Close the connection; messages that have not been sent are dropped. May be called more than once."""
+        """Close the connection; unsent messages are dropped. May be called more than once."""
         self._loop.remove(self)
         self.lost("the connection was closed")
 
 
 def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:
-    """Return the parts of a message, small ones joined, and its size."""
     layouts, arrays = flatten(items)
     description = pack([values, layouts])
     joined = bytearray(HEAD.pack(len(description)) + description)

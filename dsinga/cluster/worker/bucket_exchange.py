@@ -18,29 +18,29 @@ from dsinga.ops import Array, SparseRows
 
 
 class Wait:
-    """Waits for replies, up to ``timeout`` seconds and until ``aborted`` is set to the reason why the run has ended."""
+    """Waits for replies, up to ``timeout`` seconds, or until ``aborted`` has the reason for the run's end."""
 
     def __init__(self, timeout: float):
         self._timeout = timeout
         self.aborted: str | None = None
 
     def __call__(self, reply: Reply, what: str) -> Any:
-        """Wait for a reply and return its result; errors say that ``what`` was waited for. See :func:`wait_for`."""
+        """Wait for a reply and return its result; errors name ``what`` (:func:`wait_for`)."""
         return wait_for(reply, self._timeout, what, lambda: self.aborted)
 
 
 class BucketExchange:
-    """A worker's exchange of a bucket: slices of one server that are sent together. Used by one thread at a time.
+    """A worker's exchange of a bucket: slices of one server, sent together. For one thread at a time.
 
     Args:
         bucket: the slices.
-        homes: the params of these slices, by name; either all of them are replicated or none.
-        client: the client of the server.
+        homes: the slices' params, by name; either all of them are replicated or none.
+        client: the server's client.
         options: when values are requested.
-        codec: compresses gradients, but not those of lasting params; None to send them as they are.
+        codec: compresses gradients, except of lasting params; None to send them as they are.
         meter: counts bytes.
         wait: waits for replies.
-        priority: the priority of its messages between hosts: the number of its first param in the forward pass.
+        priority: of its messages between hosts: the number of its first param in the forward pass.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BucketExchange:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether a gradient has been added since the last time that gradients were sent."""
+        """Whether a gradient has been added since gradients were last sent."""
         return bool(self._gradients)
 
     def add(self, slice_: Slice, gradient: Array | SparseRows) -> bool:
@@ -93,7 +93,7 @@ class BucketExchange:
         return self._gradients | encode(self._codec, trained, self._client.crosses_process)
 
     def ask(self, step: int) -> None:
-        """Request the values of ``step``, unless that has been done."""
+        """Request the values of ``step``, unless done."""
         if self._reply is None:
             ids = [slice_.id for slice_ in self.slices]
             self._reply = self._client.pull(ids, step, self._versions(), self._memory(), self._priority)
@@ -117,7 +117,7 @@ class BucketExchange:
             self._homes[slice_.id].arrived(slice_, value, step)
 
     def _memory(self) -> list[np.ndarray]:
-        """Return memory for the next values of all slices; an empty list where the transport has its own."""
+        """Return memory for the next values of all slices; empty if the transport has its own."""
         if not self._client.crosses_host:
             return []
         memory = [self._homes[slice_.id].memory(slice_) for slice_ in self.slices]

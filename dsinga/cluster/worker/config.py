@@ -42,23 +42,23 @@ class WorkerConfig:
     """The configuration of all workers of a run; sent once, before the first round.
 
     Attributes:
-        run: the name of the run.
+        run: the run's name.
         generation: how often the whole run has started again; single worker groups may be of later generations.
         seed: the key of all random numbers.
         topology: the numbers of worker groups, workers, server groups and servers.
-        nets: the net of each phase, cut for the workers of a group.
-        parts: the param parts of all phases, by name; their ``users`` take part in every exchange of them.
-        readers: the batch reader of each phase.
-        passes: the passes over all records, for the phases that are evaluated over all of them.
+        nets: each phase's net, cut for the workers of a group.
+        parts: the param parts of all phases, by name; their ``users`` join every exchange of them.
+        readers: each phase's batch reader.
+        passes: the passes over all records, of phases that are evaluated over all of them.
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
-        outer_average: the moving average (EMA) that sites keep of their outer params; None for not.
+        outer_average: the moving average (EMA) that sites keep of their outer params; None for none.
         slices: the slices of parts that servers keep, the same in each server group.
-        replicated: the names of the parts of which each user keeps a copy that it updates itself.
+        replicated: the names of parts that each user copies and updates itself.
         options: when and how values and gradients are exchanged.
-        skip_bad_batches: whether a batch whose loss or gradient is not finite is left out.
+        skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
-        secret: what processes of one host prove to each other that they belong to the run.
+        secret: proves to other processes of a host that one belongs to the run.
     """
 
     run: str
@@ -81,7 +81,7 @@ class WorkerConfig:
 
     @cached_property
     def params(self) -> Mapping[str, Param]:
-        """The whole param of the training net that each part is cut from, by the name of the part."""
+        """The whole param of the training net that each part is cut from, by the part's name."""
         whole = self.nets[Phase.kTrain].whole.params
         return {name: whole[part.param] for name, part in self.parts.items()}
 
@@ -92,7 +92,7 @@ class WorkerConfig:
 
 
 class ServerKey(NamedTuple):
-    """Identifies a server: by run, generation, server group and number in the group. It has the secret of the run."""
+    """Identifies a server by run, generation, server group and number; with the run's secret."""
 
     run: str
     generation: int
@@ -102,14 +102,14 @@ class ServerKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name under which the server is found on its host."""
+        """The server's name on its host."""
         return f"{self.run}-{self.generation}-{self.group}-{self.server}"
 
 
 class WorkerKey(NamedTuple):
-    """Identifies a worker: by run, generation, worker group, number in the group and address of its Dask worker.
+    """Identifies a worker by run, generation, worker group, number and its Dask worker's address.
 
-    It has the secret of the run.
+    It has the run's secret.
     """
 
     run: str
@@ -121,7 +121,7 @@ class WorkerKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name under which the worker's mailbox is found on its host."""
+        """The name of the worker's mailbox on its host."""
         return f"{self.run}-{self.generation}-{self.group}-worker-{self.worker}"
 
     def __str__(self) -> str:
@@ -132,10 +132,10 @@ class RoundReport(NamedTuple):
     """A worker's report of a round. It is small, because later tasks depend on it.
 
     Attributes:
-        metrics: the metrics of each step; empty for a step that was skipped.
+        metrics: the metrics of each step; empty for a skipped step.
         timings: the timing of each step.
-        step: the step that comes next.
-        skipped: the steps whose batches were left out.
+        step: the next step.
+        skipped: the steps with batches that were left out.
     """
 
     metrics: list[Metrics]

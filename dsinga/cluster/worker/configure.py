@@ -27,7 +27,7 @@ FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 def evaluation_passes(
     opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int | LayerCut] | None = None
 ) -> dict[Phase, tuple[EvaluationPass, ...]]:
-    """Return the passes over all records of each phase that is evaluated over all of them; ``nets`` are cut."""
+    """Return the passes of each phase that is evaluated over all records; ``nets`` are cut."""
     return {
         phase: tuple(
             each._replace(
@@ -50,23 +50,23 @@ def configure(
     """Return the configuration of the workers of a run.
 
     Args:
-        job: the job, checked.
+        job: the checked job.
         topology: the numbers of groups, workers and servers.
         opened: the job's readers and whole nets.
         nets: the nets, cut for the workers of a group.
         updater: the job's updater.
-        passes: the passes over all records of the phases that are evaluated over all of them.
-        run: the name of the run, which no other run has.
+        passes: the passes over all records, of phases that are evaluated over all of them.
+        run: the run's unique name.
         served: whether servers keep params; otherwise the only worker keeps all of them.
         find_preferred_servers: chooses servers for parts that should stay whole; by default for none.
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
-        piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
-            Sums over whole slices, as for ``clip_norm`` and compression by kOneBit and kTopK, do that, too.
+        piece_bytes: the size of the pieces of params between hosts; None to leave slices whole. Sums over whole slices,
+            as for ``clip_norm`` and compression by kOneBit and kTopK, also leave them whole.
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
-        # A moving average is taken of the outer params of sites, and not after each step of one of them.
+        # Sites keep a moving average of their outer params, not of each site's steps.
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)
@@ -109,9 +109,9 @@ def outer_needs_whole_params(topology: Topology) -> bool:
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater) -> dict[str, int]:
-    """Return the length of a row of each part of a param whose gradients may be sparse rows.
+    """Return the row length of each part of a param with gradients that may be sparse rows.
 
-    An updater of whole params takes gradients that are dense.
+    An updater of whole params requires dense gradients.
     """
     params = {name: net.params[part.param] for name, part in parts.items()}
     return {
@@ -137,8 +137,8 @@ def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
     """Return the param parts of all phases, by name, the training net's first.
 
-    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part takes
-    part in its exchange, too; otherwise the part would change while that worker reads it.
+    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part joins
+    its exchange, too: otherwise the part would change while it reads.
     """
     users: dict[str, set[int]] = {}
     for net in nets.values():

@@ -27,18 +27,18 @@ COLLECTIVES_SERVER = 0
 
 
 class Exchange(Mapping[str, Array]):
-    """Values and gradients of one worker, exchanged with the servers bucket by bucket. Used by one thread at a time.
+    """Values and gradients of one worker, exchanged with the servers by bucket. For one thread at a time.
 
-    Looking up a param waits until its value is of the present step. Pushing the last gradient of a bucket sends the
-    bucket and requests its new values at once, so that these arrive while the layers below still compute.
+    Looking up a param waits until its value is of the present step. Pushing a bucket's last gradient sends the bucket
+    and requests its new values, which arrive while the layers below still compute.
 
     Args:
-        homes: where each param lives, in the order in which the forward pass needs them.
-        clients: the client of each server that has slices of these params, and of COLLECTIVES_SERVER, by its number.
+        homes: where each param is kept, in the order of the forward pass.
+        clients: by number, the clients of all servers with slices of these params, and of COLLECTIVES_SERVER.
         options: when values and gradients are exchanged, and how gradients are compressed.
         meter: counts seconds of waiting and bytes.
         replicas: the params that the worker updates itself.
-        clipping: bounds the norm of all gradients; None where the job does not.
+        clipping: bounds the norm of all gradients; None for no bound.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Exchange(Mapping[str, Array]):
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         limit = options.bucket_bytes
         if limit is None and not any(client.crosses_process for client in clients.values()):
-            limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for those of other params
+            limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for other params' gradients
         for bucket in fill_buckets(slices, len(clients), limit):
             exchange = BucketExchange(
                 bucket, self._homes, clients[bucket.server], options, codec, self._meter, self._wait,
@@ -82,7 +82,7 @@ class Exchange(Mapping[str, Array]):
         return len(self._homes)
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step, and request all values that have not been requested yet."""
+        """Make ``step`` the present step, and request all values that are not requested yet."""
         started = time.perf_counter()
         self._step = step
         if self._replicas is not None:
@@ -110,9 +110,9 @@ class Exchange(Mapping[str, Array]):
             bucket.outdated = True
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param at the present step, waiting for it if necessary. It must not be changed.
+        """Return a param's value at the present step, waiting if necessary. It must not be changed.
 
-        Raises UserError where a user's algorithm looks a param up after it has pushed its gradient.
+        Raises UserError if a user's algorithm looks a param up after it has pushed its gradient.
         """
         home = self._homes[name]
         if home.cached is not None:
@@ -129,14 +129,14 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push_all(self, gradients: Mapping[str, Array]) -> str | None:
-        """Take over all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        """Push all gradients of a step if they are finite; else return a bad one's name."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
         return lost
 
     def push(self, name: str, gradient: Array) -> None:
-        """Take over the gradient of a param; it is sent when its bucket is complete.
+        """Accept the gradient of a param; it is sent when its bucket is complete.
 
         Raises UserError, for a user's algorithm, unless it is float32 of the param's shape and the first one of this
         step.
@@ -155,7 +155,7 @@ class Exchange(Mapping[str, Array]):
         self._meter.waited += time.perf_counter() - started
 
     def finish(self) -> None:
-        """End the present step; push :meth:`ParamHome.default_gradient` for params that got no gradient."""
+        """End the present step; push :meth:`ParamHome.default_gradient` for params without a gradient."""
         static = self._replicas.static if self._replicas is not None else ()
         for name, home in self._homes.items():
             if name not in self._pushed and name not in static:
@@ -172,7 +172,7 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def _clip(self, clipping: GlobalClipping) -> float:
-        """Let servers update by clipped gradients; return the factor that clips those of replicated params."""
+        """Let servers update by clipped gradients; return the factor for replicated params."""
         started = time.perf_counter()
         local = self._replicas.squares if self._replicas is not None else {}
         factor = clipping.clip(self._step, local, self._clients, self._wait, self.all_reduce)
@@ -182,7 +182,7 @@ class Exchange(Mapping[str, Array]):
     def skip(self) -> None:
         """End the present step without a change of any param; nothing may have been pushed.
 
-        All workers of the group must do so. Servers count the step like others.
+        All workers of the group must skip it. Servers count the step.
         """
         assert not self._pushed, self._pushed
         for bucket in self._buckets:
@@ -190,17 +190,17 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def discard(self) -> None:
-        """Forget the gradients that were pushed in the present step, of params that the worker updates itself."""
+        """Forget the present step's pushed gradients of params that the worker updates itself."""
         self._pushed.clear()
         if self._replicas is not None:
             self._replicas.discard()
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, in their order. A key is used once in a run."""
+        """Return the sum of the workers' arrays, in order. A key is used once in a run."""
         return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return the rows of all workers, joined in their order. A key is used once in a run."""
+        """Return the rows of all workers, joined in order. A key is used once in a run."""
         return self._collective("all_gather", key, array, f"the rows {key!r} of all workers")
 
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
@@ -217,7 +217,7 @@ class Exchange(Mapping[str, Array]):
         return result
 
     def close(self) -> None:
-        """Do nothing: it has no thread of its own."""
+        """Do nothing: it has no thread."""
 
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""
@@ -225,7 +225,7 @@ class Exchange(Mapping[str, Array]):
 
 
 def move_local_slices(homes: Sequence[ParamHome], clients: Mapping[int, ServerClient]) -> None:
-    """Move slices of this process's servers into the arrays in which a worker joins them with those of other hosts."""
+    """Move slices of this process's servers into the arrays that join them with other hosts' slices."""
     memory: dict[int, dict[int, np.ndarray]] = {}
     for home in homes:
         if not any(clients[slice_.server].crosses_host for slice_ in home.slices):
@@ -245,12 +245,12 @@ def param_homes(
     """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
 
     Args:
-        shapes: the shape of each param by name, in the order in which the forward pass needs them.
+        shapes: the shape of each param by name, in the order of the forward pass.
         slices: every slice of these params that servers have.
-        clients: the client of each server that has slices of these params, and of COLLECTIVES_SERVER, by its number.
+        clients: by number, the clients of all servers with slices of these params, and of COLLECTIVES_SERVER.
         lasting: the params that are not trained, each with this worker's share of it.
-        replicas: the params that the worker updates itself: those without slices, or all.
-        ops: the kernels of the worker's device, where its servers keep slices, too; None where they do not.
+        replicas: the params that the worker updates itself: all, or all without slices.
+        ops: the kernels of the worker's device if its servers keep slices there, else None.
     """
     slices_of: dict[str, list[Slice]] = {name: [] for name in shapes}
     for slice_ in slices:

@@ -13,15 +13,15 @@ from dsinga.ops import Array, SparseRows
 class ExchangeOptions(NamedTuple):
     """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
 
-    Checkpoints do not contain the residuals of kOneBit and kTopK, the parts of gradients that have not been sent yet.
-    So with these the bits of a resumed run differ from those of an unbroken run.
+    Checkpoints do not contain the residuals of kOneBit and kTopK, the unsent parts of gradients. So with these, a
+    resumed run has other bits than an unbroken one.
 
     Attributes:
         pull: when values are requested: with the push, or by the lookup that needs them.
         overlap: whether gradients are sent during the backward pass. Otherwise they are sent after it, and the forward
             pass starts when all values have arrived.
         compression: how gradients are compressed.
-        topk_share: the share of the numbers of a gradient that kTopK sends.
+        topk_share: the share of a gradient's numbers that kTopK sends.
         timeout: seconds that a wait may last.
         bucket_bytes: the size of a bucket; None for the default of :func:`dsinga.cluster.server.fill_buckets`.
     """
@@ -34,7 +34,7 @@ class ExchangeOptions(NamedTuple):
     bucket_bytes: int | None = None
 
     def codec(self) -> Codec | None:
-        """Return a new codec for gradients, without residuals; None where gradients are not compressed."""
+        """Return a new codec for gradients, without residuals; None if they are not compressed."""
         return create_codec(self.compression, self.topk_share)
 
 
@@ -43,7 +43,7 @@ def encode(
 ) -> dict[int, Array | SparseRows]:
     """Compress gradients, by slice id; sparse rows are not compressed.
 
-    For a server of this process they are decoded again, so that it gets the same numbers as one in another process.
+    A server of this process gets them decoded again: the same numbers as in another process.
     """
     encoded: dict[int, Array | SparseRows] = {}
     for id, gradient in gradients.items():
@@ -56,7 +56,7 @@ def encode(
 
 
 class Meter:
-    """Counts, for the running iteration, seconds of waiting for servers and workers, and bytes sent and received."""
+    """Counts an iteration's seconds of waiting for servers and workers, and its bytes sent and received."""
 
     def __init__(self) -> None:
         self.start()

@@ -1,8 +1,8 @@
 """Clipping by the global norm: the Euclidean norm of the gradients of all params together, over all servers.
 
-Servers add up the gradients of the workers, and wait with their updates. One worker of the group asks each of them for
-the squares of its sums; by a collective all workers get the squares of all servers, and so the same norm and factor,
-which these workers send to the servers. math.fsum, whose result is rounded once, makes the order of no importance.
+Servers add up the workers' gradients, and wait with their updates. One worker of the group asks each server for the
+squares of its sums. A collective gives all workers the squares of all servers, and so the same norm and factor, which
+they send to the servers. The order does not matter, because math.fsum rounds only once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class GlobalClipping(NamedTuple):
 
     Attributes:
         max_norm: the largest norm.
-        slices: the ids of the slices, in rising order, of each server whose squares this worker reports, by its number.
-        local: the place of each param without slices whose squares this worker reports, by its name.
+        slices: by server number, the ids in rising order of all slices with squares that this worker reports.
+        local: by name, the place of each param without slices with squares that this worker reports.
         size: the number of all slices and params without slices.
         workers: the number of workers of the group.
     """
@@ -43,8 +43,8 @@ class GlobalClipping(NamedTuple):
     ) -> float:  # fmt: skip
         """Let servers update by the gradients of ``step`` times a factor, at most 1; return the factor.
 
-        All workers of the group call this when they have pushed all their gradients. ``local`` has the sums of squares
-        of gradients that no server gets, by param. With a norm that is not finite the factor is 1.
+        All workers of the group call this after their last gradient. ``local`` has the sums of squares of gradients
+        that no server gets, by param. If the norm is not finite, the factor is 1.
         """
         squares = np.zeros(self.size)
         replies = {server: clients[server].squares(step) for server in self.slices}
@@ -61,9 +61,9 @@ class GlobalClipping(NamedTuple):
 
 
 def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Return the clipping of a worker by the norm of all gradients; None where the job does not bound the norm.
+    """Return a worker's clipping by the norm of all gradients; None without a bound.
 
-    The first user of a param of a server reports the squares of that server.
+    The first user of a server's params reports the server's squares.
     """
     max_norm = config.updater.conf.clip_global_norm
     if not max_norm:

@@ -44,7 +44,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class GroupWorker:
-    """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
+    """A worker of a worker group: computes one partition of the net. For one thread at a time.
 
     Methods that compute (train, evaluate, iterate) are called in ``thread``: kernels belong to a thread.
     """
@@ -95,7 +95,7 @@ class GroupWorker:
         shapes: Mapping[str, tuple[int, ...]],
         replicated: Mapping[str, Param],
     ) -> None:
-        """Create the exchange of params with the servers, and the training step, captured where kernels can be."""
+        """Create the exchange with the servers, and the training step, captured if kernels support it."""
         config = self._config
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
@@ -123,7 +123,7 @@ class GroupWorker:
         )
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
+        """Return this worker's share of each lasting param, its share of the rows. All add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
             share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
@@ -146,12 +146,11 @@ class GroupWorker:
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
-        With an ``observer`` of the passes of layers, all params are waited for before the first pass.
+        With an ``observer`` of the layers' passes, all params are awaited first.
         """
         return self._compute(self._begin(step), peers, observer)
 
     def _begin(self, step: int) -> BegunStep:
-        """Read the records of a step, and request the values of params."""
         self._started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
@@ -165,7 +164,6 @@ class GroupWorker:
         return BegunStep(step, records, self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch a step, if it has been captured; return whether."""
         assert self._captured is not None
         if not self._captured.launch(begun.records, self._whole_context(begun)):
             return False
@@ -175,7 +173,7 @@ class GroupWorker:
     def _compute(
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
     ) -> tuple[Metrics | None, Timing]:
-        """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
+        """Compute a step that has begun, or was launched in vain; return its metrics and its timing."""
         step = begun.step
         if self._captured is not None:
             self._captured.begin(step)
@@ -195,7 +193,6 @@ class GroupWorker:
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 
     def _next_records(self, step: int) -> dict[str, Records]:
-        """Return the records of the next micro-batch; count the seconds of waiting for them."""
         started = time.perf_counter()
         if self._prefetch is None:
             reader = self._config.readers[Phase.kTrain]
@@ -210,7 +207,7 @@ class GroupWorker:
     def _micro_batches(
         self, records: dict[str, Records], step: int, peers: Peers, observer: PassObserver | None
     ) -> Iterator[tuple[Mapping[str, Records], Context]]:
-        """Yield the records and the context of each micro-batch of a step, of which ``records`` are the first."""
+        """Yield the records and the context of each micro-batch of a step; ``records`` are the first."""
         reader, worker = self._config.readers[Phase.kTrain], self._key.worker
         for number in range(reader.micro_batches):
             iteration = f"step {step}"
@@ -225,7 +222,6 @@ class GroupWorker:
             yield records, ctx
 
     def _whole_context(self, begun: BegunStep) -> Context:
-        """Return the context of a step that computes its whole batch at once."""
         rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
         return self._context(Phase.kTrain, rows, begun.step, f"step {begun.step}", self.peers)
 
@@ -239,7 +235,7 @@ class GroupWorker:
     ) -> list[Metrics]:
         """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
 
-        The values are its own at ``version``, or ``params``, which are those of the workers' partitions by name.
+        The values are its own at ``version``, or ``params``, the workers' partitions by name.
         """
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
@@ -273,7 +269,7 @@ class GroupWorker:
                 self._captured.clear()
 
     def replica_state(self) -> ReplicaState:
-        """Return the replicated params for which this worker is the first user."""
+        """Return the replicated params that this worker is the first to use."""
         if self._replicated is None:
             return ReplicaState({}, {})
         self._ops.enter()
@@ -283,7 +279,7 @@ class GroupWorker:
         return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
+        """Multiply the learning rate of this worker's own updates (:meth:`Updater.set_rate_factors`)."""
         self._config.updater.set_rate_factors(factors)
 
     @property
@@ -292,11 +288,11 @@ class GroupWorker:
         return getattr(self._config.algorithm, "waits_for_tasks", False)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return the partition of the net of a phase that this worker computes."""
+        """Return this worker's partition of a phase's net."""
         return self._config.nets[phase].locals[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
+        """Return a function that reads this worker's records of a step, without a reference to this worker."""
         inputs = [
             node
             for node in net.nodes
@@ -313,13 +309,13 @@ class GroupWorker:
         return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
-        """Return the reader of the points that this worker needs, always the same: its records may be cached."""
+        """Return the reader of this worker's points, always the same: its records may be cached."""
         if id(reader) not in self._regional_readers:
             self._regional_readers[id(reader)] = reader.in_regions(layers)
         return self._regional_readers[id(reader)]
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
-        """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
+        """Return the context of an iteration; ``iteration`` is a unique name in the run."""
         seed = group_seed(self._config.seed, self._key.group)
         ctx = Context(self._ops, phase, rows, seed, step)
         if self._config.topology.workers == 1:
@@ -344,12 +340,12 @@ class GroupWorker:
         self.thread.close(message)
 
     def _disconnect(self) -> None:
-        """Close the connections to servers and other workers; replies that have not arrived would keep them."""
+        """Close the connections to servers and other workers; missing replies would keep them."""
         for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 
     def close(self) -> None:
-        """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
+        """Stop the threads that read ahead and, on a GPU, copy params; end connections to other hosts."""
         self._closed = True
         for transport in (*self._transports.values(), *self.peers.transports):
             if transport.crosses_host:
@@ -360,9 +356,9 @@ class GroupWorker:
 
 
 def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequence[Slice]) -> dict[int, Transport]:
-    """Return transports to the servers that keep these slices, and to that of collectives, by their numbers.
+    """Return transports to the servers of these slices and of collectives, by number.
 
-    Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
+    With params cut by features, each of a thousand workers needs only a few servers.
     """
     needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
     return {
@@ -375,10 +371,8 @@ def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequenc
 def _take_regions(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], step: int
 ) -> dict[str, Records]:
-    """Read the records of a step, and keep the points that this worker needs."""
     return {name: layers[name].take_region(records) for name, records in read(step).items()}
 
 
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
-    """Call a collective under a key that no other iteration uses."""
     return collective(f"{iteration}/{key}", array)

@@ -1,9 +1,9 @@
 """Passes arrays between workers of a group by bridges (pairs of layers that send features) during an iteration.
 
-Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and each
-array carries the number of its iteration. So that no worker gets far ahead of the others, an array that arrives more
-than AHEAD iterations early is kept but acknowledged later; and at the end of an iteration a worker waits until the
-arrays that it sent in the previous iteration are acknowledged.
+Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and
+arrays carry their iteration's number. Two rules keep workers together. An array that arrives more than AHEAD iterations
+early is acknowledged later. At the end of an iteration a worker waits until the previous iteration's arrays are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AHEAD = 1
 
 
 class Mailbox:
-    """The arrays that have arrived for one worker and have not been taken yet. Thread-safe.
+    """The arrays that have arrived for one worker and have not been received yet. Thread-safe.
 
     A service: its only method is ``put`` (iteration, key), with one array.
     """
@@ -37,15 +37,15 @@ class Mailbox:
         self._error: RunError | None = None
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> Future[None] | None:
-        """Store an array that another worker sends by a transport."""
+        """Store an array that another worker sends."""
         iteration, key = fields
         return self.put(iteration, key, items[0])
 
     def put(self, iteration: int, key: str, array: Array) -> Future[None] | None:
-        """Store an array that was sent under ``key`` in an iteration; drop it if there is one already.
+        """Store an array sent under ``key`` in an iteration; drop it if there is one.
 
         Returns None, or for an early array a future that resolves when the receiver is at most AHEAD iterations behind.
-        Raises the error of :meth:`fail` once that has been called.
+        Raises the error of :meth:`fail` after that call.
         """
         with self._changed:
             self.check()
@@ -60,7 +60,7 @@ class Mailbox:
             return acknowledged
 
     def begin(self, iteration: int) -> None:
-        """Start an iteration; drop the arrays of earlier iterations that were not taken."""
+        """Start an iteration; drop unreceived arrays of earlier iterations."""
         with self._changed:
             self._iteration = iteration
             self._arrived = {place: array for place, array in self._arrived.items() if place[0] >= iteration}
@@ -70,7 +70,7 @@ class Mailbox:
             future.set_result(None)
 
     def take(self, key: str, timeout: float) -> Array:
-        """Return the array that was sent under ``key`` in this iteration; TimeoutError after ``timeout`` seconds."""
+        """Return the array sent under ``key`` in this iteration; TimeoutError after ``timeout`` seconds."""
         place = (self._iteration, key)
         with self._changed:
             if not self._changed.wait_for(lambda: place in self._arrived or self._error is not None, timeout):
@@ -79,12 +79,12 @@ class Mailbox:
             return self._arrived.pop(place)
 
     def check(self) -> None:
-        """Raise the error of :meth:`fail`, if that has been called."""
+        """Raise the error of :meth:`fail`, if it has been called."""
         if self._error is not None:
             raise self._error
 
     def fail(self, error: RunError) -> None:
-        """Fail all waits, and every later call, with ``error``; the first error stays."""
+        """Fail all waits and later calls with ``error``; the first error stays."""
         with self._changed:
             self._error = self._error or error
             self._arrived.clear()
@@ -94,14 +94,14 @@ class Mailbox:
             future.set_exception(self._error)
 
     def close(self, message: str) -> None:
-        """Fail all waits, and every later call, with RunError(``message``)."""
+        """Fail all waits and later calls with RunError(``message``)."""
         self.fail(RunError(message))
 
 
 class GroupPeers:
     """The other workers of a worker group (:class:`~dsinga.layers.interface.context.Peers`): sends and receives.
 
-    Waits last at most ``timeout`` seconds; seconds of waiting and bytes sent are counted by ``meter``.
+    Waits last at most ``timeout`` seconds; ``meter`` counts seconds of waiting and bytes sent.
     """
 
     def __init__(self, timeout: float, meter: Meter):
@@ -118,7 +118,7 @@ class GroupPeers:
         self.transports = transports
 
     def begin(self, name: str) -> None:
-        """Start the next iteration, which is called ``name`` in errors."""
+        """Start the next iteration; errors call it ``name``."""
         self._iteration += 1
         self._name = name
         self.mailbox.begin(self._iteration)
@@ -136,8 +136,8 @@ class GroupPeers:
     def receive(self, key: str) -> Array:
         """Return the array that was sent here under ``key`` in this iteration.
 
-        Raises RunError that names ``key`` after the timeout, and RunError soon after the run has ended or a worker to
-        which this one has sent an array is lost.
+        Raises RunError that names ``key`` after the timeout. Raises RunError soon after the run has ended, or after
+        losing a worker that this one has sent an array to.
         """
         started = time.perf_counter()
         while True:
@@ -152,7 +152,7 @@ class GroupPeers:
         return array
 
     def finish(self) -> None:
-        """End the iteration: wait until the arrays that were sent in the previous iteration are acknowledged."""
+        """End the iteration: wait until the previous iteration's sent arrays are acknowledged."""
         if not self._sent:
             return
         started = time.perf_counter()
@@ -173,7 +173,6 @@ class GroupPeers:
         self._meter.waited += time.perf_counter() - started
 
     def _check_sent(self) -> None:
-        """Raise RunError if an array could not be delivered; forget those that were acknowledged."""
         waiting = []
         for sent in self._sent:
             _, location, key, reply = sent

@@ -15,7 +15,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 def part_of(gradient: Array | SparseRows, slice_: Slice) -> Array | SparseRows:
-    """Return a slice's part of a gradient: flat, or sparse rows where the slice has a width."""
+    """Return a slice's part of a gradient: flat, or sparse rows if the slice has a width."""
     if not isinstance(gradient, SparseRows):
         return gradient[slice_.start : slice_.stop]
     part = gradient.part(slice_.start // slice_.width, slice_.stop // slice_.width)
@@ -26,17 +26,16 @@ Shape = tuple[int, ...]
 
 
 class ParamHome(ABC):
-    """One param of a worker: keeps its value, splits its gradients into slices, and stores slices that arrive.
+    """One param of a worker: keeps its value, splits its gradients, and stores arriving slices.
 
     Used by one thread at a time. Values are read-only.
 
     Args:
-        name: the name of the param, or of the part of it that the worker's partition has.
+        name: the name of the param, or of its part in the worker's partition.
         shape: its shape.
-        slices: the slices of it that servers have, in order.
-        lasting_share: None for trainable params. A lasting param (state of a layer that is kept between steps) is
-            replaced in each step by the sum of what the workers push; a worker without a new value pushes this share of
-            the old one.
+        slices: its slices on servers, in order.
+        lasting_share: None for trainable params. A lasting param (a layer's state between steps) is replaced in each
+            step by the sum of the workers' pushes. A worker without a new value pushes this share of the old one.
     """
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
@@ -50,7 +49,7 @@ class ParamHome(ABC):
         return self.lasting_share is not None
 
     def value(self) -> Array:
-        """Return the value of the present step, all slices of which have arrived."""
+        """Return the value of the present step; all its slices have arrived."""
         if self.cached is None:
             self.cached = self._assemble().reshape(self.shape)
         return self.cached
@@ -69,13 +68,13 @@ class ParamHome(ABC):
             yield slice_, part_of(flat, slice_)
 
     def default_gradient(self) -> Array | SparseRows:
-        """Return the gradient of a worker without one: zeros, no rows, or its share of a lasting (untrained) param."""
+        """Return the gradient of a worker without one: zeros, no rows, or its share of a lasting param."""
         if self.lasting_share is not None:
             return self.value() * np.float32(self.lasting_share)
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent, because it will be replaced."""
+        """Forget the value of a slice with a sent gradient."""
         self.cached = None
 
     @abstractmethod
@@ -83,14 +82,14 @@ class ParamHome(ABC):
         """Store the array that a server has sent for a slice at ``step``."""
 
     def memory(self, slice_: Slice) -> np.ndarray | None:
-        """Return memory for the next value of a slice, float32 (size,); None where values are stored otherwise.
+        """Return memory for the next value of a slice, float32 (size,); None if values are stored otherwise.
 
-        It may be written from another thread as soon as the slice's gradient has been sent.
+        Another thread may write it as soon as the slice's gradient has been sent.
         """
         return None
 
     def versions(self) -> dict[int, int]:
-        """Return the version of each slice that this worker has, by id, so that the server sends changed rows only."""
+        """Return this worker's version of each slice, by id, so that the server sends only changed rows."""
         return {}
 
     def forget(self) -> None:
@@ -99,7 +98,7 @@ class ParamHome(ABC):
 
 
 class ServedHome(ParamHome):
-    """A param whose values come from the servers in each step."""
+    """A param with values from the servers in each step."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
         super().__init__(name, shape, slices, lasting_share)
@@ -113,16 +112,16 @@ class ServedHome(ParamHome):
         return _read_only(self._joined)
 
     def memory(self, slice_: Slice) -> np.ndarray:
-        """Return the memory of a slice's value, which is reused in each step: new pages cost more than a copy.
+        """Return the memory of a slice's value, reused in each step: new pages cost more than a copy.
 
-        When the value of a step arrives, all computing with that of the step before has ended.
+        When a step's value arrives, all computing with the previous one has ended.
         """
         if self._joined is None:
             self._joined = np.empty(self.slices[-1].stop, np.float32)
         return self._joined[slice_.start : slice_.stop]
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent."""
+        """Forget the value of a slice with a sent gradient."""
         super().pushed(slice_)
         self._value = None
 
@@ -142,9 +141,9 @@ class ServedHome(ParamHome):
 
 
 class DeviceHome(ParamHome):
-    """A param whose servers keep it on the device of the worker, so that neither values nor gradients leave it.
+    """A param that its servers keep on the worker's device: neither values nor gradients leave it.
 
-    ``ops`` are the kernels of the worker.
+    ``ops`` are the worker's kernels.
     """
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None, ops: Ops):
@@ -173,14 +172,14 @@ class DeviceHome(ParamHome):
         return self._ops.hand_over(default).result()
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent."""
+        """Forget the value of a slice with a sent gradient."""
         super().pushed(slice_)
         if len(self.slices) == 1:
             self._value = None
 
 
 class CachedRowsHome(ParamHome):
-    """A worker's cache of a sparse param, an embedding table, refreshed by the rows that servers have changed."""
+    """A worker's cache of an embedding table, refreshed by the rows that servers have changed."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
         super().__init__(name, shape, slices, lasting_share)
@@ -191,7 +190,7 @@ class CachedRowsHome(ParamHome):
         return _read_only(self._table)
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Bring a slice to version ``step``, by its whole value or by the changed rows."""
+        """Bring a slice to version ``step``, by its whole value or the changed rows."""
         values = self._table[slice_.start : slice_.stop]
         if isinstance(array, SparseRows):
             values.reshape(array.shape)[array.rows] = array.values
@@ -212,7 +211,7 @@ class CachedRowsHome(ParamHome):
 class ReplicatedHome(ParamHome):
     """A param that each worker keeps and updates itself, by the summed gradients that servers send.
 
-    Without slices on servers, it is updated by the worker's own gradient, which is that of the whole batch.
+    Without slices on servers, it uses the worker's own gradient of the whole batch.
     """
 
     def __init__(
@@ -227,11 +226,11 @@ class ReplicatedHome(ParamHome):
         return _read_only(value) if type(value) is np.ndarray else value
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Update a slice by the sum of the workers' gradients of the step before ``step``."""
+        """Update a slice by the sum of the workers' gradients of step ``step`` - 1."""
         self._replicas.update(step - 1, self.name, slice_.start, array)
 
     def push(self, gradient: Array | SparseRows) -> None:
-        """Update a param without slices on servers by its gradient of the present step."""
+        """Update a param without slices by its gradient of the present step."""
         self.cached = None
         self._replicas.push(self.name, gradient)
 

@@ -1,8 +1,8 @@
 """Cuts whole params into slices for servers and replicas for workers, and joins them again, with the state of sites.
 
-In checkpoints params and updater state are those of group 0. Beside the slots of the updater, a param has "outer.value"
-and the slots of the outer optimizer, such as "outer.history", which all groups share. For each further group g it has
-"group<g>.value" and the slots of that group, such as "group1.mean".
+Checkpoints have the params and updater state of group 0. In addition, a param has "outer.value" and the outer
+optimizer's slots, such as "outer.history", which all groups share. For each further group g it has "group<g>.value" and
+that group's slots, such as "group1.mean".
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ def whole_values(
 
 
 def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
-    """Return the whole arrays of slices and parts; parts take precedence over slices of the same param."""
     parts: ParamArrays = {}
     for slice_ in config.slices:
         if slice_.id in slices:
@@ -135,7 +134,7 @@ def prefix(group: int) -> str:
 
 
 def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, ParamArrays]) -> dict[int, ParamArrays]:
-    """Return the values and states of the slices of a further group, by slice id and slot of a checkpoint."""
+    """Return a further group's values and states, by slice id and slot of a checkpoint."""
     return {
         id: {f"{prefix(group)}value": value}
         | {f"{prefix(group)}{slot}": array for slot, array in states.get(id, {}).items() if not _is_shared(slot)}
@@ -146,9 +145,9 @@ def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, 
 def group_state(
     group: int, values: ParamArrays, state: Mapping[str, ParamArrays] | None
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-    """Return the values and the state of a server group, by param and slot, out of those of a checkpoint.
+    """Return a server group's values and state from a checkpoint, by param and slot.
 
-    A further group that the checkpoint lacks begins with the outer params and the updater's state of group 0.
+    A further group that the checkpoint lacks begins with the outer params and group 0's updater state.
     """
     if state is None:
         return values, None
@@ -168,11 +167,9 @@ def group_state(
 
 
 def _is_shared(slot: str) -> bool:
-    """Whether all server groups have the same array of this slot."""
     return is_outer(slot) and slot not in OWN_SLOTS
 
 
 def _is_first(slot: str) -> bool:
-    """Whether a slot is of group 0 alone."""
     head, dot, _ = slot.partition(".")
     return not _is_shared(slot) and not (dot and head.startswith("group") and head[5:].isdecimal())

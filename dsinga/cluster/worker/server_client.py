@@ -1,9 +1,8 @@
 """A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
 
-Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
-the pool of result arrays (:mod:`dsinga.base.buffers`) takes memory for its gradients from there. So the matrix product
-that computes a gradient writes it into shared memory, and only its offset is sent. If a feature of the same size has
-taken the memory before, the gradient is elsewhere and is copied.
+Servers in other processes of a worker's host map and read its gradients in shared memory. The pool of result arrays
+(:mod:`dsinga.base.buffers`) allocates its gradients there. So a matrix product writes a gradient directly into shared
+memory, and only its offset is sent. If a feature of the same size uses the memory already, the gradient is copied.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dsinga.ops import Array, SparseRows
 class SendBuffer:
     """Shared memory for arrays of ``nbytes`` bytes each, published in ``buffer``.
 
-    ``bases`` is the argument of :func:`dsinga.base.buffers.use_bases`. Raises OSError where memory cannot be shared.
+    ``bases`` is the argument of :func:`dsinga.base.buffers.use_bases`. Raises OSError if memory cannot be shared.
     """
 
     def __init__(self, nbytes: Sequence[int]):
@@ -47,9 +46,9 @@ def open_send_buffer(
 ) -> SendBuffer | None:
     """Allocate shared memory for gradients, for the servers that are reached through shared memory.
 
-    ``transports`` lead to the servers, by their numbers. The buffer has memory for the whole gradient of each param of
-    which such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
-    arrays of the pool, are always copied.
+    ``transports`` has the servers' transports by number. The buffer has memory for the whole gradient of each param
+    with a slice on such a server. Returns None if there is none: sparse rows, and gradients smaller than the pool's
+    arrays, are always copied.
     """
     shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
     params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
@@ -65,7 +64,7 @@ def open_send_buffer(
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker: by its group's generation, worker group and number; the group has ``workers`` workers."""
+    """Identifies a worker by its group's generation, its group and number; the group has ``workers`` workers."""
 
     generation: int
     group: int
@@ -76,7 +75,7 @@ class WorkerId(NamedTuple):
 class ServerClient:
     """Calls the methods of a server (:class:`dsinga.cluster.server.service.ShardService`); used by one thread.
 
-    ``device`` is the GPU of the worker, None for CPU cores.
+    ``device`` is the worker's GPU, None for CPU cores.
     """
 
     def __init__(self, transport: Transport, worker: WorkerId, device: int | None = None):
@@ -86,7 +85,7 @@ class ServerClient:
         self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
 
     def shares_gpu(self) -> bool:
-        """Whether the server keeps its slices on the GPU of the worker, and not in host memory."""
+        """Whether the server keeps its slices on the worker's GPU, not in host memory."""
         return not self.crosses_process and self._device in [*map(int, self.transport.call("gpu").result())]
 
     @property
@@ -95,7 +94,7 @@ class ServerClient:
         return self.transport.crosses_process
 
     def use_send_buffer(self, send_buffer: SendBuffer) -> None:
-        """Send gradients that lie in ``send_buffer``, which the server has mapped, without a copy."""
+        """Send gradients in ``send_buffer``, which the server has mapped, without a copy."""
         self._send_buffer = send_buffer
 
     @property
@@ -104,7 +103,7 @@ class ServerClient:
         return self.transport.crosses_host
 
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
-        """Ask a server of this process to keep the values of slices in this memory, by slice id, if it can."""
+        """Ask a server of this process to keep slices' values in this memory, by slice id."""
         assert not self.crosses_process
         self.transport.call("move", [list(memory)], list(memory.values())).result()
 
@@ -114,8 +113,8 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Request the values of slices at ``version``.
 
-        ``since`` maps slice ids to the versions of values that the caller has. For these the reply may contain only the
-        changed rows. See :meth:`Transport.call` for ``into`` and ``priority``.
+        ``since`` maps slice ids to the caller's versions. The reply may contain only changed rows of these slices.
+        ``into`` and ``priority``: see :meth:`Transport.call`.
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
@@ -132,12 +131,12 @@ class ServerClient:
         self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> ValuesReply:  # fmt: skip
-        """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
+        """Do :meth:`push`, and :meth:`pull` the resulting values."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
         return ValuesReply(reply, list(gradients), self._unreleased)
 
     def squares(self, step: int) -> Reply:
-        """Request the sums of squares of the summed gradients of ``step``, float64, in the order of the slices."""
+        """Request the sums of squares of the summed gradients of ``step``, float64, by slice in order."""
         return self.transport.call("squares", [list(self._header(step))])
 
     def clip(self, step: int, factor: float) -> None:
@@ -170,17 +169,17 @@ class ServerClient:
 
 
 class ValuesReply:
-    """The reply to a pull: values by slice id. When it has arrived, the gradients of these slices may change."""
+    """The reply to a pull: values by slice id. Once arrived, these slices' gradients may change."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
         self._reply, self._ids, self._unreleased = reply, ids, unreleased
 
     def done(self) -> bool:
-        """Whether the values, or an error in their place, have arrived."""
+        """Whether the values, or an error instead, have arrived."""
         return self._reply.done()
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:
-        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the call's error."""
         values = self._reply.result(timeout)
         for id in self._ids:
             self._unreleased.pop(id, None)
@@ -191,11 +190,11 @@ def gradient_memory(
     config: WorkerConfig, transports: Mapping[int, Transport], clients: Mapping[int, ServerClient],
     slices: Sequence[Slice], shapes: Mapping[str, Sequence[int]],
 ) -> dict[int, list[np.ndarray]]:  # fmt: skip
-    """Return memory for a worker's gradients, by size, as :func:`dsinga.base.buffers.use_bases` takes it.
+    """Return memory for a worker's gradients, by size, for :func:`dsinga.base.buffers.use_bases`.
 
-    Servers that share memory with this process read gradients where they are computed. For other hosts there is memory
-    for gradients that are too large for the pool of result arrays. A single worker, whose gradients change large params
-    as soon as they are computed, computes all of them in the same memory.
+    Servers that share memory with this process read gradients where they are computed. For other hosts, the memory is
+    for gradients that are too large for the pool of result arrays. A single worker applies large gradients as soon as
+    they are computed, so all use the same memory.
     """
     send_buffer = open_send_buffer(transports, slices, shapes)
     if send_buffer is not None:
