@@ -63,10 +63,11 @@ check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 
 def take_settings(cls: type[Any]) -> None:
-    """Make the constructor of an algorithm take the settings that its ``Conf`` declares, as keyword arguments.
+    """Make an algorithm's constructor accept the settings that its ``Conf`` declares, as keyword arguments.
 
-    They are checked, and are ``self.settings`` before the constructor itself begins. The signature and the docstring of
-    the class have them, too.
+    They are checked and set as ``self.settings`` before the constructor runs. They are added to the class's signature
+    and
+    docstring.
     """
     constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
 
@@ -108,7 +109,7 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
 
 
 def check_finite(observations: Any) -> None:
-    """Raise UserError where observations are not all finite."""
+    """Raise UserError unless all observations are finite."""
     array = np.asarray(observations)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0]
@@ -119,7 +120,7 @@ def check_finite(observations: Any) -> None:
 
 
 def check_same_actions(agent: Space, environment: Space, name: str) -> None:
-    """Raise UserError unless an agent takes the actions of the environment ``name``."""
+    """Raise UserError unless the agent's actions fit the environment ``name``."""
     if isinstance(agent, BoxSpace) and isinstance(environment, BoxSpace):
         if np.array_equal(agent.low, environment.low) and np.array_equal(agent.high, environment.high):
             return

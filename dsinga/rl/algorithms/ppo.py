@@ -27,13 +27,13 @@ from dsinga.rl.experience import Rollout
 
 @register("learning_algorithm", kA2C=1)
 class A2C(ActorCritic):
-    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and for boxes of numbers.
+    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and boxes of numbers.
 
     Args:
         model: the net; its heads are the policy and the value.
         spaces: the spaces of the environment.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default RMSProp at a rate of 0.0007.
+        updater: defaults to RMSProp at a rate of 0.0007.
         seed: determines the initial params.
     """
 
@@ -65,17 +65,17 @@ class A2C(ActorCritic):
 
 @register("learning_algorithm", kPPO=0)
 class PPO(ActorCritic):
-    """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
+    """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and boxes of numbers.
 
-    The advantages are those of :func:`dsinga.rl.algorithms.actor_critic.gae`. Each rollout is learnt in ``epochs``
-    passes, in ``minibatches`` parts of random steps each; of a model with hidden states, of all steps of random
-    environments.
+    Advantages are from :func:`dsinga.rl.algorithms.actor_critic.gae`. Each of ``epochs`` passes over a rollout is
+    divided
+    into ``minibatches`` of random steps; with hidden states, of all steps of random environments.
 
     Args:
         model: the net; its heads are the policy and the value.
         spaces: the spaces of the environment.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default Adam at a rate of 0.0003.
+        updater: defaults to Adam at a rate of 0.0003.
         seed: determines the initial params and the order of the rows.
     """
 
@@ -99,7 +99,7 @@ class PPO(ActorCritic):
     learns_sequences: ClassVar[bool] = True
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the loss of the policy, with clipped ratios of new to old probabilities."""
+        """Return the policy's loss, with clipped ratios of new to old probabilities."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
@@ -108,7 +108,7 @@ class PPO(ActorCritic):
         )
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the minibatches of a rollout, shuffled anew in each epoch."""
+        """Yield a rollout's minibatches, shuffled in each epoch."""
         advantages, returns = self.estimate(rollout)
         rows = self.rows(rollout, advantages, returns)
         rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]
