@@ -57,7 +57,7 @@ class Agent:
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
-        """Return the best actions for observations (N, ...), or for one observation; ``hidden`` is as for :meth:`sample`."""
+        """Return the best actions for observations (N, ...), or for one observation, as in :meth:`sample`."""
         batch, is_single = self._batch(observations)
         try:
             actions = self.algorithm.predict(batch, *_states(hidden))

@@ -230,7 +230,7 @@ def train(
     Args:
         agent: an agent, a job with ``reinforcement { }``, or a job's path, as for :func:`dsinga.train`.
         environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names its environment.
-        client: the Dask client whose cluster runs actors or worker groups; defaults as for :func:`dsinga.train`. A
+        client: the Dask client of the cluster for actors or worker groups; defaults as for :func:`dsinga.train`. A
             cluster
             started here has a process for each actor.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's workspace, if any.

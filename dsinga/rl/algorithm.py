@@ -158,7 +158,7 @@ class Algorithm(ABC):
         self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the outputs of the model's heads for N observations, each (N, ...), by default with ``self.params``."""
+        """Return the heads' outputs for N observations, each (N, ...), by default with ``self.params``."""
         heads, params = self.model.heads, self.params if params is None else params
         outputs = self.net.forward(params, observations, layers=heads).outputs
         return tuple([outputs[head] for head in heads])

@@ -30,11 +30,11 @@ class Policy(Protocol):
 
     @property
     def predict(self) -> Callable[..., Any]:
-        """A method that returns the best actions for observations (N, ...); with hidden states, it takes them, too."""
+        """A method that returns the best actions for observations (N, ...), and accepts hidden states, if any."""
 
 
 class BestActions:
-    """Chooses an agent's best actions for ``count`` environments, and carries its hidden states, if it has any."""
+    """Chooses an agent's best actions for ``count`` environments, and carries its hidden states, if any."""
 
     def __init__(self, agent: Policy, count: int):
         self._predict = agent.predict
@@ -45,7 +45,7 @@ class BestActions:
         return self._predict(observations) if self._hidden is None else self._predict(observations, self._hidden)
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the hidden states of the environments whose episodes have ended."""
+        """Reset the hidden states of environments with ended episodes."""
         if self._hidden is not None:
             self._hidden.reset(ended)
 
@@ -78,18 +78,18 @@ def evaluate(
 ) -> EvaluatedEpisodes:
     """Return the returns and lengths of episodes in which an agent takes its best actions.
 
-    Several environments are stepped together. How many episodes each one contributes is fixed beforehand: the first
-    ``episodes`` to end would be the short ones.
+    Several environments are stepped together. The number of episodes of each is fixed beforehand, since the first
+    ``episodes`` to end would be short ones.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
         environment: as for :func:`dsinga.rl.make_environments`.
         episodes: how many episodes.
-        seed: determines the random numbers of the environments, which are others than in training by the same seed.
+        seed: determines the environments' random numbers, which differ from training with the same seed.
         settings: further arguments of the environment.
 
-    Raises UserError as :func:`dsinga.rl.make_environments`; RunError where an environment fails, or an episode does not
-    end within :data:`LONGEST_EPISODE` steps.
+    Raises UserError as :func:`dsinga.rl.make_environments`; RunError if an environment fails, or an episode exceeds
+    :data:`LONGEST_EPISODE` steps.
     """
     check_whole("the number of episodes", episodes, 1)
     if not hasattr(agent, "predict"):
@@ -124,7 +124,7 @@ def evaluate(
 
 
 def check_length(environments: VectorEnvironment, steps: int) -> None:
-    """Raise RunError where an episode has lasted for ``steps`` steps, LONGEST_EPISODE or more."""
+    """Raise RunError if an episode has lasted LONGEST_EPISODE steps, at the step number ``steps``."""
     if steps >= LONGEST_EPISODE:
         raise RunError(
             f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "
@@ -189,7 +189,7 @@ class RecordedEnvironment:
 def record_episode(
     agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
 ) -> Episode:
-    """Write pictures of an episode in which an agent takes its best actions; return its return and length.
+    """Write pictures of an episode with an agent's best actions; return the episode's return and length.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
@@ -198,11 +198,12 @@ def record_episode(
         seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
         settings: further arguments of the environment.
 
-    CartPole needs ``pip install 'gymnasium[classic-control]'`` to render; an environment of your own needs a method
-    ``render`` that returns arrays (height, width, 3) of uint8.
+    To render CartPole, ``pip install 'gymnasium[classic-control]'``. Your own environment needs a method ``render``
+    that
+    returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
 
-    An episode is recorded for at most :data:`LONGEST_RECORDING` steps. Raises UserError where the environment renders
-    no pictures, Pillow is not installed, or the file has another ending; RunError where it cannot be written.
+    Raises UserError if the environment renders no pictures, Pillow is not installed, or the file has another ending;
+    RunError if it cannot be written.
     """
     file = Path(path)
     if file.suffix.lower() not in (".gif", ".png"):
@@ -231,7 +232,7 @@ def record_episode(
 
 
 def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
-    """Write frames (height, width, 3) uint8 as an animation with its original duration, of at most MOST_FRAMES."""
+    """Write frames (height, width, 3) uint8 as an animation of the original duration, at most MOST_FRAMES."""
     every = -(-len(frames) // MOST_FRAMES)
     images = [_image(frame) for frame in [*frames[:-1:every], frames[-1]]]
     # Browsers show frames of less than 20 ms slowly.
@@ -240,7 +241,7 @@ def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
 
 
 def write_strip(frames: list[np.ndarray], path: Path) -> None:
-    """Write STRIP_FRAMES frames, evenly spaced from the first to the last, as PNG, STRIP_COLUMNS in each row."""
+    """Write STRIP_FRAMES evenly spaced frames, including first and last, as PNG, STRIP_COLUMNS in a row."""
     numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
     images = [_image(frames[number]) for number in numbers]
     width, height = images[0].size

@@ -1,9 +1,8 @@
 """The losses kPolicyGradientLoss, kPPOLoss and kEntropyLoss of policies, and kTDLoss of action values.
 
-The first source of the former gives the policy. A categorical one is (B, K), scores whose softmax is the probabilities
-of K actions; a Gaussian one is (B, 2n): means of n numbers, then the logs of their standard deviations. Actions,
-advantages and log probabilities are records, which get no gradient. Gradients are of the mean over the global batch,
-times ``scale``.
+The first source of a policy loss is the policy. A categorical policy is (B, K): scores of K actions, their softmax
+gives the probabilities. A Gaussian policy is (B, 2n): means of n numbers, then logs of their standard deviations. Actions, advantages and log
+probabilities are records without gradients. Gradients are of the mean over the global batch, times ``scale``.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class ChosenActions(NamedTuple):
-    """The log probabilities (or densities) (B,) of actions, and their derivatives for the policy, (B, K) or (B, 2n)."""
+    """Actions' log probabilities (or densities) (B,), and their derivatives by the policy, (B, K) or (B, 2n)."""
 
     log_probability: Array
     derivative: Array
 
 
 def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Array, ops: Ops) -> ChosenActions:
-    """Return the log probabilities of actions, (B, 1) numbers 0 to K - 1 in any dtype or (B, n), and derivatives."""
+    """Return the log probabilities and derivatives of actions, (B, 1) numbers 0 to K - 1 in any dtype, or (B, n)."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -62,7 +61,7 @@ def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Arra
 
 
 def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tuple[Array, Array]:
-    """Return the entropy of each row of a policy, (B,) in nats, and its derivatives by the policy."""
+    """Return each row's entropy, (B,) in nats, and its derivatives by the policy."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -76,7 +75,7 @@ def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tupl
 
 
 def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
-    """Return the logs of the softmax of each row, and the softmax itself."""
+    """Return the logs of each row's softmax, and the softmax."""
     xp = ops.xp
     columns = contiguous(scores.transpose())  # numpy takes far longer to reduce many short rows
     shifted = columns - columns.max(axis=0)
@@ -86,7 +85,7 @@ def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
 
 
 def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> int:
-    """Return the numbers of an action, from the policy that the first source gives. Raises UserError for a bad shape.
+    """Return how many numbers an action has, by the first source. Raises UserError for a bad shape.
 
     ``conf`` is the layer's configuration that names the distribution.
     """
@@ -104,7 +103,7 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
 
 
 def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
-    """Raise UserError for numbers of actions, from source ``index``, that are not 0 to ``count`` - 1."""
+    """Raise UserError if action numbers from source ``index`` are not 0 to ``count`` - 1."""
     if not len(action):
         return
     are_valid = ((action >= 0) & (action < count)).all()
@@ -128,7 +127,7 @@ class PolicyConf(Settings):
 class PolicyLoss(Layer):
     """Base of losses of a policy: the feature is (B, 1), a number for each row.
 
-    A subclass returns, in ``row_losses``, the loss of each row (B,) and its derivatives by the policy.
+    A subclass's ``row_losses`` returns each row's loss (B,) and its derivatives by the policy.
     """
 
     settings: Any
@@ -147,7 +146,7 @@ class PolicyLoss(Layer):
         self.shape = (self.source_shapes[0][0], 1)
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
-        """Return the loss of each row (B,), its derivatives by the policy, and sums of metrics by name."""
+        """Return each row's loss (B,), its derivatives by the policy, and sums of metrics by name."""
         raise NotImplementedError
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -164,7 +163,7 @@ class PolicyLoss(Layer):
         return [output.saved * factor if needs[0] else None, *[None] * (len(needs) - 1)], ()
 
     def chosen(self, sources: Arrays, ctx: Context) -> tuple[Array, Array]:
-        """Return the log probabilities (B,) of the actions, and their derivatives by the policy."""
+        """Return the actions' log probabilities (B,), and their derivatives by the policy."""
         if self.distribution is PolicyDistribution.kCategorical:
             check_actions(self, sources[1], sources[0].shape[1], ctx.ops)
         return chosen_actions(self.distribution, sources[0], sources[1], ctx.ops)
@@ -174,7 +173,7 @@ class PolicyLoss(Layer):
 class PolicyGradientLoss(PolicyLoss):
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000).
 
-    Sources: policy, action, advantage (B, 1), which is the return less a baseline. Metric: "loss".
+    Sources: policy, action, advantage (B, 1): the return less a baseline. Metric: "loss".
     """
 
     class Conf(PolicyConf):
@@ -194,7 +193,7 @@ class PolicyGradientLoss(PolicyLoss):
 class PPOLoss(PolicyLoss):
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7).
 
-    -scale·Σ min(r·A, clip(r, 1 - ε, 1 + ε)·A) / B, where r = π(action) / π_old(action), A is the advantage, and ε is
+    -scale·Σ min(r·A, clip(r, 1 - ε, 1 + ε)·A) / B, with r = π(action) / π_old(action), the advantage A, and ε =
     ``clip``. Sources: policy, action, advantage (B, 1), the log of π_old(action) (B, 1). Metrics: "loss"; "kl", the
     estimate (r - 1) - log r of the divergence of the old policy from the new one; "clip_fraction", the share of rows
     with |r - 1| > ε.
@@ -232,7 +231,7 @@ class PPOLoss(PolicyLoss):
 
 @register("layer", kEntropyLoss=735)
 class EntropyLoss(PolicyLoss):
-    """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early.
+    """Minus the entropy of the policy, -scale·Σ H(π) / B, which keeps a policy from being certain too early.
 
     Source: the policy. Metrics: "loss", and "entropy" in nats.
     """
@@ -258,9 +257,9 @@ WEIGHTS = 3  # the position of the source with weights
 class TDLoss(Layer):
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
 
-    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). h is Huber's loss: e²/2 where |e|
-    is at most ``delta``, beyond it delta·(|e| - delta/2); with a ``delta`` of 0 it is e²/2 everywhere. Only Q gets a
-    gradient. Metrics: "loss", and "value", the mean of Q[action].
+    Sources: values Q (B, K), action (B, 1), target (B, 1), optional weights w (B, 1). h is Huber's loss: e²/2 if |e| is
+    at most ``delta``, else delta·(|e| - delta/2); with a ``delta`` of 0, always e²/2. Only Q gets a gradient. Metrics:
+    "loss", and "value", the mean of Q[action].
     """
 
     class Conf(Settings):

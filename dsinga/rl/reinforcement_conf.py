@@ -29,7 +29,7 @@ class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorith
 
 
 class ReplayConf(Settings):
-    """The replay memory of algorithms that learn from transitions, as kDQN, and when they do. Not of a single class."""
+    """A replay memory for algorithms that learn from transitions, such as kDQN, and when they learn from it."""
 
     capacity: Count = setting(100_000, "how many transitions are kept")
     batch_size: Count = setting(32, "transitions of an update")
@@ -43,17 +43,22 @@ class ReplayConf(Settings):
 class ReinforcementConf(Component):
     """Settings for an agent that learns from an environment instead of records.
 
-    ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
-    ``central_inference`` actors send observations, and the learner chooses all actions. A rollout of an actor is at
-    most ``max_staleness`` updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates
-    between two rollouts count as one. Where the job's cluster has several workers, each learns, and has so many
-    environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or
-    those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count
-    steps of all environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes,
-    and the run ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward.
-    ``heads`` are the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that
-    are no sources of others.
+    - ``environment``: its name, as for :func:`dsinga.rl.make_environments`.
+    - ``num_environments``: how many environments are stepped together, in this process or by each actor or worker.
+    - ``num_actors``: actors on a Dask cluster, or of each worker (kIMPALA).
+    - ``central_inference``: actors send observations, and the learner chooses all actions.
+    - ``max_staleness``: how many updates old an actor's rollout can be when kIMPALA learns from it, or when a replay
+      memory gets it. In a replay memory, all updates between two rollouts count as one.
+    - ``rollout_steps``: steps of each environment in a rollout, or between rows of metrics.
+    - ``discount``: factor of the next step's reward.
+    - ``evaluation_episodes``: episodes of a test, with the best actions.
+    - ``stop_return``: the run ends when a test has this mean return.
+    - ``heads``: layers to which the algorithm gives a meaning, such as policy and value; by default the layers that are
+      no
+      sources.
+
+    If the job's cluster has several workers, each worker learns (kA2C, kPPO, kIMPALA). The job's ``train_steps``,
+    ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count steps of all environments together.
     """
 
     engine: ClassVar = "agents"
@@ -78,11 +83,11 @@ class ReinforcementConf(Component):
 
     @property
     def is_tested(self) -> bool:
-        """Whether the job also has a phase of tests: evaluations in episodes."""
+        """Whether the job has tests: evaluations in episodes."""
         return bool(self.evaluation_episodes)
 
     def check(self, job: Job) -> None:
-        """Raise JobError for settings that are not allowed, or have no effect, in a job with ``reinforcement``."""
+        """Raise JobError for settings that are forbidden or have no effect in a job with ``reinforcement``."""
         for layer, message in iterate_messages(job):
             check_numbers(layer, message)
             if isinstance(message, ExtensionConf):
@@ -113,6 +118,6 @@ class ReinforcementConf(Component):
 
 
 def check_agents_updater(conf: UpdaterConf) -> None:
-    """Raise JobError if the updater averages params, which an agent does not support."""
+    """Raise JobError if the updater averages params, which agents do not support."""
     if conf.ema_conf:
         raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")

@@ -289,7 +289,7 @@ class TD3(DDPG):
     critics: ClassVar[int] = 2
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch, of the actor in every ``actor_every``-th; return "loss" and, with the actor, "value"."""
+        """Do one update by a batch; return "loss" and, if it is the actor's turn (``actor_every``), "value"."""
         metrics: dict[str, Any] = {"loss": self._learn_critic(batch)["loss"]}
         if self.critic_updater.steps % self.settings.actor_every == 0:
             metrics["value"] = self._learn_actor(batch)

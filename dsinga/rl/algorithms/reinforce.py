@@ -30,7 +30,7 @@ class REINFORCE(ActorCritic):
     """The policy gradient of Williams (1992), one update on each rollout.
 
     A step's advantage is the discounted return up to its episode's end, minus the value if the model has a second head.
-    Steps whose episode does not end in the rollout are dropped: make rollouts longer than episodes.
+    Steps of episodes that do not end in the rollout are dropped: make rollouts longer than episodes.
 
     Args:
         model: the net; its heads are the policy and, optionally, the value.
@@ -54,7 +54,7 @@ class REINFORCE(ActorCritic):
     default_updater: ClassVar = adam(0.01)
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the loss layers; without a second head, only those of policy and entropy."""
+        """Return the loss layers; without a second head, only for policy and entropy."""
         if len(model.heads) > 1:
             return super().losses(model, spaces)
         policy = model.head(0, "the policy")

@@ -103,7 +103,7 @@ def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
 
 
 def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
-    """Return an environment's name, and an instance whose ``render()`` returns arrays, if it can.
+    """Return an environment's name, and an instance that renders arrays, if it can.
 
     Raises UserError as :func:`make_environments`, and for an environment of Gymnasium that cannot render arrays.
     """
