@@ -124,7 +124,7 @@ def evaluate(
 
 
 def check_length(environments: VectorEnvironment, steps: int) -> None:
-    """Raise RunError if an episode has lasted LONGEST_EPISODE steps, at the step number ``steps``."""
+    """Raise RunError if an episode's length, ``steps``, reaches LONGEST_EPISODE."""
     if steps >= LONGEST_EPISODE:
         raise RunError(
             f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "

@@ -1,8 +1,9 @@
 """The losses kPolicyGradientLoss, kPPOLoss and kEntropyLoss of policies, and kTDLoss of action values.
 
-The first source of a policy loss is the policy. A categorical policy is (B, K): scores of K actions, their softmax
-gives the probabilities. A Gaussian policy is (B, 2n): means of n numbers, then logs of their standard deviations. Actions, advantages and log
-probabilities are records without gradients. Gradients are of the mean over the global batch, times ``scale``.
+The first source of a policy loss is the policy. A categorical policy is (B, K) scores of K actions; the softmax gives
+their probabilities. A Gaussian policy is (B, 2n): means of n numbers, then logs of their standard deviations. Actions,
+advantages and log probabilities are records without gradients. Gradients are of the mean over the global batch, times
+``scale``.
 """
 
 from __future__ import annotations

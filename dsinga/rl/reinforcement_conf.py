@@ -53,7 +53,7 @@ class ReinforcementConf(Component):
     - ``discount``: factor of the next step's reward.
     - ``evaluation_episodes``: episodes of a test, with the best actions.
     - ``stop_return``: the run ends when a test has this mean return.
-    - ``heads``: layers to which the algorithm gives a meaning, such as policy and value; by default the layers that are
+    - ``heads``: layers used by the algorithm, such as policy and value; by default the layers that are
       no
       sources.
 

@@ -246,7 +246,7 @@ class SumTree:
             upper.reshape(-1)[items] = lower[items].sum(axis=1)
 
     def find(self, points: np.ndarray) -> np.ndarray:
-        """Return, for each point from 0 up to ``total``, the first item whose cumulative weight exceeds the point.
+        """Return, for each point from 0 up to ``total``, the first item with a cumulative weight above the point.
 
         Items without weight are never found.
         """

@@ -49,7 +49,7 @@ _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """Settings by which the workers of groups get rollouts to learn from.
+    """How the workers of groups get rollouts to learn from.
 
     Attributes:
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
@@ -73,7 +73,7 @@ class GroupSettings:
 
 
 class ExperienceLearner:
-    """Algorithm of a job whose groups of workers learn from rollouts instead of records.
+    """Algorithm of a job that trains groups of workers with rollouts instead of records.
 
     In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After a
     rollout's

@@ -68,7 +68,7 @@ class RolloutStream:
         return [result for _, _, result in part]
 
     def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
-        """Start idle actors whose rollouts can be learnt before they are too old."""
+        """Start idle actors if their rollouts can be learnt before they are too old."""
         while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
             number = self._idle.popleft()
             self._packed = self._packed or self._pack(params)
