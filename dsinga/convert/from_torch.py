@@ -27,16 +27,14 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     """Return the model of a PyTorch module, with its params; ``module`` does not change.
 
     Layers have the paths of their submodules, "layer1.0.conv1"; params are named after them, "layer1.0.conv1_weight".
-    The
-    forward runs once, on tensors without numbers: its Python code, by shapes and settings, is evaluated then. Axes keep
-    PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's phases, whatever the module's
+    The forward runs once, on tensors without numbers: its Python code, by shapes and settings, is evaluated then. Axes
+    keep PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's phases, whatever the module's
     mode.
 
     Args:
         module: a ``torch.nn.Module``.
         shapes: a record's shape, without the batch, for each argument of the forward: (3, 224, 224), or (T,) for codes.
-            Not
-            needed if the module begins with ``torch.nn.Linear``. Further arguments keep their defaults.
+            Not needed if the module begins with ``torch.nn.Linear``. Further arguments keep their defaults.
         name: of the model; defaults to the module's class name.
 
     Raises UserError with the names of all unsupported modules and operations, before anything is made.

@@ -29,8 +29,7 @@ def layer_of(
     """Return a module's layer, made at its first call, with the same shared and frozen params.
 
     ``roles`` maps the layer's params to the module's params, in order. If a normalisation lacks a param, the layer's
-    param
-    keeps its value. ``suffix`` ends the name of a further layer; a layer's ``variant``s share their params.
+    param keeps its value. ``suffix`` ends the name of a further layer; a layer's ``variant``s share their params.
     """
 
     def first() -> Any:
@@ -72,8 +71,7 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
     """Return the feature of stacked recurrent layers, and the last states of all layers and directions.
 
     The states h are y[:, -1], and y[:, 0] for the reverse direction. An LSTM's states that are passed on unchanged, and
-    c,
-    are the feature of a layer with ``last_state`` and the same params. Layers are made when their features are first
+    c, are the feature of a layer with ``last_state`` and the same params. Layers are made when their features are first
     used.
     """
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)

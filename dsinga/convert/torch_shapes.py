@@ -97,7 +97,7 @@ def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def detach(place: ModulePlace, x: Tensor) -> Tensor:
-    """Return a tensor, which must have no gradient to stop."""
+    """Return a tensor unchanged. Raises NoLayer if it depends on trained params."""
     if place.trace.learns(x):
         raise NoLayer(f"({FREEZE})")
     return x

@@ -133,10 +133,10 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
 def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
     """Return a model's params by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
 
-    To put them into the original module, call
-    ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})``. Raises UserError
-    if
-    the shapes of records are not known.
+    This puts them into the original module:
+    ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})``.
+
+    Raises UserError if the shapes of records are not known.
     """
     params, arrays = model.params, dict[str, np.ndarray]()
     parts: dict[str, dict[int, np.ndarray]] = {}

@@ -88,10 +88,9 @@ def unet(
     """Return a U-Net from fields (B, C, H, W) to fields (B, out_channels, H, W), a model that ``fit`` trains.
 
     Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points; each level
-    has
-    twice the channels of the one above. On the way back a transposed 2 x 2 convolution doubles the size. Its result is
-    joined to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in the
-    paper, convolutions keep the size of a field, and can be normalised.
+    has twice the channels of the one above. On the way back a transposed 2 x 2 convolution doubles the size. Its result
+    is joined to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in
+    the paper, convolutions keep the size of a field, and can be normalised.
 
     Args:
         shape: (C, H, W) of a record; 2^``depth`` divides H and W.
@@ -101,8 +100,8 @@ def unet(
         padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns). ``("edge", "periodic")``
             suits latitude and longitude.
         normalisation: "batch", "group" or "none", after each convolution.
-        input_statistics: mean and std that normalise the channels of records:
-            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
+        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
+            :func:`dsinga.data.field_statistics`.
         output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
 
     Raises:
@@ -156,8 +155,7 @@ def field_resnet(
 
     A 7 x 7 convolution comes first, then ``blocks`` blocks x + f(x), where f is two 3 x 3 convolutions. Each of these
     convolutions has a leaky rectifier of slope 0.3, normalisation and dropout. The output is a linear 1 x 1
-    convolution;
-    the paper's is 3 x 3.
+    convolution; the paper's is 3 x 3.
 
     Args:
         shape: (C, H, W) of a record.
@@ -168,8 +166,8 @@ def field_resnet(
             periodic, as in the paper.
         normalisation: "batch", "group" or "none".
         dropout: share of the numbers set to 0 in training; 0.1 in the paper.
-        input_statistics: mean and std that normalise the channels of records:
-            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
+        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
+            :func:`dsinga.data.field_statistics`.
         output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
 
     Raises:
@@ -207,13 +205,11 @@ def convlstm(
 
     After Shi et al., Convolutional LSTM Network: A Machine Learning Approach for Precipitation Nowcasting (2015). A
     record's channels are all ``steps`` steps of the first variable, then all steps of the next, as in windows of
-    fields.
-    The result has out = out_channels·out_steps channels in the same order.
+    fields. The result has out = out_channels·out_steps channels in the same order.
 
     The encoder's layers read the steps. The last layer's final hidden state is the input of each of the forecaster's
     ``out_steps`` steps; a 1 x 1 convolution turns each step into ``out_channels``. The forecaster's states begin with
-    0;
-    in the paper they begin with the encoder's states, and there is no input.
+    0; in the paper they begin with the encoder's states, and there is no input.
 
     Args:
         shape: (C, H, W) of a record; ``steps`` divides C.
@@ -277,8 +273,7 @@ def deepesd(
         filters: channels of each convolution; the last is 10 for precipitation in the paper.
         padding: zeros around a field before each convolution; 1 keeps its size, 0 makes it smaller.
         dense_partition_dim: 1 divides the dense layer's points among the workers of a group, while fields are divided
-            by
-            rows.
+            by rows.
 
     Raises:
         UserError: a shape that is not (C, H, W), or fields too small for the convolutions.

@@ -49,8 +49,7 @@ def gpt(
         width: features of a step; a multiple of ``heads``.
         heads: heads of each attention, with an even number of features each.
         hidden: hidden units of each perceptron; defaults to 8/3 of ``width``, rounded up to a multiple of 32. Three
-            weights
-            then have as many numbers as two weights to and from 4·``width``.
+            weights then have as many numbers as two weights to and from 4·``width``.
         steps: number of codes that the net sees at once.
         dropout: fraction of the embeddings and of each branch's output to drop in training.
         batchsize: positions of the text read at once.

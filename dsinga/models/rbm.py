@@ -38,8 +38,7 @@ def rbm(
 
     Train the jobs 1, 2, ... in order. Each loads the machines below it from the newest checkpoints in their workspaces
     (``checkpoint_path``), computes their layers and trains its own machine. Params are named as in SINGA's
-    examples/rbm:
-    machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
+    examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
         number: number of the machine, 1 or more.

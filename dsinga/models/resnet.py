@@ -116,8 +116,7 @@ def vgg(
     """Return the job of a VGG net: stages of 3 x 3 convolutions, each ended by a pooling that halves the image.
 
     Each convolution has batch normalisation (Ioffe and Szegedy 2015), unlike in the paper. One dense layer with
-    dropout,
-    and the classifier, follow the stages.
+    dropout, and the classifier, follow the stages.
 
     Args:
         stages: filters and number of convolutions of each stage; the paper's net D has

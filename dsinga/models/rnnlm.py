@@ -99,8 +99,7 @@ def char_rnn(
     Args:
         vocabulary: number of different characters in the text; ``dsinga data info`` shows it.
         data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; defaults
-            to
-            the job file's folder.
+            to the job file's folder.
         hidden: units of each recurrent layer.
         layers: number of stacked recurrent layers.
         cell: kGRU, kLSTM or kRNN.

@@ -48,10 +48,8 @@ def tabm(
     """Return TabM, ``members`` nets that share their weights, for records of a table: a model that ``fit`` trains.
 
     Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has its own head. The training
-    loss
-    is the mean of the members' losses. A prediction is the mean of the members' predictions: probabilities of
-    "classes",
-    a probability for each of several "answers", or "numbers".
+    loss is the mean of the members' losses. A prediction is the mean of the members' predictions: probabilities of
+    "classes", a probability for each of several "answers", or "numbers".
 
     Args:
         numbers: how many numbers a record has.
@@ -60,8 +58,7 @@ def tabm(
         outputs: number of classes, answers or numbers to predict.
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
         bins: edges of each number's bins, scaled as in records. Each number becomes 16 piecewise-linear functions of
-            it,
-            with kinks at the edges (kPiecewiseLinear). A number with fewer than two edges stays linear.
+            it, with kinks at the edges (kPiecewiseLinear). A number with fewer than two edges stays linear.
         one_hot: categories of at most this many codes are one-hot vectors, others embeddings.
         members: number of members, k in the paper.
         depth: layers before the heads; defaults to 3, or 2 with ``bins``.
@@ -112,12 +109,9 @@ def realmlp(
     """Return RealMLP, a fully connected net with tuned defaults for records of a table: a model that ``fit`` trains.
 
     Each number becomes four: itself and three sums of learnt waves (kPeriodic). Categories of at most 9 codes are
-    one-hot
-    vectors, others embeddings. Each column is multiplied by a learnt factor. ``depth`` dense layers follow; their
-    weights
-    learn at 1/√inputs of the learning rate (the paper's neural tangent parametrisation). Activations are parametric:
-    SELU
-    for classes and answers, Mish for numbers.
+    one-hot vectors, others embeddings. Each column is multiplied by a learnt factor. ``depth`` dense layers follow;
+    their weights learn at 1/√inputs of the learning rate (the paper's neural tangent parametrisation). Activations are
+    parametric: SELU for classes and answers, Mish for numbers.
 
     Unlike in the paper, the initial params do not depend on the records, and dropout and weight decay stay constant.
     Scale numbers robustly, with a smooth clip, and numeric targets to mean 0 and deviation 1.

@@ -79,8 +79,7 @@ def skip_gram(
 
     Args:
         counts: how often each word occurs; the loss draws random words by these counts. Equal counts make all words
-            equally
-            likely.
+            equally likely.
         data: folder with the skipgrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         embedding: width of the word vectors.
         samples: random words for each pair of the text.

@@ -100,8 +100,7 @@ class Agent:
         """Restore the agent from a checkpoint, or from a folder's newest one; learning continues bit for bit.
 
         ``folder`` can be a workspace of :func:`dsinga.rl.train`; if worker groups wrote it, only the params are
-        restored.
-        Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
+        restored. Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):

@@ -231,8 +231,7 @@ def train(
         agent: an agent, a job with ``reinforcement { }``, or a job's path, as for :func:`dsinga.train`.
         environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names its environment.
         client: the Dask client of the cluster for actors or worker groups; defaults as for :func:`dsinga.train`. A
-            cluster
-            started here has a process for each actor.
+            cluster started here has a process for each actor.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's workspace, if any.
         resume: continue from the workspace's newest checkpoint, or from the checkpoint at a path. "auto" starts from
             scratch if there is none. The result is bit-equal to an unbroken run.
@@ -245,13 +244,11 @@ def train(
             - ``steps``: length of the run; ``seed``: for the environments; ``name``: of the run.
             - ``environments``: how many are stepped together (8).
             - ``rollout_steps``: steps of each environment in a rollout (128). With a replay memory: steps between
-              checks
-              whether a row or checkpoint is due.
+              checks whether a row or checkpoint is due.
             - ``replay``: a :class:`dsinga.rl.ReplaySettings`, for algorithms with a replay memory.
             - ``log_every``: steps between rows of metrics; by default about a hundred rows.
             - ``evaluate_every``: steps between evaluations of ``evaluation_episodes`` (10; 0 for none); by default one
-              at
-              the end.
+              at the end.
             - ``checkpoint_every``: steps between checkpoints; by default one at the end. The newest
               ``checkpoints_kept`` stay.
             - ``stop_return``: end the run when an evaluation has this mean return.
@@ -264,21 +261,17 @@ def train(
             - ``cluster``: the topology of worker groups, a :class:`dsinga.job.ClusterConf`.
 
     With PPO, A2C and REINFORCE the seed and number of actors determine the bits, wherever the actors are. Other
-    algorithms
-    do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. IMPALA learns from as
-    many
-    rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor continues from its
-    environments' state and computes the same rollout. Worker groups continue from their last snapshot or checkpoint,
-    with
-    new episodes.
+    algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. IMPALA learns
+    from as many rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor continues
+    from its environments' state and computes the same rollout. Worker groups continue from their last snapshot or
+    checkpoint, with new episodes.
 
     A group adds up its workers' gradients: two A2C workers with four environments each learn like one with eight. PPO
     workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; ``cluster``
     says how they share params. A2C in several groups is A3C. Worker groups with ``actors`` require IMPALA.
 
     Records, ``epochs`` and validations are refused. The learning rate's schedule counts updates. Rollouts are not
-    divided:
-    what is due within a rollout happens at its end.
+    divided: what is due within a rollout happens at its end.
 
     Raises UserError for a fault in the job, environment or settings, RunError if an environment fails.
     """

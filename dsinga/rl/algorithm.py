@@ -30,10 +30,8 @@ class Algorithm(ABC):
 
     A subclass adds input and loss layers to the model's net, chooses actions, and learns from experience: a
     :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``,
-    older
-    params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` their hidden
-    states
-    from step to step.
+    older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` their
+    hidden states from step to step.
 
     A subclass can declare settings in a class ``Conf``. Its constructor and jobs accept them by name; they are in
     ``self.settings``.
@@ -44,8 +42,7 @@ class Algorithm(ABC):
         layers: the layers that the algorithm adds.
         examples: an array (1, ...) for each added input layer, by name; only shapes and dtypes matter.
         labels: labels (1,) or (1, ...) of the observation, int64 or float32, if layers read labels from the model's
-            input
-            layer; then :meth:`update` requires labels. Only shape and dtype matter.
+            input layer; then :meth:`update` requires labels. Only shape and dtype matter.
         updater: the updater, as returned by ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
         seed: determines the initial params.
 

@@ -66,8 +66,7 @@ def take_settings(cls: type[Any]) -> None:
     """Make an algorithm's constructor accept the settings that its ``Conf`` declares, as keyword arguments.
 
     They are checked and set as ``self.settings`` before the constructor runs. They are added to the class's signature
-    and
-    docstring.
+    and docstring.
     """
     constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
 

@@ -51,8 +51,7 @@ class Collector:
             sample: returns actions for observations (N, ...), like ``agent.sample``.
             steps: T.
             values: returns the values (K,) of observations (K, ...), which replace the rewards after a cut-off episode;
-                by
-                default 0.
+                by default 0.
 
         Raises RunError if an environment fails.
         """

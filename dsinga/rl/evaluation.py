@@ -199,8 +199,7 @@ def record_episode(
         settings: further arguments of the environment.
 
     To render CartPole, ``pip install 'gymnasium[classic-control]'``. Your own environment needs a method ``render``
-    that
-    returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
+    that returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
 
     Raises UserError if the environment renders no pictures, Pillow is not installed, or the file has another ending;
     RunError if it cannot be written.

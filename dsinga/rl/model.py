@@ -48,8 +48,7 @@ class Model:
         fields: the job's fields that say where and how the net is computed.
 
     Raises UserError for a net with an unknown source, a cycle, a loss, a duplicate name, an unknown head, or not
-    exactly
-    one input layer.
+    exactly one input layer.
     """
 
     def __init__(self, net: KerasModel | Job | NetConf | str, heads: Sequence[str] = ()):

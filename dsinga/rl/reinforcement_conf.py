@@ -53,9 +53,7 @@ class ReinforcementConf(Component):
     - ``discount``: factor of the next step's reward.
     - ``evaluation_episodes``: episodes of a test, with the best actions.
     - ``stop_return``: the run ends when a test has this mean return.
-    - ``heads``: layers used by the algorithm, such as policy and value; by default the layers that are
-      no
-      sources.
+    - ``heads``: layers used by the algorithm, such as policy and value; by default the layers that are no sources.
 
     If the job's cluster has several workers, each worker learns (kA2C, kPPO, kIMPALA). The job's ``train_steps``,
     ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count steps of all environments together.

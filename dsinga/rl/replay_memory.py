@@ -18,18 +18,15 @@ class ReplayMemory:
     """Keeps the latest transitions of N environments; new ones replace the oldest.
 
     Each observation is stored once, in its own dtype, also as the previous step's next observation. The final
-    observations
-    of cut-off episodes are stored separately. After an episode that ended by itself the next observation has no
-    meaning;
-    it is the next episode's first.
+    observations of cut-off episodes are stored separately. After an episode that ended by itself the next observation
+    has no meaning; it is the next episode's first.
 
     Args:
         spaces: the spaces of an environment.
         capacity: the most transitions, rounded down to a multiple of N, at least N.
         count: N.
         n: steps of a transition. Its reward is the discounted sum of n rewards, of fewer at the end of the episode or
-            at
-            the newest step.
+            at the newest step.
         discount: the factor of a reward one step later.
 
     ``len(memory)`` is the number of transitions.
@@ -265,10 +262,8 @@ class PrioritizedReplay(ReplayMemory):
     """Proportional prioritised replay (Schaul et al. 2016, "Prioritized experience replay").
 
     A transition's probability is proportional to (its error + ``floor``) to the power of ``alpha``; new transitions
-    have
-    the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the largest
-    weight
-    of the batch.
+    have the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the largest
+    weight of the batch.
 
     Args:
         spaces, capacity, count, n, discount: as for :class:`ReplayMemory`.

@@ -34,8 +34,7 @@ class EngineContract:
     """The checks that every engine must pass; a subclass, named ``Test...``, sets a ``runner``.
 
     An engine is a subclass of :class:`dsinga.api.runners.Runner`, registered with ``@register("engine", NAME)``.
-    Training,
-    evaluation and prediction on its runners must give the same bits as in this process.
+    Training, evaluation and prediction on its runners must give the same bits as in this process.
 
     >>> from dsinga.api.runners import THIS_PROCESS
     >>> from dsinga.testing import EngineContract
@@ -80,7 +79,7 @@ class EngineContract:
             Execution(loads(JOB), self.runner, options, cancelled=cancelled).execute()
 
     def test_a_call_that_asks_for_a_cluster_gets_one(self) -> None:
-        """This process does not compute calls that ask for a cluster."""
+        """A runner of this process is not used for calls that ask for a cluster."""
         assert runner_of(self.runner, True) is not THIS_PROCESS
         assert runner_of(self.runner, False) is self.runner
 

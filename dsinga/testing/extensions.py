@@ -28,8 +28,7 @@ class ExtensionContract:
     An extension must:
 
     - keep all that its later actions depend on in its state, so that a run resumed from any checkpoint equals an
-      unbroken
-      one. If it has stopped the run, it stops it again in ``start``.
+      unbroken one. If it has stopped the run, it stops it again in ``start``.
     - start from scratch with an empty state, so that one object serves several runs.
     - keep only plain values and arrays in its state.
 

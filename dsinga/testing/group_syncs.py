@@ -74,8 +74,7 @@ class GroupSyncContract:
     """The checks that every :class:`GroupSync` must pass; a subclass, named ``Test...``, creates its policy.
 
     In the end all server groups must have equal values, to rounding, for any links and any order of messages. Messages
-    of
-    another generation, and messages after the end, must be refused.
+    of another generation, and messages after the end, must be refused.
     """
 
     tolerance = 1e-5  # between the values of groups in the end

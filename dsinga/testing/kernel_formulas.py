@@ -151,8 +151,7 @@ def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | N
     """Assert that shape, dtype and values are as expected.
 
     ``scale``, the largest magnitude among a sum's terms (by default, among its results), bounds the error. In float32,
-    a
-    sum of n products (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in any order.
+    a sum of n products (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in any order.
     """
     assert actual.dtype == dtype
     assert actual.shape == expected.shape

@@ -43,14 +43,11 @@ class KernelContract(
     ...     make_ops = NumpyOps
 
     ``dsinga.ops.BACKENDS["mine"] = MyOps`` names a backend for ``DSINGA_OPS``. A backend that records and replays
-    passes
-    (``Ops.capture``) also passes :class:`dsinga.testing.CaptureContract`.
+    passes (``Ops.capture``) also passes :class:`dsinga.testing.CaptureContract`.
 
     ``make_ops`` is a class, or a function without arguments that is no method. It is called once for each of
-    ``dtypes``.
-    Tests are skipped if it raises UserError, as for a missing library. With ``channels_last``, images made by the
-    backend
-    must be channels-last in memory.
+    ``dtypes``. Tests are skipped if it raises UserError, as for a missing library. With ``channels_last``, images made
+    by the backend must be channels-last in memory.
     """
 
     make_ops: ClassVar[Callable[[], Ops]]

@@ -37,8 +37,7 @@ class LayerCase:
     Sources are random float numbers around 0, except:
 
     - The source at ``labels.source`` has integer labels below ``classes``, (batch,), or (batch, ``steps``) for
-      sequences of
-      different lengths. Without ``classes`` it has float32 labels of the given shape.
+      sequences of different lengths. Without ``classes`` it has float32 labels of the given shape.
     - If ``codes`` is not 0, the first source has integers below ``codes``, and -1 in its last row.
     - The source at index ``probabilities`` has numbers between 0 and 1.
 

@@ -89,8 +89,7 @@ def assert_slopes(
     """Assert that ``gradient`` has the central differences of ``function`` at ``at``.
 
     All elements are checked, or MOST_SLOPES random ones. The others are then checked together, along a random
-    direction: a
-    wrong number anywhere changes the slope along it.
+    direction: a wrong number anywhere changes the slope along it.
     """
     rng, elements = np.random.default_rng(2), np.arange(at.size)
     directions = []

@@ -161,7 +161,7 @@ class _SimulatedEngine(Engine):
         return self.params(), {}
 
     def reach(self) -> tuple[int, float]:
-        """Return the next step and its estimated seconds, three."""
+        """Return the next step, and three estimated seconds."""
         return self.step + 1, 3.0
 
     def learning_rate(self, step: int) -> float:

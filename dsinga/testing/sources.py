@@ -23,8 +23,7 @@ class SourceContract:
     A source must:
 
     - return the same records each time it is opened, in any order and any number of threads, and after pickling, in
-      another
-      process;
+      another process;
     - load the rows of a block in a dtype that casts safely to the records' dtype;
     - pickle no records if they are in files.
 

@@ -33,8 +33,8 @@ class UpdaterContract:
     - treat the rows of a sparse gradient as a separate param.
 
     :meth:`formula`, if defined, is the update in plain numpy, with which the updater must agree over 6 steps. The
-    gradient
-    already includes clipping and weight decay (a decoupled decay is in the param), and the rate includes ``lr_scale``.
+    gradient already includes clipping and weight decay (a decoupled decay is in the param), and the rate includes
+    ``lr_scale``.
 
     >>> import numpy as np
     >>> from dsinga.job import UpdaterConf

@@ -31,10 +31,8 @@ class DDPG(Algorithm):
 
     Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net. Its first head is
     the action for an observation, numbers from -1 to 1, as from kTanh, which are scaled to the bounds of the action
-    space.
-    Its second head is the value of observation and action; its layers use the first head as a source. All layers that
-    the
-    value needs, besides the action, belong to the critic, even if the actor uses them too.
+    space. Its second head is the value of observation and action; its layers use the first head as a source. All layers
+    that the value needs, besides the action, belong to the critic, even if the actor uses them too.
 
     An update lowers the critic's squared error for the target reward + discount·Q'(next observation, its action by the
     target params). Then it raises the mean value of the actor's actions, with a fixed critic.

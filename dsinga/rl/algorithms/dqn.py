@@ -31,8 +31,7 @@ class DQN(Algorithm):
     ``double`` (van Hasselt et al. 2016). For a dueling net (Wang et al. 2016), end the model with a layer kDueling.
 
     Remote actors explore differently, as in Ape-X (Horgan et al. 2018): the first with the probability epsilon, actor i
-    of
-    N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7, for
+    of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7, for
     hundreds of actors.
 
     Args:

@@ -45,16 +45,15 @@ class VTraceTargets(NamedTuple):
 class VTraceLoss(Layer):
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
 
-    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. With the ratio
-    r = π(action) / μ(action) of this policy and the acting policy, ρ = min(r, ``rho_clip``) and c = min(r, ``c_clip``):
-    v_t = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1}), δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t), and
-    A_t = ρ_t·(reward_t + discount_t·v_{t+1} - V_t). v and A are constants.
+    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. With the ratio r =
+    π(action) / μ(action) of this policy and the acting policy, ρ = min(r, ``rho_clip``) and c = min(r, ``c_clip``): v_t
+    = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1}), δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t), and A_t =
+    ρ_t·(reward_t + discount_t·v_{t+1} - V_t). v and A are constants.
 
     Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both including the observation after the last step; action
     (B, T), or (B, T, n) for a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 at an episode's
-    end.
-    The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before ``value_scale``, as
-    means over steps; "ratio", the mean of r.
+    end. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before
+    ``value_scale``, as means over steps; "ratio", the mean of r.
     """
 
     class Conf(PolicyConf):

@@ -68,8 +68,7 @@ class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and boxes of numbers.
 
     Advantages are from :func:`dsinga.rl.algorithms.actor_critic.gae`. Each of ``epochs`` passes over a rollout is
-    divided
-    into ``minibatches`` of random steps; with hidden states, of all steps of random environments.
+    divided into ``minibatches`` of random steps; with hidden states, of all steps of random environments.
 
     Args:
         model: the net; its heads are the policy and the value.

@@ -102,8 +102,7 @@ class EnvironmentLoop(VectorEnvironment):
         """Restore the environments by repeating their episodes' actions; return the observations (N, ...).
 
         If an episode cannot be repeated, the environment begins the next one, with a warning. Either the episode was
-        too long,
-        or the seed of ``reset`` and the actions do not determine the environment.
+        too long, or the seed of ``reset`` and the actions do not determine the environment.
         """
         if len(state["episodes"]) != self.count:
             raise UserError(

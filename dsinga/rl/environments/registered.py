@@ -36,8 +36,8 @@ def make_environments(
     Args:
         environment: a name registered by ``@dsinga.register("environment", name)``, or a name from Gymnasium, such as
             "CartPole-v1". Or a class or function that returns an environment with Gymnasium's interface, or a subclass
-            of
-            ``gymnasium.vector.VectorEnv`` with autoreset mode SAME_STEP (it resets in the step that ends an episode).
+            of ``gymnasium.vector.VectorEnv`` with autoreset mode SAME_STEP (it resets in the step that ends an
+            episode).
         count: how many.
         seed: determines their random numbers.
         first: the number of the first environment, if others of the run are elsewhere; each number has its own random
@@ -49,15 +49,13 @@ def make_environments(
     ``render()``.
 
     - ``terminated`` means that no reward would follow the step. After ``truncated``, the last observation's value
-      replaces
-      the rewards that would follow.
+      replaces the rewards that would follow.
     - Observations of uint8 and bool are kept as uint8, others become float32. Actions of a box are clipped to its
       bounds; scale others to about -1 to 1 with ``gymnasium.wrappers.RescaleAction``.
     - Random numbers come from the ``seed`` of ``reset``, which differs in each episode. An environment is saved as its
       episode's number and actions, and restored by repeating them. An environment that carries something from episode
-      to
-      episode (MinAtar's sticky actions, BipedalWalker's physics) begins a new episode, with a warning. A ``VectorEnv``
-      always begins a new one.
+      to episode (MinAtar's sticky actions, BipedalWalker's physics) begins a new episode, with a warning. A
+      ``VectorEnv`` always begins a new one.
     - An exception, a reward that is not finite or an observation of another shape ends the run. The message names the
       environment and its step.
     - Environments are stepped one after the other; a ``VectorEnv`` steps all with array operations.

@@ -99,8 +99,7 @@ def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -
     """Draw an action from each row of ``policy``; return the actions and their log probabilities (N,) float32.
 
     ``policy`` is (N, K) scores of K discrete actions (their softmax gives the probabilities), or, for a box of n
-    numbers,
-    (N, 2n): means, then logs of standard deviations.
+    numbers, (N, 2n): means, then logs of standard deviations.
     """
     if isinstance(space, DiscreteSpace):  # the largest of scores with Gumbel noise is distributed as their softmax
         noise = rng.random(policy.shape, np.float32)

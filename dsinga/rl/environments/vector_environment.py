@@ -19,8 +19,7 @@ class EnvironmentStep(NamedTuple):
     """The result of one step of N environments: observations, rewards, and ends of episodes.
 
     An environment is reset in the step that ends its episode: ``observations`` has the next episode's first
-    observation,
-    ``final_observations`` the last one of the ended episode.
+    observation, ``final_observations`` the last one of the ended episode.
 
     Attributes:
         observations: (N, ...), in the dtype of the observation space.

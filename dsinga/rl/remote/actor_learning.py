@@ -54,16 +54,14 @@ class RemoteRolloutLearning(RemoteLearning):
     """Learns from each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
     With ``max_staleness`` 0 or None all actors wait for the update, which uses all their rollouts, in the actors'
-    order. A
-    seed and a number of actors then determine the bits, wherever the actors are, even if some are lost.
+    order. A seed and a number of actors then determine the bits, wherever the actors are, even if some are lost.
 
     Args:
         agent: the agent; it learns here.
         actors: the actors.
         batch: as for :class:`RolloutStream`.
         max_staleness: as for :class:`RolloutStream`. With None, for algorithms that require the newest params, no
-            staleness
-            is reported.
+            staleness is reported.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool, *, batch: int = 0, max_staleness: int | None = None):
@@ -178,13 +176,11 @@ class RemoteReplayLearning(RemoteLearning):
 
     Each actor takes steps with the newest params it has, explores in its own way, and sends a rollout's steps at once,
     with the transitions' errors if the memory has priorities. After each rollout the updates due for its steps are
-    made.
-    At most ``max_staleness`` such rounds of updates are made between a rollout's params and its arrival. Transitions of
-    several steps end with their rollout.
+    made. At most ``max_staleness`` such rounds of updates are made between a rollout's params and its arrival.
+    Transitions of several steps end with their rollout.
 
     With ``max_staleness`` 0 actors wait for the updates, and a seed and a number of actors determine the bits, resumed
-    or
-    not. Otherwise the bits depend on the actors' speeds.
+    or not. Otherwise the bits depend on the actors' speeds.
 
     Args:
         agent: the agent; it learns here.

@@ -42,8 +42,7 @@ class ActorPool:
     """Actors that compute rollouts on the Dask workers of a cluster, spread evenly.
 
     If an actor's Dask worker is lost, a new actor on another worker continues from the environments' state after the
-    last
-    rollout, and computes the lost rollout.
+    last rollout, and computes the lost rollout.
 
     Args:
         client: the client of the cluster.

@@ -76,8 +76,8 @@ class ExperienceLearner:
     """Algorithm of a job that trains groups of workers with rollouts instead of records.
 
     In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After a
-    rollout's
-    last batch, its environments or actors provide a new one. The batches of a group's workers form the job's batch.
+    rollout's last batch, its environments or actors provide a new one. The batches of a group's workers form the job's
+    batch.
 
     Args:
         agent: its algorithm has the method ``batches``; each worker has a copy.
