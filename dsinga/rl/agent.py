@@ -1,4 +1,4 @@
-"""Agent: chooses actions in environments by an algorithm, learns from their rewards, saves and restores itself."""
+"""Agent: chooses actions by an algorithm, learns from rewards, saves and restores itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsinga.rl.recurrence import HiddenStates
 
 
 class Agent:
-    """Chooses actions by an algorithm and its own random generator, for one observation or for a batch.
+    """Chooses actions by an algorithm and a random generator, for one observation or a batch.
 
     Override ``sample`` or ``predict`` to prepare observations, ``learn`` to prepare experience.
 
@@ -42,9 +42,9 @@ class Agent:
         return self.algorithm.hidden_states(count)
 
     def sample(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Sampled:
-        """Return exploring actions for observations (N, ...), or one action for one observation.
+        """Return exploring actions for observations (N, ...), or one for one observation.
 
-        ``hidden``, the hidden states before the observations, is updated in place.
+        ``hidden``, the states before the observations, is updated in place.
         """
         batch, is_single = self._batch(observations)
         try:
@@ -57,7 +57,7 @@ class Agent:
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
-        """Return the best actions for observations (N, ...), or for one observation, as in :meth:`sample`."""
+        """Return the best actions for observations (N, ...), or for one, as in :meth:`sample`."""
         batch, is_single = self._batch(observations)
         try:
             actions = self.algorithm.predict(batch, *_states(hidden))
@@ -80,11 +80,11 @@ class Agent:
         check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of algorithm and random numbers: nested dicts of arrays and plain values."""
+        """Return the state: nested dicts of arrays and plain values."""
         return {"algorithm": self.algorithm.state(), "rng": self.rng.bit_generator.state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the algorithm and random numbers. Raises UserError if the state is for another net."""
+        """Restore a state. Raises UserError if it is for another net."""
         self.algorithm.restore(state["algorithm"])
         self.rng.bit_generator.state = state["rng"]
 
@@ -97,10 +97,10 @@ class Agent:
         )
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Restore the agent from a checkpoint, or from a folder's newest one; learning continues bit for bit.
+        """Restore a checkpoint, or a folder's newest one; learning continues bit for bit.
 
-        ``folder`` can be a workspace of :func:`dsinga.rl.train`; if worker groups wrote it, only the params are
-        restored. Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
+        ``folder`` can be a workspace of :func:`dsinga.rl.train`; from worker groups only the params are restored.
+        Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):
@@ -121,7 +121,7 @@ class Agent:
             raise UserError(f"{path} is no checkpoint of an agent: its params are not all that {name} goes on from")
 
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return observations as a batch (N, ...), and whether they were a single one."""
+        """Return observations as a batch (N, ...), and whether it was a single one."""
         space = self.algorithm.spaces.observation
         if isinstance(observations, tuple) and len(observations) == 2 and isinstance(observations[1], dict):
             raise UserError(

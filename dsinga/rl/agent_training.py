@@ -56,7 +56,7 @@ OF_GROUPS = {
 
 @dataclass(repr=False)
 class AgentResult(Result):
-    """The result of training an agent: history and agent; steps count all environments together.
+    """The history and agent after training; steps count all environments together.
 
     Rows of the phase "test" are evaluations of the best actions.
     """
@@ -77,10 +77,10 @@ class AgentTraining:
 
     Args:
         job: a job with ``reinforcement``.
-        make_task: returns an agent and its environment; by default the ones in the job.
+        make_task: returns an agent and its environment; by default the job's.
 
     Attributes:
-        job: the job that is trained; with worker groups its steps are updates.
+        job: the trained job; with worker groups its steps are updates.
 
     Raises UserError for a fault in the job, or a way of learning that the algorithm does not support.
     """
@@ -97,7 +97,7 @@ class AgentTraining:
 
     @staticmethod
     def without_effect(job: Job) -> dict[str, str]:
-        """Return the options that have no effect on training an agent, with what applies instead."""
+        """Return options without effect on training an agent, with what applies instead."""
         assert job.reinforcement is not None
         if has_groups(job):
             return WITHOUT_EFFECT
@@ -109,13 +109,13 @@ class AgentTraining:
 
     @staticmethod
     def without_effect_on_test() -> dict[str, str]:
-        """Return the options of the command ``test`` that have no effect on an agent, with what applies instead."""
+        """Return options of the command ``test`` without effect on an agent, with what applies instead."""
         here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
         return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
 
     @staticmethod
     def check(job: Job, options: Any) -> None:
-        """Raise UserError for job settings, or options of :func:`dsinga.train`, that have no effect on an agent."""
+        """Raise UserError for job settings, or options of :func:`dsinga.train`, without effect on an agent."""
         job.reinforcement.check(job)
         default = type(options)()
         for name, instead in AgentTraining.without_effect(job).items():
@@ -138,7 +138,7 @@ class AgentTraining:
 
     @contextlib.contextmanager
     def training(self, runner: Runner, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains the agent: in this thread, perhaps with remote actors, or on a cluster."""
+        """Yield the function that trains the agent, in this thread or on a cluster."""
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
@@ -168,7 +168,7 @@ class AgentTraining:
         return outcome
 
     def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> TrainedParams:
-        """Train in this thread with actors on Dask workers, once there are enough workers."""
+        """Train in this thread with actors, once there are enough Dask workers."""
         from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 
         patience, conf = patience_of(self._task.job), reinforcement_of(self._task.job)
@@ -200,7 +200,7 @@ class AgentTraining:
 
 
 def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
-    """Return a job's agent with the params of a checkpoint, by default of the newest one in its workspace.
+    """Return a job's agent with a checkpoint's params, by default the newest in its workspace.
 
     Raises UserError if there is no checkpoint, or if it is for another net.
     """
@@ -230,14 +230,14 @@ def train(
     Args:
         agent: an agent, a job with ``reinforcement { }``, or a job's path, as for :func:`dsinga.train`.
         environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names its environment.
-        client: the Dask client of the cluster for actors or worker groups; defaults as for :func:`dsinga.train`. A
-            cluster started here has a process for each actor.
-        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's workspace, if any.
-        resume: continue from the workspace's newest checkpoint, or from the checkpoint at a path. "auto" starts from
-            scratch if there is none. The result is bit-equal to an unbroken run.
+        client: a Dask client for actors or worker groups; defaults as for :func:`dsinga.train`. A cluster started here
+            has a process for each actor.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's, if any.
+        resume: continue from the workspace's newest checkpoint, or from a path. "auto" starts from scratch if there is
+            none. The result is bit-equal to an unbroken run.
         progress: show a progress line (in a notebook: a picture of the metrics).
         extensions: called between rollouts, as for :func:`dsinga.train`.
-        in_groups: use a worker group with params on servers even if ``groups`` and ``workers`` are 1.
+        in_groups: use a worker group, with params on servers, even if ``groups`` and ``workers`` are 1.
         settings: further settings, which replace the job's. ``steps`` is required for an agent. Steps count all
             environments together.
 
@@ -249,29 +249,28 @@ def train(
             - ``log_every``: steps between rows of metrics; by default about a hundred rows.
             - ``evaluate_every``: steps between evaluations of ``evaluation_episodes`` (10; 0 for none); by default one
               at the end.
-            - ``checkpoint_every``: steps between checkpoints; by default one at the end. The newest
+            - ``checkpoint_every``: steps between checkpoints, by default one at the end; the newest
               ``checkpoints_kept`` stay.
             - ``stop_return``: end the run when an evaluation has this mean return.
             - ``actors``: number of actors on a Dask cluster, with ``environments`` each.
             - ``central_inference``: actors send observations, and this process chooses all actions (GA3C).
-            - ``max_staleness``: for IMPALA-like algorithms that correct for older params, the most updates (8) between
-              a rollout's params and the update. With a replay memory all updates between two rollouts count as one.
+            - ``max_staleness``: the most updates (8) between a rollout's params and the update, if the algorithm
+              corrects for older params. With a replay memory all updates between two rollouts count as one.
             - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster. ``environments`` and
               ``actors`` are per worker, and rows count updates.
             - ``cluster``: the topology of worker groups, a :class:`dsinga.job.ClusterConf`.
 
     With PPO, A2C and REINFORCE the seed and number of actors determine the bits, wherever the actors are. Other
     algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. IMPALA learns
-    from as many rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor continues
-    from its environments' state and computes the same rollout. Worker groups continue from their last snapshot or
-    checkpoint, with new episodes.
+    from as many rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor computes the
+    same rollout. Worker groups continue from their last snapshot or checkpoint, with new episodes.
 
     A group adds up its workers' gradients: two A2C workers with four environments each learn like one with eight. PPO
     workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; ``cluster``
     says how they share params. A2C in several groups is A3C. Worker groups with ``actors`` require IMPALA.
 
-    Records, ``epochs`` and validations are refused. The learning rate's schedule counts updates. Rollouts are not
-    divided: what is due within a rollout happens at its end.
+    Records, ``epochs`` and validations are refused. The learning rate's schedule counts updates. What is due within a
+    rollout happens at its end.
 
     Raises UserError for a fault in the job, environment or settings, RunError if an environment fails.
     """
@@ -289,7 +288,7 @@ def _task_maker(
     settings: Mapping[str, Any],
     in_groups: bool,
 ) -> tuple[Job, Callable[[Job], AgentTask]]:
-    """Return a run's job with its settings, and a function that makes an AgentTask of the checked job."""
+    """Return a run's job with its settings, and a function that makes its AgentTask."""
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")

@@ -1,4 +1,4 @@
-"""Algorithm: the base class of algorithms that learn a model's params from experience, and their default updaters."""
+"""Algorithm: the base class of algorithms that learn a model's params from experience, and default updaters."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ from dsinga.training.local_updater import LocalUpdater
 class Algorithm(ABC):
     """Base class of algorithms, which learn a model's params, for any net and environment.
 
-    A subclass adds input and loss layers to the model's net, chooses actions, and learns from experience: a
-    :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``,
-    older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` their
-    hidden states from step to step.
+    A subclass adds input and loss layers to the model, chooses actions, and learns from experience: a :class:`Rollout`
+    if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``, older params can have
+    chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` hidden states from step to step.
 
     A subclass can declare settings in a class ``Conf``. Its constructor and jobs accept them by name; they are in
     ``self.settings``.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         layers: the layers that the algorithm adds.
         examples: an array (1, ...) for each added input layer, by name; only shapes and dtypes matter.
         labels: labels (1,) or (1, ...) of the observation, int64 or float32, if layers read labels from the model's
             input layer; then :meth:`update` requires labels. Only shape and dtype matter.
-        updater: the updater, as returned by ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
+        updater: the updater, such as ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
         seed: determines the initial params.
 
     Attributes:
@@ -51,7 +50,7 @@ class Algorithm(ABC):
         updater: the updater with its state.
         net: the net with the algorithm's layers, for any batch size.
         examples: an array (1, ...) for each input layer, by name.
-        sampled: with a replay memory, the environment steps with actions from ``sample``.
+        sampled: with a replay memory, environment steps with actions from ``sample``.
         recurrence: computes a model with hidden states; else None.
 
     Raises UserError if the net does not fit the spaces.
@@ -125,11 +124,11 @@ class Algorithm(ABC):
         return ()
 
     def check_heads(self) -> None:  # noqa: B027, by default any heads will do
-        """Raise UserError unless each head has the size that the algorithm needs; use :meth:`check_head`."""
+        """Raise UserError unless the heads have the algorithm's sizes; call :meth:`check_head`."""
 
     @abstractmethod
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the best action for each of N observations (N, ...): (N,) int64, or (N, n) float32."""
+        """Return each observation's best action: (N,) int64, or (N, n) float32."""
 
     @abstractmethod
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
@@ -144,24 +143,24 @@ class Algorithm(ABC):
         return None if self.recurrence is None else self.recurrence.hidden_states(count)
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the errors (B,) of transitions, for prioritised replay. Raises UserError if the algorithm has none."""
+        """Return errors (B,) of transitions for prioritised replay. Raises UserError if there are none."""
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy of the algorithm act as one of ``actors`` remote actors, with the given params.
+        """Make this copy act as one of ``actors`` remote actors, with the given params.
 
-        ``sampled`` counts the steps of all actors so far. A subclass can make each actor explore differently.
+        ``sampled`` counts the steps of all actors. A subclass can make each actor explore differently.
         """
         self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the heads' outputs for N observations, each (N, ...), by default with ``self.params``."""
+        """Return the heads' outputs, each (N, ...), by default with ``self.params``."""
         heads, params = self.model.heads, self.params if params is None else params
         outputs = self.net.forward(params, observations, layers=heads).outputs
         return tuple([outputs[head] for head in heads])
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do one updater step with the losses' gradient for a batch: arrays by input layer, and labels."""
+        """Do an updater step for a batch: arrays by input layer, and labels."""
         gradients, metrics = self.net.backward(
             self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
         )
@@ -173,7 +172,7 @@ class Algorithm(ABC):
         return None if labels is None else {self.model.input: labels}
 
     def job(self, rows: int) -> Job:
-        """Return a job of the net with the algorithm's layers, fed with ``rows`` rows by the algorithm, not a store."""
+        """Return a job of the net with the algorithm's layers, fed with ``rows`` rows, not a store."""
         return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
@@ -182,10 +181,7 @@ class Algorithm(ABC):
         return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state.
-
-        Raises UserError if the state is for another algorithm, updater or net.
-        """
+        """Restore a state. Raises UserError if it is for another algorithm, updater or net."""
         name = type(self).__name__
         if state.get("algorithm", name) != name:
             raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
@@ -194,7 +190,7 @@ class Algorithm(ABC):
         self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Replace the params by copies of the given ones. Raises UserError if they are for another net."""
+        """Copy params. Raises UserError if they are for another net."""
         self.params = self._copy_params(params)
 
     def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -205,7 +201,7 @@ class Algorithm(ABC):
         return copies
 
     def check_scores(self, head: str) -> None:
-        """Raise UserError if the head of discrete actions ends in a softmax: the algorithm applies one itself."""
+        """Raise UserError if the head of discrete actions ends in a softmax: the algorithm applies one."""
         conf = next(layer for layer in self.model.layers if layer.name == head)
         if conf.type is LayerType.kSoftmax and isinstance(self.spaces.action, DiscreteSpace):
             name = type(self).__name__
@@ -224,10 +220,9 @@ class Algorithm(ABC):
 def experience_job(
     job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
 ) -> Job:
-    """Return a job with input layers fed with ``rows`` rows by its algorithm instead of a store.
+    """Return a job with input layers fed with ``rows`` rows instead of a store.
 
-    ``examples`` has an array (n, ...) for each input layer, ``labels`` the labels, if any; only shapes and dtypes
-    matter.
+    ``examples`` has an array (n, ...) for each input layer, ``labels`` any labels; only shapes and dtypes matter.
     """
     sources = {
         name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))

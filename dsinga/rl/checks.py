@@ -63,10 +63,10 @@ check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 
 def take_settings(cls: type[Any]) -> None:
-    """Make an algorithm's constructor accept the settings that its ``Conf`` declares, as keyword arguments.
+    """Make an algorithm's constructor accept its ``Conf``'s settings as keyword arguments.
 
-    They are checked and set as ``self.settings`` before the constructor runs. They are added to the class's signature
-    and docstring.
+    They are checked and set as ``self.settings`` before the constructor runs, and added to the class's signature and
+    docstring.
     """
     constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
 

@@ -21,7 +21,7 @@ class TransitionStore(Protocol):
     """An object that keeps transitions, such as a replay memory."""
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Store a step of N environments: the observations before the step, the actions, and the results."""
+        """Store a step of N environments: observations before the step, actions, and results."""
 
 
 class Collector:
@@ -29,7 +29,7 @@ class Collector:
 
     Args:
         environments: the environments; they are reset.
-        hidden: the agent's hidden states, from ``agent.hidden_states(count)``; they are reset at an episode's end.
+        hidden: the agent's hidden states, ``agent.hidden_states(count)``; they are reset at an episode's end.
 
     Attributes:
         observations: (N, ...), before the next step.
@@ -66,7 +66,7 @@ class Collector:
         return recorder.finish(self.observations, values, hidden)
 
     def fill(self, memory: TransitionStore, sample: Sample, steps: int) -> None:
-        """Take ``steps`` steps of each environment and put them into a memory. Raises RunError as :meth:`rollout`."""
+        """Put ``steps`` steps of each environment into a memory. Raises RunError as :meth:`rollout`."""
         self.ended = []
         for _ in range(steps):
             observations, actions = self.observations, sample(self.observations).actions
@@ -105,13 +105,7 @@ class Collector:
 
 
 class RolloutRecorder:
-    """Records the steps of N environments one by one, and returns them as a rollout.
-
-    Args:
-        spaces: the spaces of the environments.
-        steps: T, the steps of a rollout.
-        count: N.
-    """
+    """Records T = ``steps`` steps of N = ``count`` environments one by one, and returns them as a rollout."""
 
     def __init__(self, spaces: Spaces, steps: int, count: int):
         shape = (steps, count)
@@ -138,7 +132,7 @@ class RolloutRecorder:
             self._extras[name][t] = array
 
     def add(self, step: EnvironmentStep, hidden: HiddenStates | None = None) -> None:
-        """Record a step's result; ``hidden`` are the hidden states at the end of ended episodes."""
+        """Record a step's result; ``hidden`` are the hidden states of ended episodes."""
         t = self._recorded
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         if len(step.ended):
@@ -146,7 +140,7 @@ class RolloutRecorder:
         self._recorded += 1
 
     def finish(self, last: np.ndarray, values: Values | None, hidden: HiddenStates | None = None) -> Rollout:
-        """Return the rollout; ``last`` are the observations after it, ``hidden`` the hidden states before it.
+        """Return the rollout; ``last`` are the observations after it, ``hidden`` the states before it.
 
         ``values`` is as for :meth:`Collector.rollout`.
         """

@@ -30,11 +30,11 @@ class Policy(Protocol):
 
     @property
     def predict(self) -> Callable[..., Any]:
-        """A method that returns the best actions for observations (N, ...), and accepts hidden states, if any."""
+        """A method that returns the best actions for observations (N, ...), and accepts any hidden states."""
 
 
 class BestActions:
-    """Chooses an agent's best actions for ``count`` environments, and carries its hidden states, if any."""
+    """Chooses an agent's best actions for ``count`` environments, and carries any hidden states."""
 
     def __init__(self, agent: Policy, count: int):
         self._predict = agent.predict
@@ -78,14 +78,14 @@ def evaluate(
 ) -> EvaluatedEpisodes:
     """Return the returns and lengths of episodes in which an agent takes its best actions.
 
-    Several environments are stepped together. The number of episodes of each is fixed beforehand, since the first
-    ``episodes`` to end would be short ones.
+    Environments are stepped together, each for a fixed number of episodes: the first ``episodes`` to end would be short
+    ones.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
         environment: as for :func:`dsinga.rl.make_environments`.
         episodes: how many episodes.
-        seed: determines the environments' random numbers, which differ from training with the same seed.
+        seed: determines the random numbers, which differ from training with the same seed.
         settings: further arguments of the environment.
 
     Raises UserError as :func:`dsinga.rl.make_environments`; RunError if an environment fails, or an episode exceeds
@@ -189,7 +189,7 @@ class RecordedEnvironment:
 def record_episode(
     agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
 ) -> Episode:
-    """Write pictures of an episode with an agent's best actions; return the episode's return and length.
+    """Write pictures of an episode with an agent's best actions; return its return and length.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
@@ -198,8 +198,8 @@ def record_episode(
         seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
         settings: further arguments of the environment.
 
-    To render CartPole, ``pip install 'gymnasium[classic-control]'``. Your own environment needs a method ``render``
-    that returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
+    To render CartPole, ``pip install 'gymnasium[classic-control]'``. Your own environment needs a ``render`` that
+    returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
 
     Raises UserError if the environment renders no pictures, Pillow is not installed, or the file has another ending;
     RunError if it cannot be written.
@@ -240,7 +240,7 @@ def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
 
 
 def write_strip(frames: list[np.ndarray], path: Path) -> None:
-    """Write STRIP_FRAMES evenly spaced frames, including first and last, as PNG, STRIP_COLUMNS in a row."""
+    """Write STRIP_FRAMES evenly spaced frames, first and last included, as PNG, STRIP_COLUMNS a row."""
     numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
     images = [_image(frames[number]) for number in numbers]
     width, height = images[0].size

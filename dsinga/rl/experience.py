@@ -13,9 +13,9 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 
 class Sampled(NamedTuple):
-    """Sampled actions (N, ...) for N observations, with extras such as "value" and "log_probability".
+    """Sampled actions (N, ...) for N observations.
 
-    ``extras`` has arrays (N, ...) float32 by name.
+    ``extras`` has arrays (N, ...) float32 by name, such as "value" and "log_probability".
     """
 
     actions: np.ndarray
@@ -32,10 +32,10 @@ class Rollout:
         rewards: (T, N) float32.
         terminated: (T, N) bool, whether the episode ended by itself in the step; no reward follows.
         truncated: (T, N) bool, whether it was cut off, as by a time limit; ``bootstrap`` replaces the missing rewards.
-        bootstrap: (T, N) float32, the value of the final observation if the step was cut off, else 0.
+        bootstrap: (T, N) float32, the final observation's value if the step was cut off, else 0.
         last_observations: (N, ...), after the last step.
         extras: arrays (T, N, ...) float32 by name, as in :class:`Sampled`.
-        hidden: the hidden states (N, H) before the first step, by recurrent layer; {} if there are none.
+        hidden: hidden states (N, H) before the first step, by recurrent layer, if any.
     """
 
     observations: np.ndarray
@@ -61,14 +61,13 @@ class Transitions:
     Attributes:
         observations: (B, ...).
         actions: (B,) int64, or (B, n) float32.
-        rewards: (B,) float32; for n steps, the discounted sum of rewards.
+        rewards: (B,) float32; for n steps, the discounted sum.
         next_observations: (B, ...), after the step; the final one of a cut-off episode.
         terminated: (B,) bool.
         weights: (B,) float32, a factor of each loss; 1 without priorities.
         indices: (B,) int64, positions in the memory.
-        discounts: (B,) float32, the factor of ``next_observations``' value: the discount to the power of the steps in
-            between.
-        targets: (B,) float32, the targets of the action values, if already computed for errors.
+        discounts: (B,) float32, the factor of ``next_observations``' value: the discount to the power of the steps.
+        targets: (B,) float32, the action values' targets, if already computed for errors.
     """
 
     observations: np.ndarray
@@ -82,13 +81,13 @@ class Transitions:
     targets: np.ndarray | None = None
 
     def take_targets(self, compute: Callable[[Transitions], np.ndarray]) -> np.ndarray:
-        """Return the stored targets, or else compute them, and drop them: an update makes them outdated."""
+        """Return the targets, stored or computed, and drop them: an update makes them outdated."""
         targets, self.targets = self.targets, None
         return compute(self) if targets is None else targets
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return rollouts of equal length concatenated along the environments, (T, sum of N, ...)."""
+    """Concatenate rollouts of equal length along the environments, (T, sum of N, ...)."""
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -119,7 +118,7 @@ class EpisodeStatistics:
     """Adds up rewards and lengths of the episodes of N environments.
 
     Attributes:
-        steps: steps of all environments so far.
+        steps: steps of all environments.
         episodes: number of ended episodes.
         latest: the latest ended episodes, at most :data:`LATEST`.
     """

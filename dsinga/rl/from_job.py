@@ -26,7 +26,7 @@ KIND = ReinforcementConf.kind
 
 
 def algorithm_fields(algorithm: Any) -> dict[str, Any]:
-    """Return the fields of ``reinforcement`` that name an algorithm; {} if it is not registered."""
+    """Return the ``reinforcement`` fields that name an algorithm; {} if it is not registered."""
     name = next((name for name, cls in imported(KIND).items() if cls is type(algorithm)), None)
     if name is None:
         return {}
@@ -41,7 +41,7 @@ def reinforcement_of(job: Job) -> ReinforcementConf:
 
 
 def agent_of(job: Job, spaces: Spaces) -> Agent:
-    """Return the agent of a job, for environments with these spaces. Raises UserError for a fault in the job."""
+    """Return a job's agent for environments with these spaces. Raises UserError for a fault in the job."""
     conf = reinforcement_of(job)
     if not conf.type_name:
         raise conf.error("ReinforcementConf needs the field 'algorithm'")
@@ -68,7 +68,7 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
 
 
 def net_job(job: Job) -> Job:
-    """Return a job of the net that a job with ``reinforcement { }`` trains, with its algorithm's losses."""
+    """Return a job of the net, with its algorithm's losses, of a job with ``reinforcement { }``."""
     conf = reinforcement_of(job)
     with contextlib.closing(make_environments(conf.environment, 1)) as one:
         return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)

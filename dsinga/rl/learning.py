@@ -32,7 +32,7 @@ class Learning(Protocol):
         """Return the state for a bit-exact continuation: nested dicts of arrays and plain values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
 
     def close(self) -> None:
         """Free the resources of the environments."""
@@ -51,11 +51,11 @@ class CollectingLearning:
         return self.collector.statistics
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a bit-exact continuation: nested dicts of arrays and plain values."""
+        """Return the state for a bit-exact continuation."""
         return {"agent": self.agent.state(), "collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         self.agent.set_state(state["agent"])
         self.collector.restore(state["collector"])
 
@@ -68,13 +68,13 @@ class OnPolicyLearning(CollectingLearning):
     """Trains an agent that learns once from each rollout, with the params that chose its actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Collect a rollout of ``steps`` steps of each environment and learn from it; return metrics."""
+        """Learn from a rollout of ``steps`` steps of each environment; return metrics."""
         values = getattr(self.agent.algorithm, "values", None)
         return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
 
 
 class OffPolicyLearning(CollectingLearning):
-    """Trains an agent that learns from transitions of a replay memory, at regular intervals.
+    """Trains an agent on transitions of a replay memory, at regular intervals.
 
     ``settings`` are as for :class:`ReplayUpdates`.
     """
@@ -84,7 +84,7 @@ class OffPolicyLearning(CollectingLearning):
         self.memory, self.updates = memory, ReplayUpdates(agent, memory, **settings)
 
     def advance(self, steps: int) -> dict[str, float]:
-        """Take ``steps`` steps of each environment and do the updates due; return their mean metrics."""
+        """Take ``steps`` steps of each environment and do the updates due; return mean metrics."""
         updates: list[dict[str, float]] = []
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
@@ -96,7 +96,7 @@ class OffPolicyLearning(CollectingLearning):
         return {**super().state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.updates.restore(state)
 
@@ -126,7 +126,7 @@ class EvolutionLearning(CollectingLearning):
 
 
 class ReplayUpdates:
-    """Lets an agent learn from transitions of a replay memory, with an update after a set number of steps.
+    """Updates an agent with transitions of a replay memory, once in a set number of steps.
 
     Args:
         agent: the agent.
@@ -153,7 +153,7 @@ class ReplayUpdates:
         self._due = 0.0
 
     def learn(self, steps: int, taken: int) -> list[dict[str, float]]:
-        """Do the updates due after ``steps`` further steps of ``taken`` in all; return each one's metrics."""
+        """Do the updates due after ``steps`` more of ``taken`` steps in all; return each one's metrics."""
         if taken < self.learn_after:
             return []
         self._due += steps / self.learn_every
@@ -174,7 +174,7 @@ class ReplayUpdates:
         return {"memory": self.memory.state(), "rng": self.rng.bit_generator.state, "updates_due": self._due}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         self.memory.restore(state["memory"])
         self.rng.bit_generator.state = state["rng"]
         self._due = float(state["updates_due"])

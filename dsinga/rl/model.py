@@ -34,7 +34,7 @@ class Model:
     """A net with one input layer, for observations, and one or more heads (outputs), used by an algorithm.
 
     The first head has the scores or values of actions (or their distribution's parameters), the second the value of a
-    state. Both can share a trunk. Algorithms keep the params.
+    state. Algorithms keep the params.
 
     Args:
         net: a model of :mod:`dsinga.nn`; its outputs are the heads. Or a job, its ``neuralnet``, or the text
@@ -47,8 +47,7 @@ class Model:
         heads: the names of the heads.
         fields: the job's fields that say where and how the net is computed.
 
-    Raises UserError for a net with an unknown source, a cycle, a loss, a duplicate name, an unknown head, or not
-    exactly one input layer.
+    Raises UserError for an unknown source or head, a cycle, a loss, a duplicate name, or not exactly one input layer.
     """
 
     def __init__(self, net: KerasModel | Job | NetConf | str, heads: Sequence[str] = ()):
@@ -88,13 +87,13 @@ class Model:
         return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)
 
     def with_layers(self, layers: Sequence[LayerConf]) -> Model:
-        """Return a model with the same input and heads but other layers, which are not checked."""
+        """Return a model with the same input and heads but other, unchecked layers."""
         model = copy.copy(self)
         model.layers = list(layers)
         return model
 
     def layers_over(self, steps: int) -> list[LayerConf]:
-        """Return the layers changed so that each row is a sequence of ``steps`` steps, (B, T, ...)."""
+        """Return the layers for rows that are sequences of ``steps`` steps, (B, T, ...)."""
         layers = []
         for layer in self.layers:
             if layer.name == self.input:
@@ -106,7 +105,7 @@ class Model:
         return layers
 
     def head(self, number: int, meaning: str) -> str:
-        """Return the name of a head. Raises UserError, with its ``meaning``, if the model has too few heads."""
+        """Return the name of a head. Raises UserError, with its ``meaning``, if there are too few heads."""
         if number < len(self.heads):
             return self.heads[number]
         raise UserError(
@@ -139,7 +138,7 @@ class Model:
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
-    """Return the names of the layers that ``values`` need, except ``action`` and the layers that only ``action`` needs.
+    """Return the layers that ``values`` need, except ``action`` and layers that only ``action`` needs.
 
     Raises UserError if a value does not depend on the action.
     """

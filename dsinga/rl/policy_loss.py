@@ -45,7 +45,7 @@ class ChosenActions(NamedTuple):
 
 
 def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Array, ops: Ops) -> ChosenActions:
-    """Return the log probabilities and derivatives of actions, (B, 1) numbers 0 to K - 1 in any dtype, or (B, n)."""
+    """Return log probabilities and derivatives of actions, (B, 1) numbers 0 to K - 1 in any dtype, or (B, n)."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -88,7 +88,7 @@ def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
 def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> int:
     """Return how many numbers an action has, by the first source. Raises UserError for a bad shape.
 
-    ``conf`` is the layer's configuration that names the distribution.
+    ``conf`` is the layer's configuration, with the distribution.
     """
     shape = layer.expect_axes((2,), "a policy (batch, K)")
     if distribution is PolicyDistribution.kCategorical:
@@ -104,7 +104,7 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
 
 
 def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
-    """Raise UserError if action numbers from source ``index`` are not 0 to ``count`` - 1."""
+    """Raise UserError unless the actions of source ``index`` are 0 to ``count`` - 1."""
     if not len(action):
         return
     are_valid = ((action >= 0) & (action < count)).all()
@@ -128,7 +128,7 @@ class PolicyConf(Settings):
 class PolicyLoss(Layer):
     """Base of losses of a policy: the feature is (B, 1), a number for each row.
 
-    A subclass's ``row_losses`` returns each row's loss (B,) and its derivatives by the policy.
+    ``row_losses`` returns each row's loss (B,) and its derivatives by the policy.
     """
 
     settings: Any
@@ -259,7 +259,7 @@ class TDLoss(Layer):
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
 
     Sources: values Q (B, K), action (B, 1), target (B, 1), optional weights w (B, 1). h is Huber's loss: e²/2 if |e| is
-    at most ``delta``, else delta·(|e| - delta/2); with a ``delta`` of 0, always e²/2. Only Q gets a gradient. Metrics:
+    at most ``delta``, else delta·(|e| - delta/2). With a ``delta`` of 0 it is e²/2. Only Q gets a gradient. Metrics:
     "loss", and "value", the mean of Q[action].
     """
 

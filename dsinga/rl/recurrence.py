@@ -31,7 +31,7 @@ class HiddenStates(dict[str, np.ndarray]):
     """The hidden states of N environments, (N, H) float32 by recurrent layer, updated by each step."""
 
     def reset(self, rows: Any = slice(None)) -> None:
-        """Set the hidden states of the environments ``rows``, by default all, to 0, as at an episode's start."""
+        """Set the hidden states of the environments ``rows``, by default all, to 0."""
         for array in self.values():
             array[rows] = 0
 
@@ -45,7 +45,7 @@ class HiddenStates(dict[str, np.ndarray]):
 
 
 def carried_layers(model: Model) -> dict[str, int]:
-    """Return the hidden state's size of each recurrent layer with ``carry`` in a model.
+    """Return the hidden state's size of each recurrent layer with ``carry``.
 
     Raises UserError for a layer that cannot carry its state from step to step.
     """
@@ -69,7 +69,7 @@ def carried_layers(model: Model) -> dict[str, int]:
 
 
 def with_state_inputs(model: Model) -> Model:
-    """Return a one-step model; recurrent layers with ``carry`` read the previous state from an input layer."""
+    """Return a one-step model; recurrent layers with ``carry`` read their previous state from an input layer."""
     carried = carried_layers(model)
     if not carried:
         return model
@@ -85,13 +85,13 @@ def state_input(layer: str) -> str:
 class Recurrence:
     """Computes a model with recurrent layers, step by step or over sequences of steps.
 
-    The rows of a batch are environment steps, each sequence's steps in succession. BEGINS marks the first row of a
-    sequence; in this row the state inputs have the state before the step.
+    A batch's rows are environment steps, sequence by sequence. BEGINS marks the first row of a sequence; in this row
+    the state inputs have the state before the step.
 
     Args:
-        model: the model of one step, with input layers for states.
-        carried: the sizes of the hidden states by layer.
-        net: the net of one step, with the algorithm's losses.
+        model: the one-step model, with input layers for states.
+        carried: sizes of the hidden states by layer.
+        net: the one-step net, with the algorithm's losses.
         examples: an array (1, ...) for each input layer of ``net``.
     """
 
@@ -207,7 +207,7 @@ def _carrying(layer: LayerConf) -> tuple[str, RecurrentConf] | None:
 
 
 def _from_state(layer: LayerConf) -> LayerConf:
-    """Return the layer for one step, which reads the previous state from an input layer."""
+    """Return the layer for one step; it reads the previous state from an input layer."""
     carried = _carrying(layer)
     assert carried is not None
     field, conf = carried
@@ -215,7 +215,7 @@ def _from_state(layer: LayerConf) -> LayerConf:
 
 
 def _over_steps(layer: LayerConf) -> LayerConf:
-    """Return a recurrent layer changed to read its initial state from an input layer; other layers unchanged."""
+    """Return a recurrent layer with its initial state from an input layer; other layers unchanged."""
     if layer.srclayers[1:] != [state_input(layer.name)]:
         return layer
     fields = {
@@ -234,12 +234,12 @@ def loss_gradients(
     seed: int = 0,
     step: int = 0,
 ) -> tuple[dict[str, np.ndarray], Metrics]:
-    """Return the gradients of the sum of a net's losses for some layers' outputs, and the losses' metrics.
+    """Return the gradients of a net's summed losses for some layers' outputs, and the losses' metrics.
 
     Args:
-        net: the net; its loss layers have no params, and no label source.
-        features: the features (R, ...) of the layers below the losses, by name.
-        records: records (R, ...) of input layers, which get no gradient.
+        net: the net; its loss layers have no params and no label source.
+        features: features (R, ...) of the layers below the losses, by name.
+        records: records (R, ...) of input layers, without gradient.
         seed: determines random numbers, with ``step``.
         step: the number of the step.
 

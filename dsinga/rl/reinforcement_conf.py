@@ -44,11 +44,11 @@ class ReinforcementConf(Component):
     """Settings for an agent that learns from an environment instead of records.
 
     - ``environment``: its name, as for :func:`dsinga.rl.make_environments`.
-    - ``num_environments``: how many environments are stepped together, in this process or by each actor or worker.
+    - ``num_environments``: environments stepped together, in this process or by each actor or worker.
     - ``num_actors``: actors on a Dask cluster, or of each worker (kIMPALA).
     - ``central_inference``: actors send observations, and the learner chooses all actions.
-    - ``max_staleness``: how many updates old an actor's rollout can be when kIMPALA learns from it, or when a replay
-      memory gets it. In a replay memory, all updates between two rollouts count as one.
+    - ``max_staleness``: how many updates old a rollout can be when kIMPALA learns from it, or a replay memory gets it.
+      In a replay memory, all updates between two rollouts count as one.
     - ``rollout_steps``: steps of each environment in a rollout, or between rows of metrics.
     - ``discount``: factor of the next step's reward.
     - ``evaluation_episodes``: episodes of a test, with the best actions.
@@ -85,7 +85,7 @@ class ReinforcementConf(Component):
         return bool(self.evaluation_episodes)
 
     def check(self, job: Job) -> None:
-        """Raise JobError for settings that are forbidden or have no effect in a job with ``reinforcement``."""
+        """Raise JobError for settings that are forbidden or have no effect with ``reinforcement``."""
         for layer, message in iterate_messages(job):
             check_numbers(layer, message)
             if isinstance(message, ExtensionConf):

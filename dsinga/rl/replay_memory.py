@@ -19,10 +19,10 @@ class ReplayMemory:
 
     Each observation is stored once, in its own dtype, also as the previous step's next observation. The final
     observations of cut-off episodes are stored separately. After an episode that ended by itself the next observation
-    has no meaning; it is the next episode's first.
+    is the next episode's first, and has no meaning.
 
     Args:
-        spaces: the spaces of an environment.
+        spaces: an environment's spaces.
         capacity: the most transitions, rounded down to a multiple of N, at least N.
         count: N.
         n: steps of a transition. Its reward is the discounted sum of n rewards, of fewer at the end of the episode or
@@ -60,7 +60,7 @@ class ReplayMemory:
         return self.rows * self.count
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Store a step of all environments: the observations before it (N, ...), the actions, and the results."""
+        """Store a step of all environments: the observations before it (N, ...), actions, and results."""
         row, following = self._next, (self._next + 1) % len(self._rewards)
         self._forget(following)
         self._observations[row], self._actions[row] = observations, actions
@@ -73,10 +73,10 @@ class ReplayMemory:
         self._next, self._filled = following, min(self._filled + 1, self.rows)
 
     def extend(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Add the steps of another memory of N environments; its unfinished episodes are cut off after its newest step.
+        """Add another memory's steps of N environments; episodes are cut off after its newest step.
 
         Args:
-            state: the other memory's state; that memory was never full, and its steps fit into this one.
+            state: the other memory's state; it was never full, and its steps fit into this one.
 
         Returns the transitions' indices, as in a batch, oldest step first.
         """
@@ -111,7 +111,7 @@ class ReplayMemory:
         return self._transitions(indices, np.ones(len(indices), np.float32))
 
     def state(self) -> dict[str, Any]:
-        """Return the memory's state for :meth:`restore`: arrays, with views that are valid until the next step."""
+        """Return the state for :meth:`restore`: arrays, with views that are valid until the next step."""
         return {
             **{name: array[: self._used] for name, array in self._arrays().items()},
             "final_indices": np.array(list(self._finals), np.int64),
@@ -121,7 +121,7 @@ class ReplayMemory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         filled, position = int(state["filled"]), int(state["next"])
         for name, array in self._arrays().items():
             saved = np.asarray(state[name])
@@ -191,7 +191,7 @@ class ReplayMemory:
         )
 
     def _sums(self, row: np.ndarray, environment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for transitions the row of their last step, the discounted sum of rewards, and the last discount."""
+        """Return the row of the transitions' last step, the discounted sum of rewards, and the last discount."""
         if self.n == 1:
             return row, self._rewards[row, environment], np.full(len(row), self.discount, np.float32)
         rows = (row[:, np.newaxis] + np.arange(self.n)) % len(self._rewards)
@@ -236,14 +236,14 @@ class SumTree:
         return self._levels[0].reshape(-1)[items]
 
     def set(self, items: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of items; if an item is given twice, the last weight counts."""
+        """Set the weights of items; for a repeated item the last weight counts."""
         self._levels[0].reshape(-1)[items] = weights
         for lower, upper in pairwise(self._levels):
             items = items // CHILDREN
             upper.reshape(-1)[items] = lower[items].sum(axis=1)
 
     def find(self, points: np.ndarray) -> np.ndarray:
-        """Return, for each point from 0 up to ``total``, the first item with a cumulative weight above the point.
+        """Return, for each point from 0 up to ``total``, the first item with a cumulative weight above it.
 
         Items without weight are never found.
         """
@@ -262,8 +262,8 @@ class PrioritizedReplay(ReplayMemory):
     """Proportional prioritised replay (Schaul et al. 2016, "Prioritized experience replay").
 
     A transition's probability is proportional to (its error + ``floor``) to the power of ``alpha``; new transitions
-    have the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the largest
-    weight of the batch.
+    have the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the batch's
+    largest.
 
     Args:
         spaces, capacity, count, n, discount: as for :class:`ReplayMemory`.
@@ -321,7 +321,7 @@ class PrioritizedReplay(ReplayMemory):
         return {**super().state(), "priorities": priorities, "largest": self._largest, "beta": self.beta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         super().restore(state)
         priorities = np.asarray(state["priorities"], np.float64)
         self._tree.set(np.arange(len(priorities)), priorities)

@@ -47,7 +47,7 @@ class AgentEngine(Engine):
     """The training loop's engine for an agent: collects rollouts and learns from each; the last can exceed the end.
 
     A training row has the latest episodes' mean return and length, and the last updates' metrics. A checkpoint includes
-    environments, random numbers and replay memory, so that a run continues bit for bit.
+    environments, random numbers and replay memory, so a run continues bit for bit.
 
     Args:
         job: a job with ``reinforcement``.
@@ -116,7 +116,7 @@ class AgentEngine(Engine):
         return self.step + steps, seconds
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return the figures of a row: for training the current ones, whatever the sums; else the means."""
+        """Return a row's figures: the current ones for training, else the means of ``sums``."""
         if phase != "train":
             return super().means(phase, sums)
         statistics = self._learning.statistics
@@ -138,7 +138,7 @@ class AgentEngine(Engine):
         return {name: array.copy() for name, array in self._algorithm.params.items()}
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the params and the updater's state; :meth:`state` has the whole state."""
+        """Return copies of params and updater's state; :meth:`state` has the whole state."""
         state = self._algorithm.updater.state
         return self.params(), {
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in state.items()
@@ -153,7 +153,7 @@ class AgentEngine(Engine):
         return self._algorithm.updater.rate(self._algorithm.updater.steps)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate of a rollout's updates by the factor that holds at its first step."""
+        """Multiply the learning rate of a rollout's updates by the factor at its first step."""
         self._factors = factors
 
     use_rate_factors = set_rate_factors
@@ -297,10 +297,8 @@ def stopping_rules(job: Job) -> list[Extension]:
 def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> TrainedParams:
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
-    The agent gets the resulting params.
-
     Raises UserError before training for bad input, RunError if an environment fails, Diverged if a param is no longer
-    finite, Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
+    finite. Raises Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
     """
     started, cancellation = time.perf_counter(), Cancellation(options.cancelled)
     job = task.job
@@ -321,7 +319,7 @@ def train_agent(task: AgentTask, client: Client | None, observer: Observer, opti
 
 
 def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Give an agent its first params: its own, from the job's ``checkpoint_path``, or from the options, by name."""
+    """Set an agent's first params: its own, from the job's ``checkpoint_path``, or from the options, by name."""
     algorithm, job = task.agent.algorithm, task.job
     if options.params or job.checkpoint_path:
         if not algorithm.on_policy:
@@ -336,10 +334,7 @@ def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Return the checkpoint to continue from.
-
-    Raises UserError if there is none, or if it does not fit the job.
-    """
+    """Return the checkpoint to continue from. Raises UserError if there is none, or if it does not fit the job."""
     path, checkpoint = find_checkpoint(options.workspace, options.resume)
     if "engine" not in checkpoint.loop:
         raise UserError(f"{path} has no checkpoint of rl.train; agent.restore reads those of agent.save")
@@ -373,7 +368,7 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
 
 
 def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
-    """Return an empty replay memory for the environments of this process, or of an actor."""
+    """Return an empty replay memory for environments of this process or of an actor."""
     replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     return kind(spaces, replay.capacity, count=conf.num_environments, n=replay.n_steps, discount=conf.discount)

@@ -21,7 +21,7 @@ from dsinga.training import declared_metrics
 
 
 class Advantages(NamedTuple):
-    """Advantages (T, N) of actions, and returns (T, N), the targets of values: float32."""
+    """Advantages (T, N) of actions, and returns (T, N), the values' targets: float32."""
 
     advantages: np.ndarray
     returns: np.ndarray
@@ -66,10 +66,7 @@ def discounted_returns(
     *,
     discount: float,
 ) -> np.ndarray:
-    """Return the discounted sum (T, N) float32 of rewards from each step to its episode's end.
-
-    Arguments are as for :func:`gae`.
-    """
+    """Return the discounted sum (T, N) float32 of rewards to each episode's end, with the arguments of :func:`gae`."""
     returns = np.array(rewards, np.float64)
     following = np.asarray(last_values, np.float64)
     for step in range(len(rewards) - 1, -1, -1):
@@ -104,19 +101,19 @@ class ActorCritic(Algorithm):
     For discrete actions the policy has a score for each action; for n numbers, n means, then n logs of standard
     deviations.
 
-    A subclass has the settings ``value_scale``, ``entropy_scale`` and ``max_gradient_norm``, and ``decay`` if it calls
-    :meth:`estimate`.
+    A subclass has the settings ``value_scale``, ``entropy_scale``, ``max_gradient_norm``, and, for :meth:`estimate`,
+    ``decay``.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
         updater: the updater; defaults to ``default_updater``.
         seed: determines the initial params and the order of the rows.
 
     Attributes:
         learner: the net that learns, with the algorithm's layers.
-        mean: returns the mean of an array over the rows of all workers that learn together.
+        mean: returns an array's mean over the rows of all workers that learn together.
     """
 
     def __init__(
@@ -143,7 +140,7 @@ class ActorCritic(Algorithm):
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the losses of the policy, of the value, and of the policy's entropy unless its factor is 0."""
+        """Return the losses of policy, value, and entropy, unless its factor is 0."""
         scale = self.settings.entropy_scale
         losses = [self.policy_loss(model.head(0, "the policy"), spaces.action)]
         losses.append(value_loss(model.head(1, "the value of a state"), self.settings.value_scale))
@@ -167,19 +164,16 @@ class ActorCritic(Algorithm):
             self.check_head(model.heads[1], 1, "the value of a state")
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the most probable action for each of N observations; update hidden states in place."""
+        """Return each observation's most probable action; update hidden states in place."""
         return best_actions(self._head(0, observations, hidden), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator, hidden: HiddenStates | None = None) -> Sampled:
-        """Draw an action for each of N observations; the extra is its "log_probability".
-
-        Hidden states are updated in place.
-        """
+        """Draw an action for each observation, with "log_probability"; update hidden states in place."""
         actions, logs = sample_actions(self._head(0, observations, hidden), self.spaces.action, rng)
         return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the state values (N,) of N observations, 0 without a value head; hidden states do not change."""
+        """Return state values (N,), 0 without a value head; hidden states do not change."""
         if len(self.model.heads) < 2:
             return np.zeros(len(observations), np.float32)
         return self._head(1, observations, hidden, moves=False).reshape(-1)
@@ -198,7 +192,7 @@ class ActorCritic(Algorithm):
         return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do one updater step with the losses' gradient for a batch, scaled down to the largest norm."""
+        """Do an updater step for a batch; the gradient is scaled down to the largest norm."""
         if self.recurrence is None:
             gradients, metrics = self.learner.backward(
                 self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
@@ -209,18 +203,18 @@ class ActorCritic(Algorithm):
         return metrics
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Learn from a rollout by the present params; return the means of metrics over all updates."""
+        """Learn from a rollout by the present params; return mean metrics of all updates."""
         return mean_metrics([self.update(part) for part in self.batches(batch)])
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
         """Yield a batch for each update on a rollout: arrays by input layer, with equal numbers of rows.
 
-        If several workers learn together on parts of the environments, ``self.mean`` is over all parts.
+        ``self.mean`` is over the environments of all workers that learn together.
         """
         raise NotImplementedError
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example of its batch."""
+        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example batch."""
         return self.net.job, self.examples
 
     def estimate(self, rollout: Rollout) -> Advantages:
@@ -230,10 +224,7 @@ class ActorCritic(Algorithm):
         return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.settings.decay)
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
-        """Return the values (T + 1, N) of all observations of a rollout, including the last observations.
-
-        They are computed in one batch, which is faster than step by step.
-        """
+        """Return the values (T + 1, N) of all observations of a rollout, including the last, in one batch."""
         observations = np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]])
         if self.recurrence is not None:
             rows = {self.model.input: self.as_rows(observations), **self.sequences(rollout, len(observations))}
@@ -242,7 +233,7 @@ class ActorCritic(Algorithm):
         return self.values(observations.reshape(-1, *observations.shape[2:])).reshape(observations.shape[:2])
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a rollout's steps as rows of the input layers, ordered as in :meth:`as_rows`."""
+        """Return a rollout's steps as rows of the input layers, as in :meth:`as_rows`."""
         rows = {
             self.model.input: self.as_rows(rollout.observations),
             ACTION: as_action_records(self.as_rows(rollout.actions)),
@@ -252,12 +243,12 @@ class ActorCritic(Algorithm):
         return rows if self.recurrence is None else {**rows, **self.sequences(rollout, len(rollout.rewards))}
 
     def as_rows(self, array: np.ndarray) -> np.ndarray:
-        """Return (T, N, ...) as rows; with hidden states, an environment's steps are adjacent."""
+        """Return (T, N, ...) as rows; with hidden states, each environment's steps are adjacent."""
         array = array if self.recurrence is None else array.swapaxes(0, 1)
         return array.reshape(-1, *array.shape[2:])
 
     def sequences(self, rollout: Rollout, steps: int) -> dict[str, np.ndarray]:
-        """Return ``steps`` steps' inputs that mark where sequences begin, and their first hidden states."""
+        """Return inputs for ``steps`` steps: where sequences begin, and their first hidden states."""
         ended = rollout.terminated | rollout.truncated
         begins = np.concatenate([np.ones_like(ended[:1]), ended])[:steps]
         rows = {BEGINS: self.as_rows(begins)}

@@ -30,20 +30,20 @@ class DDPG(Algorithm):
     """Learns a deterministic policy, the actor, from the values that a critic gives the actor's actions.
 
     Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net. Its first head is
-    the action for an observation, numbers from -1 to 1, as from kTanh, which are scaled to the bounds of the action
-    space. Its second head is the value of observation and action; its layers use the first head as a source. All layers
-    that the value needs, besides the action, belong to the critic, even if the actor uses them too.
+    the action: numbers from -1 to 1, as from kTanh, scaled to the action space's bounds. Its second head is the value
+    of observation and action, with the first head as a source. All other layers that the value needs belong to the
+    critic, even if the actor uses them too.
 
     An update lowers the critic's squared error for the target reward + discount·Q'(next observation, its action by the
     target params). Then it raises the mean value of the actor's actions, with a fixed critic.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment; actions are a box with bounds.
+        spaces: the environment's spaces; actions are a box with bounds.
         updater: the actor's updater; defaults to Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
-    Raises UserError unless actions are a box with bounds, and if the net does not fit them.
+    Raises UserError unless actions are a box with bounds and the net fits them.
     """
 
     class Conf(Settings):
@@ -136,11 +136,11 @@ class DDPG(Algorithm):
         return {model.input: observation, model.heads[0]: action, TARGET: number, WEIGHT: number}
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actor's action for each of N observations, (N, n) float32, within the bounds."""
+        """Return the actor's actions, (N, n) float32, within the bounds."""
         return self._from_unit(self._actions(self.params, observations))
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the actor's actions with noise, or uniformly random actions during the first steps."""
+        """Return the actor's actions with noise; in the first steps, uniformly random actions."""
         shape = (len(observations), *self.spaces.action.shape)
         if self.sampled < self.settings.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
@@ -150,12 +150,12 @@ class DDPG(Algorithm):
         return Sampled(self._from_unit(actions), {})
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy act as a remote actor: restart correlated noise, and use the given params for errors."""
+        """Make this copy act as a remote actor: restart correlated noise; use ``params`` for errors."""
         super().act_as(actor, actors, params, sampled)
         self.target_params, self.latest_noise = params, self.latest_noise[:0]
 
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the next step's noise for N environments, (N, ...); a changed N restarts the noise process."""
+        """Return the next noise, (N, ...); a changed N restarts the noise process."""
         noise = rng.standard_normal(shape, np.float32) * np.float32(self.settings.noise)
         if self.settings.noise_correlation:
             if self.latest_noise.shape == shape:
@@ -185,7 +185,7 @@ class DDPG(Algorithm):
         return self.updater, self.critic_updater
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch; return the critic's "loss" and "value", the mean value of the actor's actions."""
+        """Do one update; return the critic's "loss" and "value", the mean value of the actor's actions."""
         metrics = self._learn_critic(batch)
         value = self._learn_actor(batch)
         follow(self.target_params, self.params, self.settings.target_share)
@@ -233,7 +233,7 @@ class DDPG(Algorithm):
         return ((actions - self.low) / (self.high - self.low) * 2 - 1).reshape(len(actions), -1)
 
     def _from_unit(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions (N, ...) for numbers from -1 to 1; other numbers are clipped."""
+        """Return actions (N, ...) for numbers from -1 to 1, clipped."""
         shares = (np.clip(actions, -1, 1).reshape(len(actions), *self.low.shape) + 1) / 2
         return self.low + shares * (self.high - self.low)
 
@@ -268,10 +268,9 @@ def _actor_loss(value: str) -> LayerConf:
 class TD3(DDPG):
     """DDPG with the three changes of Fujimoto et al., Addressing function approximation error, 2018.
 
-    Targets use the smaller of two critics' values, and their actions have noise. The actor and the target params change
-    in every ``actor_every``-th update of the critics, by default every second.
-
-    The heads of the model are the action, its value, and its value by the second critic.
+    Targets use the smaller of two critics' values, and noisy actions. The actor and the target params change in every
+    ``actor_every``-th update of the critics, by default every second. The model's heads are the action, its value, and
+    its value by the second critic.
 
     Raises UserError as :class:`DDPG`.
     """
@@ -287,7 +286,7 @@ class TD3(DDPG):
     critics: ClassVar[int] = 2
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch; return "loss" and, if it is the actor's turn (``actor_every``), "value"."""
+        """Do one update; return "loss" and, in every ``actor_every``-th, "value"."""
         metrics: dict[str, Any] = {"loss": self._learn_critic(batch)["loss"]}
         if self.critic_updater.steps % self.settings.actor_every == 0:
             metrics["value"] = self._learn_actor(batch)
@@ -295,7 +294,7 @@ class TD3(DDPG):
         return metrics
 
     def _target_actions(self, observations: np.ndarray) -> np.ndarray:
-        """Return the target params' actions plus noise, which depends on the seed and the number of updates."""
+        """Return the target params' actions plus noise, determined by the seed and the number of updates."""
         actions = super()._target_actions(observations)
         rng = np.random.default_rng([self.seed, self.critic_updater.steps])
         noise = rng.standard_normal(actions.shape, np.float32) * np.float32(self.settings.target_noise)

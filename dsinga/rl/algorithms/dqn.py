@@ -30,13 +30,13 @@ class DQN(Algorithm):
     discount·Q'(next observation, best action), where Q' has earlier params. Q' chooses the best action, or Q with
     ``double`` (van Hasselt et al. 2016). For a dueling net (Wang et al. 2016), end the model with a layer kDueling.
 
-    Remote actors explore differently, as in Ape-X (Horgan et al. 2018): the first with the probability epsilon, actor i
-    of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7, for
-    hundreds of actors.
+    Remote actors explore differently, as in Ape-X (Horgan et al. 2018): actor i of N, from 0, takes random actions with
+    probability epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7,
+    for hundreds of actors.
 
     Args:
         model: the net; its first head has a value for each action.
-        spaces: the spaces of the environment; actions are discrete.
+        spaces: the environment's spaces; actions are discrete.
         updater: defaults to Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
@@ -105,7 +105,7 @@ class DQN(Algorithm):
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
         """Make this copy act as a remote actor, with epsilon to the power of 1 + actor_spread·actor/(actors - 1).
 
-        Errors use the given params also as target params.
+        Errors use ``params`` also as target params.
         """
         super().act_as(actor, actors, params, sampled)
         self.target_params, self._exponent = params, 1 + self.settings.actor_spread * actor / max(1, actors - 1)
@@ -132,7 +132,7 @@ class DQN(Algorithm):
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the next state's value (B,), from action values (B, K) and the index of the best action."""
+        """Return the next state's value (B,), from action values (B, K) and the best actions' indices."""
         return values[np.arange(len(values)), best]
 
     def errors(self, batch: Transitions) -> np.ndarray:
@@ -147,7 +147,7 @@ class DQN(Algorithm):
         return "loss", "value"
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch; return "loss" and "value", the mean value of its actions."""
+        """Do one update; return "loss" and "value", the mean value of the batch's actions."""
         metrics = self.update(
             {
                 self.model.input: batch.observations,
@@ -175,9 +175,9 @@ class DQN(Algorithm):
 class ExpectedSARSA(DQN):
     """DQN with targets that use the mean of the next values over the exploring policy's actions, not the largest.
 
-    van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. The next state has the value
-    (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon. If exploring is
-    dangerous, the agent keeps away from danger.
+    van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. The next state has the value (1 -
+    epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon. So the agent keeps away
+    from states where exploring is dangerous.
 
     Raises UserError as :class:`DQN`.
     """
@@ -186,6 +186,6 @@ class ExpectedSARSA(DQN):
         """Settings of kExpectedSARSA."""
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the mean (B,) of the action values (B, K), weighted by the probabilities of the exploring policy."""
+        """Return the mean (B,) of action values (B, K), weighted by the exploring policy's probabilities."""
         share = np.float32(self.epsilon)
         return (1 - share) * super().following(values, best) + share * values.mean(axis=1)

@@ -23,11 +23,11 @@ class ES(Algorithm):
     """Evolution strategies of Salimans et al. (2017), "Evolution Strategies as a Scalable Alternative".
 
     No gradient is computed. Each generation has pairs of candidates: the params plus and minus the same normal noise
-    (mirrored sampling). The updater moves the params along the noise, weighted by the ranks of the returns.
+    (mirrored sampling). The updater moves the params along the noise, weighted by the returns' ranks.
 
     Args:
         model: the net; its first head is the policy, which takes its best actions.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         updater: defaults to Adam at a rate of 0.01.
         seed: determines the initial params and the noise.
     """
@@ -91,7 +91,7 @@ class ES(Algorithm):
         return "candidate_return", "best_candidate_return"
 
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
-        """Update the params by the returns of all candidates, in their order; begin the next generation."""
+        """Update the params by the candidates' returns, in order; begin the next generation."""
         ranks = centred_ranks(np.asarray(batch, np.float64))
         sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
         for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
@@ -107,7 +107,7 @@ class ES(Algorithm):
 
 
 def centred_ranks(returns: np.ndarray) -> np.ndarray:
-    """Return the ranks of returns, -0.5 (lowest) to 0.5 (highest); equal returns share their mean rank."""
+    """Return ranks of returns, -0.5 (lowest) to 0.5 (highest); equal returns share their mean rank."""
     _, positions, counts = np.unique(returns, return_inverse=True, return_counts=True)
     means = np.cumsum(counts) - (counts + 1) / 2
     return means[positions] / (len(returns) - 1) - 0.5

@@ -35,7 +35,7 @@ from dsinga.rl.policy_loss import PolicyConf, check_actions, chosen_actions
 
 
 class VTraceTargets(NamedTuple):
-    """Targets of the values (B, T), and advantages (B, T) for the policy gradient; both are constants."""
+    """Targets of values (B, T), and advantages (B, T) for the policy gradient; both are constants."""
 
     targets: Array
     advantages: Array
@@ -45,15 +45,20 @@ class VTraceTargets(NamedTuple):
 class VTraceLoss(Layer):
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
 
-    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. With the ratio r =
-    π(action) / μ(action) of this policy and the acting policy, ρ = min(r, ``rho_clip``) and c = min(r, ``c_clip``): v_t
-    = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1}), δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t), and A_t =
-    ρ_t·(reward_t + discount_t·v_{t+1} - V_t). v and A are constants.
+    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. r = π(action) /
+    μ(action) is the ratio of this policy to the acting policy. With ρ = min(r, ``rho_clip``) and c = min(r,
+    ``c_clip``):
 
-    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both including the observation after the last step; action
-    (B, T), or (B, T, n) for a Gaussian policy; log μ(action), reward, and discount (B, T), which is 0 at an episode's
-    end. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its two parts before
-    ``value_scale``, as means over steps; "ratio", the mean of r.
+    - v_t = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1})
+    - δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t)
+    - A_t = ρ_t·(reward_t + discount_t·v_{t+1} - V_t)
+
+    v and A are constants.
+
+    Sources: policy (B, T + 1, K) and values V (B, T + 1, 1), both including the observation after the last step. Action
+    (B, T), or (B, T, n) for a Gaussian policy. log μ(action), reward, and discount, (B, T); it is 0 at an episode's
+    end. The feature is v, (B, T). Metrics: "loss"; "policy_loss" and "value_loss", its parts before ``value_scale``, as
+    means over steps; "ratio", the mean of r.
     """
 
     class Conf(PolicyConf):
@@ -130,7 +135,7 @@ class VTraceLoss(Layer):
         return Output(vtrace.targets, saved=saved, metrics=metrics)
 
     def targets(self, ratio: Array, values: Array, reward: Array, discount: Array, ctx: Context) -> VTraceTargets:
-        """Return the targets of the values and the advantages, from ratios (B, T) and values (B, T + 1)."""
+        """Return targets and advantages, from ratios (B, T) and values (B, T + 1)."""
         xp, as_dtype = ctx.ops.xp, values.dtype.type
         rho = xp.minimum(ratio, as_dtype(self.rho_clip))
         carried = discount * xp.minimum(ratio, as_dtype(self.c_clip))
@@ -171,7 +176,7 @@ class IMPALA(ActorCritic):
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
         updater: defaults to RMSProp at a rate of 0.0006, as in the paper.
         seed: determines the initial params.
@@ -196,7 +201,7 @@ class IMPALA(ActorCritic):
     corrects_older_actions: ClassVar[bool] = True
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return no losses for the net of single steps; keep the losses for nets that learn from rollouts."""
+        """Return no losses for the net of single steps; keep them for nets that learn from rollouts."""
         policy, value, chosen = model.head(0, "the policy"), model.head(1, "the value of a state"), self.settings
         clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
         conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
@@ -209,7 +214,7 @@ class IMPALA(ActorCritic):
         return []
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update on a rollout by the present or older params; return the metrics."""
+        """Do one update on a rollout by present or older params; return the metrics."""
         steps = len(batch.rewards)
         if steps not in self._learners:
             job, example = self.learning_net(steps)
@@ -222,7 +227,7 @@ class IMPALA(ActorCritic):
         yield self._sequences(rollout)
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that computes ``steps`` + 1 steps of each environment together."""
+        """Return the job of the net for ``steps`` + 1 steps of each environment."""
         net = NetConf(layer=[*self.model.layers_over(steps + 1), *map(input_layer, INPUTS), *self._losses])
         observation, action = self.spaces.observation, self.spaces.action
         example = {name: np.zeros((1, steps), np.float32) for name in INPUTS}
@@ -232,7 +237,7 @@ class IMPALA(ActorCritic):
         return self.net.job.replace(neuralnet=net), example
 
     def _sequences(self, rollout: Rollout) -> dict[str, np.ndarray]:
-        """Return a rollout as records of the learner's input layers, one row for each environment."""
+        """Return a rollout as records of the learner's input layers, a row an environment."""
         ended = rollout.terminated | rollout.truncated
         rewards = rollout.rewards + np.float32(self.discount) * rollout.bootstrap
         actions = rollout.actions.reshape(*rollout.rewards.shape, -1)

@@ -31,7 +31,7 @@ class A2C(ActorCritic):
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
         updater: defaults to RMSProp at a rate of 0.0007.
         seed: determines the initial params.
@@ -72,7 +72,7 @@ class PPO(ActorCritic):
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
         updater: defaults to Adam at a rate of 0.0003.
         seed: determines the initial params and the order of the rows.

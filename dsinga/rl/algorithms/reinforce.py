@@ -29,12 +29,12 @@ from dsinga.rl.model import Model
 class REINFORCE(ActorCritic):
     """The policy gradient of Williams (1992), one update on each rollout.
 
-    A step's advantage is the discounted return up to its episode's end, minus the value if the model has a second head.
+    A step's advantage is the discounted return to its episode's end, minus the value if the model has a second head.
     Steps of episodes that do not end in the rollout are dropped: make rollouts longer than episodes.
 
     Args:
         model: the net; its heads are the policy and, optionally, the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
         updater: defaults to Adam at a rate of 0.01.
         seed: determines the initial params.
@@ -62,7 +62,7 @@ class REINFORCE(ActorCritic):
         return [self.policy_loss(policy, spaces.action), entropy]
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by the episodes that end in a rollout; return the metrics, {} if no episode ends."""
+        """Do one update on a rollout's ended episodes; return the metrics, {} if no episode ends."""
         ends = batch.terminated, batch.truncated, batch.bootstrap
         last = np.zeros(batch.rewards.shape[1], np.float32)
         returns = discounted_returns(batch.rewards, *ends, last, discount=self.discount)

@@ -20,16 +20,16 @@ _NONE_ENDED = np.zeros(0, np.int64)
 
 
 class EnvironmentLoop(VectorEnvironment):
-    """Environments of any class with the interface of Gymnasium, stepped in a loop.
+    """Environments of any class with Gymnasium's interface, stepped in a loop.
 
-    Each episode begins with ``reset(seed=...)``, seeded by the run's seed, the environment's number and the episode's
-    number. So an environment's state is its episode's number and actions; it is restored by repeating the actions.
+    Each episode begins with ``reset(seed=...)``, seeded by the run's seed and the numbers of environment and episode.
+    An environment's state is its episode's number and actions; it is restored by repeating the actions.
 
     Args:
-        name: the name of the environment, for messages.
+        name: the environment's name, for messages.
         create: returns a new environment; called ``count`` times.
-        count: how many environments there are.
-        seed: determines the random numbers of the environments.
+        count: number of environments.
+        seed: determines the random numbers.
         first: the number of the first environment.
 
     Raises UserError for unsupported spaces.
@@ -134,7 +134,7 @@ class EnvironmentLoop(VectorEnvironment):
                 environment.close()
 
     def _repeat(self, i: int, actions: np.ndarray, start: int) -> np.ndarray | None:
-        """Repeat actions from an episode's beginning; return the observation, None if the episode ends."""
+        """Repeat an episode's actions; return the observation, None if the episode ends."""
         if len(actions) != self.steps - start:
             return None
         observation = self._begin_episode(i, start)
@@ -207,7 +207,7 @@ def _kind(result: Any) -> str:
 
 
 def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
-    """Return the spaces of an environment with Gymnasium's attributes; raise UserError if it has none."""
+    """Return an environment's spaces; raise UserError if it lacks Gymnasium's attributes."""
     try:
         observation, action, *_ = [
             getattr(environment, attribute)
@@ -227,9 +227,9 @@ class GymnasiumVector(VectorEnvironment):
     Its state is not saved: :meth:`restore` begins new episodes.
 
     Args:
-        name: the name of the environment, for messages.
+        name: the environment's name, for messages.
         vector: the environment.
-        seed: determines its random numbers.
+        seed: determines the random numbers.
         first: the number of the first environment.
 
     Raises UserError for an environment that resets in the next step instead.

@@ -34,8 +34,8 @@ def make_environments(
     """Return ``count`` environments that are stepped together.
 
     Args:
-        environment: a name registered by ``@dsinga.register("environment", name)``, or a name from Gymnasium, such as
-            "CartPole-v1". Or a class or function that returns an environment with Gymnasium's interface, or a subclass
+        environment: a name registered by ``@dsinga.register("environment", name)``, or Gymnasium's, such as
+            "CartPole-v1". Or a class or function that returns an environment with Gymnasium's interface. Or a subclass
             of ``gymnasium.vector.VectorEnv`` with autoreset mode SAME_STEP (it resets in the step that ends an
             episode).
         count: how many.
@@ -45,7 +45,7 @@ def make_environments(
         settings: further arguments of the environment.
 
     A class has ``observation_space`` and ``action_space`` (Gymnasium's ``Box`` and ``Discrete``, or
-    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)`` and ``step(action)``, and optionally
+    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)``, ``step(action)``, and optionally
     ``render()``.
 
     - ``terminated`` means that no reward would follow the step. After ``truncated``, the last observation's value
@@ -53,9 +53,9 @@ def make_environments(
     - Observations of uint8 and bool are kept as uint8, others become float32. Actions of a box are clipped to its
       bounds; scale others to about -1 to 1 with ``gymnasium.wrappers.RescaleAction``.
     - Random numbers come from the ``seed`` of ``reset``, which differs in each episode. An environment is saved as its
-      episode's number and actions, and restored by repeating them. An environment that carries something from episode
-      to episode (MinAtar's sticky actions, BipedalWalker's physics) begins a new episode, with a warning. A
-      ``VectorEnv`` always begins a new one.
+      episode's number and actions, and restored by repeating them. If episodes are not independent (MinAtar's sticky
+      actions, BipedalWalker's physics), it begins a new episode, with a warning. A ``VectorEnv`` always begins a new
+      one.
     - An exception, a reward that is not finite or an observation of another shape ends the run. The message names the
       environment and its step.
     - Environments are stepped one after the other; a ``VectorEnv`` steps all with array operations.
@@ -83,13 +83,13 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
 
 
 def without_registered_name(environment: Environment) -> Environment:
-    """Return a registered name's class or function, as Dask workers may not know the name."""
+    """Return a registered name's class or function: Dask workers may not know the name."""
     _, create = _find(environment)
     return environment if create is None else create
 
 
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
-    """Return the environment made by a class or function; raise UserError if the call fails."""
+    """Return the environment from a class or function; raise UserError if the call fails."""
     try:
         return create(**settings)
     except UserError:
@@ -103,7 +103,7 @@ def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
 def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
     """Return an environment's name, and an instance that renders arrays, if it can.
 
-    Raises UserError as :func:`make_environments`, and for an environment of Gymnasium that cannot render arrays.
+    Raises UserError as :func:`make_environments`, and if an environment of Gymnasium cannot render arrays.
     """
     name, create = _find(environment)
     if create is None or "render_mode" in inspect.signature(create).parameters:

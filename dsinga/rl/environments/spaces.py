@@ -70,11 +70,10 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Return dsinga's space for Gymnasium's; return dsinga's spaces unchanged.
+    """Convert Gymnasium's space to dsinga's; return dsinga's spaces unchanged.
 
-    ``what`` is "observation" or "action".
-
-    Raises UserError for an unsupported space, such as Dict, or actions in a box of integers.
+    ``what`` is "observation" or "action". Raises UserError for an unsupported space, such as Dict, or actions in a box
+    of integers.
     """
     if isinstance(space, DiscreteSpace | BoxSpace):
         return space
@@ -96,10 +95,10 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an action from each row of ``policy``; return the actions and their log probabilities (N,) float32.
+    """Draw an action from each row of ``policy``; return actions and log probabilities (N,) float32.
 
-    ``policy`` is (N, K) scores of K discrete actions (their softmax gives the probabilities), or, for a box of n
-    numbers, (N, 2n): means, then logs of standard deviations.
+    ``policy`` is (N, K) scores of K discrete actions, the logits of their probabilities. For a box of n numbers it is
+    (N, 2n): means, then logs of standard deviations.
     """
     if isinstance(space, DiscreteSpace):  # the largest of scores with Gumbel noise is distributed as their softmax
         noise = rng.random(policy.shape, np.float32)

@@ -53,8 +53,8 @@ class RemoteLearning(ABC):
 class RemoteRolloutLearning(RemoteLearning):
     """Learns from each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
-    With ``max_staleness`` 0 or None all actors wait for the update, which uses all their rollouts, in the actors'
-    order. A seed and a number of actors then determine the bits, wherever the actors are, even if some are lost.
+    With ``max_staleness`` 0 or None all actors wait for the update, which uses all their rollouts, in order. A seed and
+    a number of actors then determine the bits, wherever the actors are, even if some are lost.
 
     Args:
         agent: the agent; it learns here.
@@ -72,7 +72,7 @@ class RemoteRolloutLearning(RemoteLearning):
     def advance(self, steps: int) -> Mapping[str, float]:
         """Learn from as many rollouts of ``steps`` steps as there are actors, at least one batch; return metrics.
 
-        "staleness" is the mean number of updates between a rollout's params and the update by it.
+        "staleness" is the mean number of updates between a rollout's params and its update.
         """
         updates: list[Mapping[str, float]] = []
         staleness: list[int] = []
@@ -100,8 +100,8 @@ class RemoteRolloutLearning(RemoteLearning):
 class CentralInferenceLearning(RemoteLearning):
     """Chooses the actions of all actors in this process, as in GA3C (Babaeizadeh et al. 2017).
 
-    Actors send observations and get actions. Only this process computes the net, perhaps on a GPU, in one batch for all
-    waiting actors. The agent learns from as many rollouts as there are actors.
+    Only this process computes the net, perhaps on a GPU, in one batch for the observations of all waiting actors. The
+    agent learns from as many rollouts as there are actors.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool):
@@ -130,7 +130,7 @@ class CentralInferenceLearning(RemoteLearning):
         return {**self.agent.learn(join_rollouts(ready)), "actors_in_batch": float(np.mean(batches))}
 
     def _record(self, number: int, result: ActorStep) -> list[Rollout]:
-        """Add a step of an actor to its rollout; return the rollout if it is complete."""
+        """Add an actor's step to its rollout; return the rollout if it is complete."""
         if result.step is None:  # a new actor: what a lost one had begun is dropped
             self._recorders.pop(number, None)
             return []
@@ -143,7 +143,7 @@ class CentralInferenceLearning(RemoteLearning):
         return [recorder.finish(result.observations, getattr(self.agent.algorithm, "values", None))]
 
     def _act(self, steps: int) -> None:
-        """Choose the actions of actors that have answered, and start their next step of a rollout of ``steps``."""
+        """Choose actions for the actors that have answered, and start their next step of a rollout of ``steps``."""
         results, self._answered = self._answered, {}
         sampled = self.agent.sample(np.concatenate([result.observations for result in results.values()]))
         start = 0
@@ -174,17 +174,17 @@ def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementC
 class RemoteReplayLearning(RemoteLearning):
     """Learns from a replay memory in this process, filled by remote actors (Ape-X, Horgan et al. 2018).
 
-    Each actor takes steps with the newest params it has, explores in its own way, and sends a rollout's steps at once,
-    with the transitions' errors if the memory has priorities. After each rollout the updates due for its steps are
-    made. At most ``max_staleness`` such rounds of updates are made between a rollout's params and its arrival.
-    Transitions of several steps end with their rollout.
+    Each actor steps with the newest params it has and explores in its own way. It sends a rollout's steps at once, with
+    their errors if the memory has priorities. After each rollout the updates due for its steps are made. At most
+    ``max_staleness`` such rounds are made between a rollout's params and its arrival. Transitions of several steps end
+    with their rollout.
 
     With ``max_staleness`` 0 actors wait for the updates, and a seed and a number of actors determine the bits, resumed
     or not. Otherwise the bits depend on the actors' speeds.
 
     Args:
         agent: the agent; it learns here.
-        actors: the actors, each with as many environments as the memory has.
+        actors: the actors, each with as many environments as the memory.
         updates: the memory, and when the agent learns from it.
         max_staleness: as for :class:`RolloutStream`.
     """
@@ -232,7 +232,7 @@ class RemoteReplayLearning(RemoteLearning):
         return {**super().state(), **self.stream.state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError if it is for another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.stream.restore(state)
         self.updates.restore(state)

@@ -46,7 +46,7 @@ class ActorPool:
 
     Args:
         client: the client of the cluster.
-        agent: the agent; actors get a copy of it.
+        agent: the agent; actors get copies.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         actors: how many actors.
         environments: environments of each actor.
@@ -99,7 +99,7 @@ class ActorPool:
         return call
 
     def states(self) -> dict[str, Any]:
-        """Return each actor's environment states after its last rollout, by the actor's number as text."""
+        """Return each actor's environment states after its last rollout, by its number as text."""
         return {str(number): state for number, state in dict(self._states).items()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class ActorPool:
         self._actors.clear()
 
     async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of an actor's method; if the actor's Dask worker is lost, call a replacement actor."""
+        """Return the result of an actor's method; if its Dask worker is lost, call a replacement actor."""
         for _ in range(MOST_REPLACEMENTS + 1):
             address = ""
             try:
@@ -134,7 +134,7 @@ class ActorPool:
         raise RunError(f"actor {number} was lost {MOST_REPLACEMENTS + 1} times in succession; look at the Dask workers")
 
     async def _create(self, number: int) -> tuple[str, Any, Any]:
-        """Create an actor on a Dask worker; return its address, the actor and its future."""
+        """Create an actor on a Dask worker; return the address, the actor and its future."""
         address = await self._choose(number)
         with run_span():
             future = self._client.submit(
@@ -147,7 +147,7 @@ class ActorPool:
         return address, actor, future
 
     async def _reaches(self, address: str) -> bool:
-        """Whether this process can connect to a Dask worker; otherwise the scheduler passes on calls."""
+        """Whether this process can connect to a Dask worker; else the scheduler passes on calls."""
         try:
             await asyncio.wait_for(self._client.rpc(address).identity(), REACH_SECONDS)
         except OSError:  # and TimeoutError
@@ -167,7 +167,7 @@ class ActorPool:
         return answer["result"]
 
     async def _choose(self, number: int) -> str:
-        """Return the Dask worker for an actor, so that actors are spread evenly; wait if there is no worker."""
+        """Return the Dask worker for an actor, to spread actors evenly; wait if there is none."""
         failure = RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
 
         def find(_: float) -> Workers | StillWaiting:

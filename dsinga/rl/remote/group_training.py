@@ -58,7 +58,7 @@ class GroupSettings:
         groups: number of worker groups.
         workers: workers of a group.
         actors: remote actors of each worker; 0 for workers that step environments themselves.
-        max_staleness: the most updates between the params of an actor's rollout and the update by it.
+        max_staleness: the most updates between the params of an actor's rollout and its update.
         seed: determines the random numbers.
     """
 
@@ -75,9 +75,8 @@ class GroupSettings:
 class ExperienceLearner:
     """Algorithm of a job that trains groups of workers with rollouts instead of records.
 
-    In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After a
-    rollout's last batch, its environments or actors provide a new one. The batches of a group's workers form the job's
-    batch.
+    In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After the last
+    batch, its environments or actors provide a new rollout. The batches of a group's workers form the job's batch.
 
     Args:
         agent: its algorithm has the method ``batches``; each worker has a copy.
@@ -112,7 +111,7 @@ def _close(workers: dict[int, _Worker], key: int) -> None:
 
 
 class _Worker:
-    """One worker of a group: its agent, its environments or actors, and the remaining batches of its rollout."""
+    """One worker of a group: its agent, environments or actors, and its rollout's remaining batches."""
 
     def __init__(self, agent: Agent, settings: GroupSettings, ctx: Context):
         self._agent, self._settings = agent, settings
@@ -184,7 +183,7 @@ class _Worker:
         return rollout, metrics
 
     def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
-        """Return the factor that limits the gradient of the group's batch to the algorithm's largest norm."""
+        """Return the factor that limits the gradient of the group's batch to the largest norm."""
         largest = self._algorithm.settings.max_gradient_norm
         if not largest:
             return 1.0
@@ -204,12 +203,7 @@ class _Worker:
 
 
 class _GroupMean:
-    """Computes means over the rows of all workers of a group, which have equal numbers of rows.
-
-    Args:
-        ctx: the context of the step.
-        workers: number of workers of the group.
-    """
+    """Computes means over the rows of all workers of a group, which have equal numbers of rows."""
 
     def __init__(self, ctx: Context, workers: int):
         self._ctx, self._workers, self._calls = ctx, workers, 0
@@ -228,7 +222,7 @@ class _RandomNumbersOfWorker:
 
     Args:
         rng: the generator, in the same state at all workers.
-        number: the number of the worker.
+        number: the worker's number.
         count: the worker's environments.
         workers: the number of workers.
     """
@@ -278,8 +272,8 @@ class GroupTraining:
 
     A group's workers add up their gradients, as if one worker had all environments. (Only a vector class of Gymnasium
     begins episodes in other states.) Groups learn independently. The topology of servers says whether they share params
-    (Downpour) or average them now and then (Hogwild). If processes are lost, the run continues, and their environments
-    begin new episodes.
+    (Downpour) or average them now and then (Hogwild). If processes are lost, the run continues with new episodes in
+    their environments.
 
     Args:
         task: an agent of A2C, PPO or IMPALA, and its environment.
@@ -327,7 +321,7 @@ class GroupTraining:
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
-    """Return an agent's algorithm. Raises UserError if worker groups do not support the agent."""
+    """Return an agent's algorithm. Raises UserError if worker groups do not support it."""
     algorithm = agent.algorithm
     if not isinstance(algorithm, A2C | PPO | IMPALA):
         raise UserError(f"worker groups learn by A2C, PPO or IMPALA, not by {type(algorithm).__name__}")
@@ -345,7 +339,7 @@ def _check_agent(agent: Agent, actors: int) -> ActorCritic:
 
 
 def _job_of(algorithm: ActorCritic, settings: GroupSettings, steps: int) -> tuple[Job, int]:
-    """Return a job of the algorithm's net, fed with experience, and its number of steps (updates)."""
+    """Return a job of the algorithm's net, fed with experience, and its number of updates."""
     rollouts = rollouts_of_update(settings.actors, settings.max_staleness) or 1
     count = rollouts * settings.environments  # environments of an update of one worker
     rows, updates = count * settings.rollout_steps, 1

@@ -26,7 +26,7 @@ class ActorTransitions:
     """The steps of an actor's rollout as transitions.
 
     Attributes:
-        actor: the number of the actor.
+        actor: the actor's number.
         memory: the state of a :class:`ReplayMemory` with only these steps.
         errors: (T·N,) float32, the transitions' errors by the actor's params, oldest step first; None if the learner's
             memory has no priorities.
@@ -47,7 +47,7 @@ class Acting:
     """Params and settings with which remote actors choose actions.
 
     Attributes:
-        params: the params of the learner.
+        params: the learner's params.
         sampled: the steps of all actors so far.
         actors: how many actors there are.
         n_steps, discount: as for :class:`ReplayMemory`; errors are for such transitions.
@@ -62,7 +62,7 @@ class Acting:
     prioritized: bool
 
     def collect(self, agent: Agent, collector: Collector, actor: int, steps: int) -> ActorTransitions:
-        """Take ``steps`` steps of each environment of an actor. Raises RunError if an environment fails."""
+        """Take ``steps`` steps of each environment of an actor. Raises RunError if one fails."""
         agent.algorithm.act_as(actor, self.actors, self.params, self.sampled)
         count, spaces = collector.environments.count, collector.environments.spaces
         memory = ReplayMemory(spaces, steps * count, count=count, n=self.n_steps, discount=self.discount)
@@ -80,8 +80,8 @@ class ActorRollout(Generic[Experience]):
 
     Attributes:
         rollout: the rollout, or its transitions.
-        episodes: the episodes that ended in the rollout.
-        state: the state of the environments after it.
+        episodes: the episodes that ended in it.
+        state: the environments' state after it.
         version: the version of the params that chose the actions.
     """
 
@@ -97,9 +97,9 @@ class ActorStep:
 
     Attributes:
         observations: (N, ...), before the next step.
-        step: the step; None if the actor is new and has taken none.
+        step: the step; None if the actor is new.
         episodes: the episodes that ended in the step.
-        actor: a unique name of the actor.
+        actor: the actor's unique name.
     """
 
     observations: np.ndarray
@@ -121,11 +121,11 @@ def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
 class RolloutActor:
     """Steps its own environments by an agent's actions, in its own thread.
 
-    A rollout depends on the params, the environments' state, the seed, and the numbers of actor and rollout. So another
-    actor computes a lost actor's next rollout with the same bits.
+    Params, environments' state, seed, and the numbers of actor and rollout determine a rollout. So another actor
+    computes a lost actor's next rollout with the same bits.
 
     Args:
-        number: the number of the actor among all.
+        number: the actor's number among all.
         agent: chooses actions; each call replaces its params.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         count: environments of each actor.
@@ -149,7 +149,7 @@ class RolloutActor:
         self._collector = self._thread.run(self._create, environment, count, state)
 
     async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout[Rollout]:
-        """Return this actor's rollout ``number``, of ``steps`` steps, by the packed params of ``version``.
+        """Return the rollout ``number``, of ``steps`` steps, by the packed params of ``version``.
 
         Raises RunError if an environment fails.
         """
@@ -163,7 +163,7 @@ class RolloutActor:
         return await asyncio.wrap_future(self._thread.submit(self._transitions, packed, version, number, steps))
 
     async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
-        """Step the environments by ``actions``; do nothing if they are None or meant for another ``actor``."""
+        """Step the environments by ``actions``, unless they are None or for another ``actor``."""
         return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
     async def state(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class RolloutStream:
     Args:
         actors: the actors.
         batch: rollouts in an update; 0 for as many as keep all actors busy.
-        max_staleness: the most updates between a rollout's params and the update by it.
+        max_staleness: the most updates between a rollout's params and its update.
         method: the method of :class:`RolloutActor` that returns rollouts.
         pack: returns params as bytes for the method.
 
@@ -52,9 +52,8 @@ class RolloutStream:
     def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout[Any]]:
         """Return the oldest rollouts of ``steps`` steps, for the next update; send ``params`` to idle actors.
 
-        Rollouts by the same params come in the actors' order.
-
-        Raises RunError if an environment fails, or if there is no Dask worker for an actor.
+        Rollouts by the same params come in the actors' order. Raises RunError if an environment fails, or if there is
+        no Dask worker for an actor.
         """
         self._packed = b""
         while True:
@@ -88,7 +87,7 @@ class RolloutStream:
         self._arrived.sort(key=lambda arrival: arrival[:2])
 
     def _must_wait(self) -> bool:
-        """Return whether an update now would make a pending rollout too old before it can be learnt."""
+        """Return whether an update now would make a pending rollout too old to be learnt."""
         versions = [version for version, _, _ in self._arrived[self.batch :]]
         versions += [version for _, version in self._running.values()]
         following = self.version + 1
@@ -98,7 +97,7 @@ class RolloutStream:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the number of updates, and of each actor's rollouts, without rollouts that are not learnt yet."""
+        """Return the numbers of updates and of each actor's rollouts, without rollouts not learnt yet."""
         return {"version": self.version, "rollouts": list(self._rollouts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -113,7 +112,7 @@ class RolloutStream:
 
 
 def rollouts_of_update(actors: int, max_staleness: int) -> int:
-    """Return the number of rollouts for each update that keeps all actors busy.
+    """Return how many rollouts an update needs to keep all actors busy.
 
     All rollouts on their way can still be learnt in time.
     """
