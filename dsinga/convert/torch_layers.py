@@ -89,7 +89,6 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
 
     @functools.cache
     def layer(number: int, **more: Any) -> Tensor:
-        """Return the output of a layer of the stack."""
         y = layer(number - 1) if number else input.with_batch(0)
         if number and is_dropped:
             y = y.each(nn.Dropout, module.dropout, suffix=f".dropout{number}")

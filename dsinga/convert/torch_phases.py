@@ -109,7 +109,6 @@ def described(trace: Trace, outputs: list[Any]) -> list[Any]:
 
 
 def _difference(first: list[Any], second: list[Any]) -> str:
-    """Return the difference between the layers of two runs."""
     pairs = [pair for pair in zip(first[:-1], second[:-1], strict=False) if pair[0] != pair[1]]
     for before, after in pairs[:1]:
         if before[:2] == after[:2]:

@@ -131,7 +131,6 @@ def unet(
 
 
 def _block(name: str, x: Symbol, filters: int, layers: FieldLayers) -> Symbol:
-    """Return two convolutions of x, each normalised and rectified."""
     for number in (1, 2):
         x = layers.convolve(f"{name}_conv{number}", x, filters)
         x = nn.ReLU(name=f"{name}_relu{number}")(layers.normalise(f"{name}_norm{number}", x, filters))
@@ -178,7 +177,6 @@ def field_resnet(
     layers = FieldLayers(padding, normalisation)
 
     def convolved(name: str, x: Symbol, kernel: int = 3) -> Symbol:
-        """Return a convolution of x, rectified, normalised, and with dropout."""
         x = nn.LeakyReLU(SLOPE, name=f"{name}_relu")(layers.convolve(name, x, width, kernel, bias=True))
         x = layers.normalise(f"{name}_norm", x, width)
         return nn.Dropout(dropout, name=f"{name}_drop")(x) if dropout else x

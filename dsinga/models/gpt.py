@@ -93,19 +93,15 @@ class _GPTBlocks:
     dropout: float
 
     def norm(self, name: str, x: Symbol) -> Symbol:
-        """Return each step of x divided by its root mean square."""
         return nn.RMSNorm(first_axis=2, name=f"{name}_norm")(x)
 
     def drop(self, name: str, x: Symbol) -> Symbol:
-        """Return x with dropout."""
         return nn.Dropout(self.dropout, name=f"{name}_drop")(x) if self.dropout else x
 
     def dense(self, name: str, outputs: int, x: Symbol, stddev: float = STDDEV) -> Symbol:
-        """Return the product of each step with a weight."""
         return nn.Dense(outputs, use_bias=False, kernel_initializer=nn.RandomNormal(stddev=stddev), name=name)(x)
 
     def attend(self, name: str, x: Symbol) -> Symbol:
-        """Return x plus causal attention."""
         normal = self.norm(name, x)
         roles = (self.dense(f"{name}_{role}", self.width, normal) for role in ("query", "key", "value"))
         settings = {"num_heads": self.heads, "causal": True, "rotary": True}

@@ -203,7 +203,6 @@ def _inputs(
     parts, blocks = [], [1 if embed is None else width] * numbers + [1] * flags
 
     def columns(name: str, start: int, stop: int) -> Symbol:
-        """Return some columns of the records."""
         return data if stop - start == size else nn.Layer("kIndex", index=f"{start}:{stop}", name=name)(data)
 
     if embed is not None and numbers:
@@ -281,7 +280,6 @@ def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, scale
 
 
 def _heads(x: Symbol, inputs: int, outputs: int) -> Symbol:
-    """Return each member's outputs."""
     bound = inputs**-0.5
     init = {"type": "kUniform", "low": -bound, "high": bound}
     param = [nn.Param(init=init), nn.Param(init=init)]
@@ -289,7 +287,6 @@ def _heads(x: Symbol, inputs: int, outputs: int) -> Symbol:
 
 
 def _mean_and_loss(data: Symbol, heads: Symbol, outputs: int, task: str) -> tuple[Symbol, Symbol]:
-    """Return the members' mean prediction, and their loss."""
     if task == "classes":
         scores = nn.Layer("kMemberMean", of="CLASSES", name="scores")(heads)
         loss = nn.Layer("kMemberSoftmaxLoss", name="loss")(scores, data, heads)
@@ -307,7 +304,6 @@ def _mean_and_loss(data: Symbol, heads: Symbol, outputs: int, task: str) -> tupl
 def _output_and_loss(
     data: Symbol, scores: Symbol, outputs: int, task: str, label_smoothing: float
 ) -> tuple[Symbol, Symbol]:
-    """Return a single net's prediction and its loss."""
     if task == "classes":
         loss = nn.SoftmaxLoss(label_smoothing=label_smoothing, name="loss")(scores, labels=data)
         return nn.Softmax(name="probabilities", exclude=["kTrain"])(scores), loss

@@ -66,7 +66,6 @@ __all__ = [
 
 
 def _algorithm(name: str) -> Any:
-    """Return a registered algorithm's class."""
     algorithms = {cls.__name__: cls for cls in entries("learning_algorithm").values() if not is_user_code(cls)}
     if name in algorithms:
         return algorithms[name]

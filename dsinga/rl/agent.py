@@ -136,5 +136,4 @@ class Agent:
 
 
 def _states(hidden: HiddenStates | None) -> tuple[HiddenStates, ...]:
-    """Return the argument for hidden states, if there are any."""
     return () if hidden is None else (hidden,)

@@ -301,6 +301,5 @@ def _task_maker(
 
 
 def _job_of(agent: Agent, environment: Environment) -> Job:
-    """Return a job with an agent's environment, algorithm and layers."""
     conf = {"environment": name_of(environment), **algorithm_fields(agent.algorithm)}
     return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

@@ -140,7 +140,6 @@ class ReplayMemory:
 
     @property
     def _oldest(self) -> int:
-        """The row of the oldest step."""
         return (self._next - self._filled) % len(self._rewards)
 
     @property

@@ -375,7 +375,6 @@ def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
 
 
 def _times_of(job: Job) -> dict[str, int]:
-    """Return the settings for :class:`ReplayUpdates`."""
     replay = reinforcement_of(job).replay_conf or ReplayConf()
     names = "batch_size", "learn_every", "learn_after"
     return {**{name: getattr(replay, name) for name in names}, "seed": job.seed}

@@ -126,7 +126,6 @@ class _SimulatedEngine(Engine):
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
         return self.steps
 
     @property
@@ -140,20 +139,16 @@ class _SimulatedEngine(Engine):
 
     @property
     def phases(self) -> list[Phase]:
-        """All phases."""
         return list(NAMES)
 
     def train(self, stop: int) -> list[StepReport]:
-        """Do one step."""
         self.steps += 1
         return [StepReport(self.evaluate(Phase.kTrain, 1))]
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the metrics of the phase at this step."""
         return {name: (value, 1) for name, value in self._metrics_of(NAMES[phase], self.step).items()}
 
     def params(self) -> dict[str, np.ndarray]:
-        """Return the param."""
         return {"w": np.full(3, self.step, np.float32)}
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
@@ -165,7 +160,6 @@ class _SimulatedEngine(Engine):
         return self.step + 1, 3.0
 
     def learning_rate(self, step: int) -> float:
-        """Return the job's base rate."""
         return self.job.updater.learning_rate.base_lr
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -179,7 +173,6 @@ class _Checkpoints(Checkpoints):
         self._loop = loop
 
     def write(self, snapshot: Snapshot) -> None:
-        """Add a checkpoint."""
         data, arrays = separate_arrays(copy.deepcopy({"step": snapshot.step, **(snapshot.loop or {})}))
         state = insert_arrays(json.loads(json.dumps(data)), arrays)
         self._loop.checkpoints[snapshot.step] = {**state, "rows": [*self._loop.rows]}

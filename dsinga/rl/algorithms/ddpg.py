@@ -122,7 +122,6 @@ class DDPG(Algorithm):
         return space.low.astype(np.float32), space.high.astype(np.float32)
 
     def _critic_losses(self) -> list[LayerConf]:
-        """Return the layers that are added to the critic's net."""
         losses = [
             LayerConf(name=f"{CRITIC_LOSS}{value}", type=LayerType.kEuclideanLoss, srclayers=[value, TARGET, WEIGHT])
             for value in self._values
@@ -215,7 +214,6 @@ class DDPG(Algorithm):
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), values)
 
     def _actions(self, params: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
-        """Return the action head for B observations, (B, n)."""
         action = self.model.heads[0]
         actions = self.net.forward(params, observations, layers=(action,)).outputs[action]
         return actions.reshape(len(actions), -1)

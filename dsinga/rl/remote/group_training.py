@@ -195,7 +195,6 @@ class _Worker:
         return largest / max(norm_of(trained), largest)
 
     def close(self) -> None:
-        """Free the environments or release the actors."""
         if self._collector is not None:
             self._collector.environments.close()
         if self._stream is not None:
@@ -209,7 +208,6 @@ class _GroupMean:
         self._ctx, self._workers, self._calls = ctx, workers, 0
 
     def __call__(self, array: np.ndarray) -> Any:
-        """Return the mean of an array over all workers."""
         if self._workers == 1:
             return array.mean()
         self._calls += 1
