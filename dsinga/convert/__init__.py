@@ -41,8 +41,9 @@ A module ``lstm`` of two layers becomes the layers "lstm" and "lstm.stacked1"; :
 
 Two layers can share a weight. Buffers become params that keep their values. Params with ``requires_grad=False`` become
 static. Rows of ``Embedding`` that a batch lacks move as in PyTorch, unless the module is ``sparse=True``.
-:func:`load_weights` also reads ``in_proj_weight`` of ``MultiheadAttention`` as three arrays, ``in_proj_q.weight``,
-``in_proj_k.weight`` and ``in_proj_v.weight``.
+
+The function :func:`load_weights` also reads ``in_proj_weight`` of ``MultiheadAttention`` as three arrays,
+``in_proj_q.weight``, ``in_proj_k.weight`` and ``in_proj_v.weight``.
 """
 
 from dsinga.convert.from_torch import from_torch

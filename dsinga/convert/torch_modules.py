@@ -1,7 +1,7 @@
 """Makes layers for PyTorch's modules, by class name, and for functions with params, such as linear.
 
-A function for a module accepts a place (where in the net the layer is made, and so its name), the module, and the
-arguments of its call. The other functions accept a place and PyTorch's arguments.
+A function for a module accepts a place, the module, and the arguments of its call. The place says where in the net
+the layer is made, and so its name. The other functions accept a place and PyTorch's arguments.
 """
 
 from __future__ import annotations

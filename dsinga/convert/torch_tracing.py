@@ -56,8 +56,8 @@ class Trace:
         taken: the names of modules that layers have.
         with_params: ids of layers with params.
         owners: layers' param names, by the id of the module's param and a GRU's gate, "" for the whole param.
-        sources: the origin of tensors with layers made later, by source: a param's name and value, or the function that
-            makes a layer's last states, and "h" or "c".
+        sources: the origin of tensors with layers made later, by source. It is a param's name and value, or the
+            function that makes a layer's last states, and "h" or "c".
     """
 
     def __init__(

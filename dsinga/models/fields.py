@@ -87,7 +87,7 @@ def unet(
 ) -> nn.Model:
     """Return a U-Net from fields (B, C, H, W) to fields (B, out_channels, H, W), a model that ``fit`` trains.
 
-    Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points; each level
+    Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points. Each level
     has twice the channels of the one above. On the way back a transposed 2 x 2 convolution doubles the size. Its result
     is joined to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in
     the paper, convolutions keep the size of a field, and can be normalised.
@@ -206,7 +206,7 @@ def convlstm(
     fields. The result has out = out_channels·out_steps channels in the same order.
 
     The encoder's layers read the steps. The last layer's final hidden state is the input of each of the forecaster's
-    ``out_steps`` steps; a 1 x 1 convolution turns each step into ``out_channels``. The forecaster's states begin with
+    ``out_steps`` steps. A 1 x 1 convolution turns each step into ``out_channels``. The forecaster's states begin with
     0; in the paper they begin with the encoder's states, and there is no input.
 
     Args:
@@ -262,8 +262,8 @@ def deepesd(
     """Return DeepESD, from fields (B, C, H, W) to numbers at all points of a grid, (B, out_points).
 
     Baño-Medina et al., Downscaling multi-model climate projection ensembles with deep learning (DeepESD), GMD 15,
-    6747–6758 (2022): three 3 x 3 convolutions with rectifiers, and one dense layer to all grid points. It is also the
-    baseline of CORDEX ML-Bench. The dense layer has most params, H·W·filters[-1] for each point.
+    6747–6758 (2022). Three 3 x 3 convolutions with rectifiers precede one dense layer to all grid points. It is also
+    the baseline of CORDEX ML-Bench. The dense layer has most params, H·W·filters[-1] for each point.
 
     Args:
         shape: (C, H, W) of a record, the predictors.

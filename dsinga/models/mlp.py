@@ -82,11 +82,11 @@ def mdnn(
 ) -> Job:
     """Return the job of a net with two paths, which map the image and the text of a pair to codes of equal length.
 
-    The loss is a weighted sum of three: the label loss of each code, and the squared distance between the two codes
-    (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal 2016; SINGA's Figure 7). Row i of
-    both stores is a pair: all input layers of a phase read the same row numbers, even if shuffled or divided over
-    workers. Stores of different lengths are refused. With ``location`` in the layers, each of two workers computes a
-    path, and only codes and their gradients are sent.
+    The loss is a weighted sum of three: the label loss of each code, and the squared distance between the two codes (W.
+    Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal 2016; SINGA's Figure 7). Row i of both
+    stores is a pair. All input layers of a phase read the same rows, even if shuffled or divided over workers. Stores
+    of different lengths are refused. With ``location`` in the layers, each of two workers computes a path, and only
+    codes and their gradients are sent.
 
     Records are feature vectors. For pixels, replace the layers from "image" to "image_code" with a convolutional net.
 

@@ -3,8 +3,8 @@
 Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling (2024);
 Holzmüller, Grinsztajn and Steinwart, Better by Default: Strong Pre-Tuned MLPs and Boosted Trees on Tabular Data (2024).
 
-A record is (numbers + flags + categories,) float32, in this order: scaled numbers, flags 0 or 1, and category codes,
-as made by tables of :mod:`dsinga.addons.tables`.
+A record is (numbers + flags + categories,) float32, in this order: scaled numbers, flags 0 or 1, and category codes.
+Tables of :mod:`dsinga.addons.tables` make such records.
 """
 
 from __future__ import annotations

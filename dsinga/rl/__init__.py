@@ -15,8 +15,8 @@ First values of settings, and when to change them:
 - ``actor_spread`` of DQN with ``actors``: 7, as in Ape-X, for many actors. Lower it if too few actions are random.
 - ``noise_correlation`` of DDPG and TD3: 0. Use 0.99 if only long pushes in one direction are rewarded, as in
   MountainCar.
-- ``capacity`` and ``learn_after`` of a replay memory: 100,000 and 1,000. Raise them if returns rise and fall. 100,000
-  stacks of four 84 by 84 images fit in 2.8 GB, as each observation is stored once, as uint8.
+- ``capacity`` and ``learn_after`` of a replay memory: 100,000 and 1,000. Raise them if returns rise and fall. Memory:
+  100,000 stacks of four 84 by 84 images fit in 2.8 GB, because each observation is stored once, as uint8.
 - ``n_steps``: transitions end with their rollout, so set ``rollout_steps`` to several times ``n_steps``.
 
 Agents with memory: a ``nn.GRU`` or ``nn.SimpleRNN`` with ``carry=True`` carries its state from step to step. PPO and

@@ -28,9 +28,10 @@ from dsinga.training.local_updater import LocalUpdater
 class Algorithm(ABC):
     """Base class of algorithms, which learn a model's params, for any net and environment.
 
-    A subclass adds input and loss layers to the model, chooses actions, and learns from experience: a :class:`Rollout`
-    if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``, older params can have
-    chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` hidden states from step to step.
+    A subclass adds input and loss layers to the model, chooses actions, and learns from experience. Experience is a
+    :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``,
+    older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` hidden
+    states from step to step.
 
     A subclass can declare settings in a class ``Conf``. Its constructor and jobs accept them by name; they are in
     ``self.settings``.

@@ -258,9 +258,10 @@ WEIGHTS = 3  # the position of the source with weights
 class TDLoss(Layer):
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
 
-    Sources: values Q (B, K), action (B, 1), target (B, 1), optional weights w (B, 1). h is Huber's loss: e²/2 if |e| is
-    at most ``delta``, else delta·(|e| - delta/2). With a ``delta`` of 0 it is e²/2. Only Q gets a gradient. Metrics:
-    "loss", and "value", the mean of Q[action].
+    Sources: values Q (B, K), action (B, 1), target (B, 1), optional weights w (B, 1).
+
+    The function h is Huber's loss: e²/2 if |e| is at most ``delta``, else delta·(|e| - delta/2). With a ``delta`` of 0
+    it is e²/2. Only Q gets a gradient. Metrics: "loss", and "value", the mean of Q[action].
     """
 
     class Conf(Settings):

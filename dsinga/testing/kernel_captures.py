@@ -34,8 +34,8 @@ ROWS, STEPS = 8, 6
 class CaptureContract:
     """The checks of :meth:`dsinga.ops.Ops.capture`; a subclass, named ``Test...``, sets ``make_ops``.
 
-    A worker without capture must compute in host memory. A worker with capture must give the bits of calls, for forward
-    passes and training, and must decline results that are not finite and calls that raise NotCapturable.
+    A worker without capture must compute in host memory. A worker with capture must give the bits of calls, for
+    forward passes and training. It must decline results that are not finite, and calls that raise NotCapturable.
     """
 
     make_ops: ClassVar[Callable[[], Ops]]

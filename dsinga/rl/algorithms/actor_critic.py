@@ -40,7 +40,7 @@ def gae(
 ) -> Advantages:
     """Return generalised advantage estimates (Schulman et al. 2016, "High-dimensional continuous control").
 
-    A step's advantage is the sum of temporal-difference errors from the step to the episode's end, each weighted by
+    A step's advantage is the sum of temporal-difference errors up to the episode's end. Each is weighted by
     (discount x decay) to the power of its distance. ``decay``, the paper's lambda, is 0 for the error of one step and 1
     for the whole return. Returns are advantages plus values.
 

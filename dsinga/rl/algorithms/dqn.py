@@ -30,7 +30,7 @@ class DQN(Algorithm):
     discount·Q'(next observation, best action), where Q' has earlier params. Q' chooses the best action, or Q with
     ``double`` (van Hasselt et al. 2016). For a dueling net (Wang et al. 2016), end the model with a layer kDueling.
 
-    Remote actors explore differently, as in Ape-X (Horgan et al. 2018): actor i of N, from 0, takes random actions with
+    Remote actors explore differently, as in Ape-X (Horgan et al. 2018). Actor i of N, from 0, takes random actions with
     probability epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7,
     for hundreds of actors.
 

@@ -45,9 +45,8 @@ class VTraceTargets(NamedTuple):
 class VTraceLoss(Layer):
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
 
-    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. r = π(action) /
-    μ(action) is the ratio of this policy to the acting policy. With ρ = min(r, ``rho_clip``) and c = min(r,
-    ``c_clip``):
+    Σ over T steps of -A·log π(action) + ``value_scale``/2·(v - V)², the mean over B sequences. The ratio of this policy
+    to the acting policy is r = π(action) / μ(action). With ρ = min(r, ``rho_clip``) and c = min(r, ``c_clip``):
 
     - v_t = V_t + δ_t + discount_t·c_t·(v_{t+1} - V_{t+1})
     - δ_t = ρ_t·(reward_t + discount_t·V_{t+1} - V_t)

@@ -41,8 +41,8 @@ Call = concurrent.futures.Future[Any]
 class ActorPool:
     """Actors that compute rollouts on the Dask workers of a cluster, spread evenly.
 
-    If an actor's Dask worker is lost, a new actor on another worker continues from the environments' state after the
-    last rollout, and computes the lost rollout.
+    If an actor's Dask worker is lost, a new actor on another worker continues from the last rollout, and computes
+    the lost rollout.
 
     Args:
         client: the client of the cluster.
