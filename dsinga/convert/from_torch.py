@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.convert.weights import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
 
-# Modules that wrap another one, with its attribute, and hooks that compute params, with what ends them.
+# Wrapper modules with the attribute of the wrapped module; hooks that compute params, with the call that removes them.
 WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 COMPUTING = {
     "WeightNorm": "remove_weight_norm({}, {!r})",

@@ -83,7 +83,7 @@ def layer_norm(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
     symbol = input.symbol
-    if symbol.feature is not None and symbol.feature.flat:  # whose layer would have params of more axes
+    if symbol.feature is not None and symbol.feature.flat:  # a dense layer's params would have more axes
         symbol = nn.Reshape(list(input.rows), name=place.name(".rows"))(symbol)
     return input.of(layer_of(place, module, kind, roles, **settings)(symbol))
 

@@ -82,7 +82,7 @@ def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int,
     """Whether a forward has the same layers for another batch size."""
     try:
         return described(*_run(module, inputs, True, batch)) == layers
-    except UserError:  # as where a number of the forward happens to be that of the records
+    except UserError:  # a number in the forward can equal the number of records by chance
         return False
 
 

@@ -11,14 +11,14 @@ import torch
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.tensor import BOOL, Tensor
 
-# What tensors tell without their numbers: properties, and methods.
+# Properties and methods that need no numbers of a tensor.
 KNOWN = {
     "__len__", "device", "dim", "dtype", "get_device", "is_complex", "is_contiguous", "is_cpu", "is_cuda", "is_meta",
     "is_floating_point", "is_mps", "is_nested", "is_sparse", "layout", "ndim", "numel", "requires_grad", "shape",
     "size",
 }  # fmt: skip
 _Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is installed
-# What stops gradients, which layers do not, is said with the remedy.
+# Layers do not stop gradients: errors name the remedy.
 FREEZE = "which stops gradients: freeze the params before it, by requires_grad_(False)"
 
 

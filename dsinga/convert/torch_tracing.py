@@ -34,7 +34,7 @@ from dsinga.nn.writing.tensor import BOOL, FLOAT, Tensor, batched
 # Modules are traced here and not by torch.export: its graphs have 25 nodes for one MultiheadAttention, keep in-place
 # operations, and end at the first branch on a number, where this trace names all unsupported operations at once.
 
-# What depends on numbers, which a traced tensor does not have.
+# Operations that need numbers, which a traced tensor lacks.
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
 BOOLEAN = {"eq", "ne", "gt", "ge", "lt", "le", "and", "or", "invert", "bool"}  # operations with truth values
 BOOLEAN |= {"logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan"}

@@ -30,12 +30,12 @@ from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.writing.reshaping import AS_IMAGE
 
-# The attributes of PyTorch's modules by the roles of params that are called otherwise.
+# Attributes of PyTorch's modules, by roles of params with other names.
 ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "variance": "running_var", "vector": ""}
 CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # params of torch.nn.MultiheadAttention
-STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
-# Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
+STACKED = re.compile(r"(.*)\.stacked(\d+)")  # all layers but the first of torch.nn.LSTM, GRU and RNN
+# PyTorch's recurrent params in dsinga's order, and the gates in the order of torch.nn.GRU's arrays.
 RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
 GATES = "rzc"
 

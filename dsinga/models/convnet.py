@@ -93,7 +93,7 @@ def lenet(
     return make_job(job, "lenet", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
 
-# Of each convolution the filters, the kernel, the number that biases begin with, and its stride or padding.
+# For each convolution: filters, kernel, initial bias, and stride or padding.
 CONVOLUTIONS: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (96, 11, 0, {"strides": 4}),
     (256, 5, 1, {"padding": 2}),

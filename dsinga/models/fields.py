@@ -23,7 +23,7 @@ Normalisation = Literal["batch", "group", "none"]
 Padding = str | tuple[str, str]
 NORMALISATIONS = ("batch", "group", "none")
 GROUPS = 8  # the most groups of channels
-Statistics = Mapping[str, Any] | None  # {"mean": (C,) or (C, H, W), "std": likewise}, arguments of nn.Normalization
+Statistics = Mapping[str, Any] | None  # "mean" and "std", (C,) or (C, H, W), for nn.Normalization
 SLOPE = 0.3  # the rectifier's slope for negative numbers, Keras's default when the paper was written
 
 

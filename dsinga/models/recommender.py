@@ -36,7 +36,7 @@ def recommender(
     """Return the job of a recommender for ratings imported by ``dsinga data import movielens``.
 
     A user is an embedding. A film is an embedding, a convolution over its title's words, and its genres. Both become
-    vectors of ``width`` numbers. The rating is the vectors' similarity plus a bias of the user and one of the film
+    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film
     (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
 
     Args:

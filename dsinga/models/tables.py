@@ -22,9 +22,9 @@ from dsinga.nn.writing.symbol import Symbol
 Task = Literal["classes", "answers", "numbers"]
 TASKS = ("classes", "answers", "numbers")
 UNIFORM = {"type": "kUniformSqrtFanIn", "value": 3**-0.5}  # U(-1, 1)/√columns
-BIN_WIDTH = 16  # the numbers that a number becomes by its bins
-ONE_HOT = 9  # of RealMLP, the most codes of a category that is a one-hot vector
-WAVES, WAVE_WIDTH = 16, 3  # of RealMLP, the frequencies of each number, and the numbers that it becomes beside itself
+BIN_WIDTH = 16  # functions of each number with bins
+ONE_HOT = 9  # for RealMLP, the most codes of a one-hot category
+WAVES, WAVE_WIDTH = 16, 3  # for RealMLP, each number's frequencies, and its sums of waves
 
 
 @typed("models.")

@@ -49,7 +49,7 @@ class Agent:
         batch, is_single = self._batch(observations)
         try:
             sampled = self.algorithm.sample(batch, self.rng, *_states(hidden))
-        except UserError:  # the net's; an observation that is not finite is told as one
+        except UserError:  # the net failed: check whether an observation is not finite
             check_finite(batch)
             raise
         if not is_single:

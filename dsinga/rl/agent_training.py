@@ -39,14 +39,14 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from dsinga.base.arrays import ParamArrays
     from dsinga.rl.remote.group_training import GroupTraining
 
-# Options that have no meaning for an agent, and what applies in their place.
+# Options without effect on an agent, and what applies instead.
 WITHOUT_EFFECT = {
     "data": "it learns from an environment, not from records",
     "data_root": "it reads no records",
     "epochs": "it learns from an environment, not from records: set train_steps",
     "grain": "the iterations of an agent are no Dask tasks",
 }
-# Those that have a meaning for the worker groups of an agent only.
+# Options that only affect an agent's worker groups.
 OF_GROUPS = {
     "hosts": "its actors are on any Dask workers",
     "resources": "its actors are on any Dask workers",
@@ -90,7 +90,7 @@ class AgentTraining:
         self._task.check()
         self._groups: GroupTraining | None = None
         if self._task.has_groups:
-            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which other agents do without
+            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which only worker groups need
 
             self._groups = GroupTraining(self._task)
         self.job = job if self._groups is None else self._groups.job

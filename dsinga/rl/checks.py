@@ -16,7 +16,7 @@ from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 from dsinga.rl.model import KerasModel, Model
 
-# Settings of other packages, with what to write here.
+# Settings' names in other packages, with their names here.
 INSTEAD = {
     "gamma": "use discount",
     "gae_lambda": "use decay",
@@ -58,7 +58,7 @@ INSTEAD = {
     "device": "give the model as rl.Model(model.job(gpu=[0]))",
 }
 
-# Refuses unknown settings of a class, with the nearest name or what to write.
+# Refuses unknown settings of a class, and suggests the right name.
 check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 

@@ -12,7 +12,7 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnv
 from dsinga.rl.experience import Episode, EpisodeStatistics, Rollout, Sampled
 from dsinga.rl.recurrence import HiddenStates
 
-# Of an agent with hidden states they take these as a second argument.
+# For an agent with hidden states, these are the second argument.
 Sample = Callable[..., Sampled]
 Values = Callable[..., np.ndarray]
 

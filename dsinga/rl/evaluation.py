@@ -19,7 +19,7 @@ from dsinga.rl.environments.registered import Environment, make_environments, ma
 from dsinga.rl.environments.vector_environment import VectorEnvironment
 from dsinga.rl.experience import Episode, EpisodeStatistics
 
-# The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
+# The number of an evaluation's first environment: training with the same seed has other episodes.
 FIRST_ENVIRONMENT = 1 << 32
 MOST_ENVIRONMENTS = 32
 LONGEST_EPISODE = 1_000_000  # steps
@@ -133,11 +133,11 @@ def check_length(environments: VectorEnvironment, steps: int) -> None:
 
 
 LONGEST_RECORDING = 2000  # steps; then the recording ends
-MOST_FRAMES = 250  # a GIF has at most so many: of longer episodes every second frame is kept, or every third, ...
+MOST_FRAMES = 250  # frames of a GIF at most: longer episodes keep every second frame, or every third, ...
 WIDTH = 300  # pixels of a frame at most
 STRIP_FRAMES, STRIP_COLUMNS = 8, 4
 STRIP_GAP = 2  # pixels
-FRAMES_PER_SECOND = 30  # for an environment that names no speed
+FRAMES_PER_SECOND = 30  # if the environment names no speed
 
 
 class RecordedEnvironment:

@@ -54,15 +54,15 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     if cls.on_policy and conf.replay_conf is not None:
         raise conf.error(f"replay_conf has no effect on {conf.type_name}; leave it out", "replay_conf")
     settings = {} if own is None else set_fields(conf.settings_of(own))
-    if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
+    if issubclass(cls, ActorCritic):  # for other algorithms the replay memory discounts
         settings["discount"] = conf.discount
     try:
         model = Model(job, conf.heads)
     except JobError:
         raise
-    except UserError as error:  # about the net as a whole, or a head, which the job names
+    except UserError as error:  # the error is about the job's net or heads
         raise conf.error(str(error), "heads" if conf.heads else None) from None
-    # Where the job names no updater, the algorithm has a default of its own.
+    # If the job names no updater, use the algorithm's default.
     updater = None if job.updater == defaults(Job)["updater"] else job.updater
     return Agent(cls(model, spaces, seed=job.seed, updater=updater, **settings), seed=job.seed)
 
@@ -81,7 +81,7 @@ class ReplaySettings(ReplayConf):
     discount: Unit = setting(0.99, "factor of the next step's reward, gamma")
 
 
-# The fields of messages of a job by the settings of a run that they have. Steps are of all environments together.
+# A job's fields, by the names of a run's settings. Steps are of all environments together.
 JOB = {
     "steps": "train_steps",
     "seed": "seed",

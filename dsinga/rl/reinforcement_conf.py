@@ -13,7 +13,7 @@ from dsinga.job.schema import ExtensionConf, Job
 from dsinga.job.type_names import TypeName
 from dsinga.job.updaterconf import UpdaterConf
 
-# Fields of a job that have no meaning for an agent, and what has.
+# Job fields that have no effect on an agent, and what to use instead.
 INSTEAD_OF_FIELDS = {
     "epochs": "it learns from an environment, not from records: set train_steps",
     "validate_freq": "an agent is evaluated in phase test: set test_freq",

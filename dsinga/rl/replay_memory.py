@@ -208,7 +208,7 @@ class ReplayMemory:
         return observations
 
 
-CHILDREN = 64  # wide, so that a tree has few levels: each takes several calls of numpy
+CHILDREN = 64  # many, so that a tree has few levels: each level takes several numpy calls
 
 
 class SumTree:

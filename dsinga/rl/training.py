@@ -39,7 +39,7 @@ from dsinga.training.updater import factor_at
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-# The speed is that of about so many seconds.
+# The speed is measured over about this many seconds.
 SPEED_SECONDS = 1.0
 
 
@@ -172,7 +172,7 @@ class AgentEngine(Engine):
             self._learning.close()
 
 
-# Metrics of episodes, and those of how rollouts are taken, some of them with remote actors only.
+# Metrics of episodes and of rollouts; some occur with remote actors only.
 EPISODES = ("episode_return", "episode_length")
 OF_ROLLOUTS = ("env_steps_per_second", "staleness", "actors_in_batch")
 

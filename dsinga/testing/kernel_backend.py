@@ -113,7 +113,7 @@ class KernelBackend:
         copies = [self.host(argument).copy() if is_array(argument) else None for argument in placed]
         try:
             compute = self.ops.kernel(kernel)
-        except UserError as error:  # the add-on whose kernel it is is not installed
+        except UserError as error:  # the kernel's add-on is not installed
             pytest.skip(str(error))
         result = compute(*placed)
         for argument, copy in zip(placed, copies, strict=True):

@@ -14,7 +14,7 @@ from dsinga.data.column import PointRanges
 from dsinga.data.record_source import clear_cache
 
 READERS = 4  # threads that read at once
-MOST_PICKLED = 1 << 16  # bytes that the pickle of a source of files may have beside records
+MOST_PICKLED = 1 << 16  # bytes of a pickled source of files, apart from records
 
 
 class SourceContract:

@@ -88,10 +88,10 @@ def single(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32, copy=False)
 
 
-# The input layers that these algorithms add to the net of a model.
+# The input layers that actor-critics add to a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"
 
-# The loss layers that they add.
+# The loss layers that actor-critics add to a model.
 POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_entropy_loss"
 
 

@@ -21,7 +21,7 @@ from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
 from dsinga.training.local_updater import LocalUpdater
 
-# The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
+# The input and loss layers that DDPG and TD3 add to a model; a critic's loss also has its value's name.
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"
 
 

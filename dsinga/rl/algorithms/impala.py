@@ -161,7 +161,7 @@ class VTraceLoss(Layer):
         return gradients, ()
 
 
-# The input layers of the learner besides those of other algorithms.
+# The learner's further input layers.
 REWARD, DISCOUNT = "rl_reward", "rl_discount"
 INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 

@@ -112,7 +112,7 @@ class PPO(ActorCritic):
         rows = self.rows(rollout, advantages, returns)
         rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]
         rng = np.random.default_rng((self.seed, self.updater.steps))
-        length = 1 if self.recurrence is None else len(rollout.rewards)  # the length of what an update takes as a whole
+        length = 1 if self.recurrence is None else len(rollout.rewards)  # steps that a minibatch keeps together
         size = -(-rollout.steps // length // self.settings.minibatches) * length
         for _ in range(self.settings.epochs):
             order = rng.permutation(rollout.steps // length)

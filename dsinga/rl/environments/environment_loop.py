@@ -13,7 +13,7 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.rl.environments.spaces import DiscreteSpace, Spaces, space_of
 from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment, episode_seed
 
-# Of a longer episode the actions are not kept, so that one without end does not fill the memory.
+# Actions of longer episodes are dropped, so that an endless episode does not fill the memory.
 LONGEST_REPLAY = 100_000
 
 _NONE_ENDED = np.zeros(0, np.int64)
@@ -43,7 +43,7 @@ class EnvironmentLoop(VectorEnvironment):
         self._episodes = [-1] * count
         self._starts = [0] * count  # the step of the run in which the current episode began
         self._actions: list[deque[Any]] = [deque(maxlen=LONGEST_REPLAY) for _ in environments]
-        self._observations = self._empty()  # the last ones, to recognise a replay that differs
+        self._observations = self._empty()  # the last observations, to recognise a replay that differs
         self._no_finals = np.zeros((0, *self.spaces.observation.shape), self.spaces.observation.dtype)
 
     def reset(self) -> np.ndarray:
@@ -74,7 +74,7 @@ class EnvironmentLoop(VectorEnvironment):
         except Exception as error:
             self._check_result(i, result)
             self._fail(i, f"in step {self.steps - self._starts[i] + 1}", error)
-        if not self.steps:  # an observation of one number would have been taken for each element
+        if not self.steps:  # numpy would broadcast an observation of one number
             self._check_result(i, result)
         final_observations = observations[ended] if ended else self._no_finals
         for i in ended:

@@ -131,7 +131,7 @@ class CentralInferenceLearning(RemoteLearning):
 
     def _record(self, number: int, result: ActorStep) -> list[Rollout]:
         """Add an actor's step to its rollout; return the rollout if it is complete."""
-        if result.step is None:  # a new actor: what a lost one had begun is dropped
+        if result.step is None:  # a new actor: drop the lost actor's unfinished rollout
             self._recorders.pop(number, None)
             return []
         recorder = self._recorders[number]

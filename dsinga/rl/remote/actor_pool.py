@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two checks whether the Dask workers of actors are still there.
 CHECK_SECONDS = 1.0
-# Seconds after which a Dask worker that does not answer counts as one that cannot be reached from here.
+# Seconds after which a Dask worker without reply counts as unreachable from here.
 REACH_SECONDS = 5.0
 # How often in succession an actor is replaced before it has returned a rollout.
 MOST_REPLACEMENTS = 5
@@ -86,7 +86,7 @@ class ActorPool:
         # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
         self._actors: dict[int, tuple[str, Any, Any]] = {}
         self._is_direct: dict[str, bool] = {}  # by the address of a Dask worker, whether it can be reached from here
-        self._calls: set[Call] = set()  # those on their way
+        self._calls: set[Call] = set()  # pending calls
         self.replaced = 0
         self.count = actors
 

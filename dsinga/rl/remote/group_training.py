@@ -43,7 +43,7 @@ from dsinga.training.bp import Push
 from dsinga.training.local_updater import norm_of
 from dsinga.training.metrics import name_metrics
 
-# Multiplied by the step at which a learner begins: one in place of a lost one draws other random numbers.
+# Multiplied by a learner's first step, so that a replacement of a lost learner draws other random numbers.
 _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
 
 
@@ -101,7 +101,7 @@ class ExperienceLearner:
         worker = self._workers.get(id(values))
         if worker is None:
             worker = self._workers[id(values)] = _Worker(copy.deepcopy(self._agent), self._settings, ctx)
-            # Its environments and actors last as long as the worker of the group.
+            # The environments and actors last as long as the group's worker.
             weakref.finalize(values, _close, self._workers, id(values)).atexit = False
         return worker.step(net, values, ctx, push)
 

@@ -61,7 +61,7 @@ class RolloutStream:
             self._collect()
             if len(self._arrived) >= self.batch and not self._must_wait():
                 break
-        self._start_idle(steps, params)  # also those whose rollouts are learnt now
+        self._start_idle(steps, params)  # also actors of the rollouts that are learnt now
         part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
         self.version += 1
         return [result for _, _, result in part]
@@ -103,7 +103,7 @@ class RolloutStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self.version = int(state["version"])
-        # Of another number of actors, the new ones draw their first random numbers.
+        # If there are more actors than before, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 
     def close(self) -> None:
