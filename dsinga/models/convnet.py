@@ -24,7 +24,7 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         classes: number of classes.
         data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
         batchsize: records per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     x = images = nn.Input((3, 32, 32))
     for layer in (
@@ -79,7 +79,7 @@ def lenet(
         scale: divisor of the pixels.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
     x = images = nn.Input((1, 28, 28))  # images of any size
@@ -117,7 +117,7 @@ def alexnet(
         size: height and width of a record, in pixels.
         cropsize: height and width of the part that the net sees, cut out at random in training.
         batchsize: records per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     crop = {"cropsize": cropsize, "mirror": True}
     images = nn.Input((3, size, size))

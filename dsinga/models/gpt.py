@@ -54,7 +54,7 @@ def gpt(
         dropout: fraction of the embeddings and of each branch's output to drop in training.
         batchsize: positions of the text read at once.
         learning_rate: for Adam.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     text = {"batchsize": batchsize, "unroll_len": steps, "labels": True}
     parts = (("train", ["kTrain"]), ("test", ["kVal", "kTest"]))

@@ -44,7 +44,7 @@ def mlp(
         brightest: largest number of a record; 0 to ``brightest`` is scaled to -1 to 1.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.9.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     x = numbers = nn.Input(1)  # records of any length
     for number, outputs in enumerate(hidden, 1):
@@ -108,7 +108,7 @@ def mdnn(
         text_decay: factor of the weight decay on the texts' path (wd_scale); their few features need less.
         image_store: further store_conf fields for images, such as mean_value and std_value.
         text_store: further store_conf fields for texts.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     sizes = batchsize, test_batchsize
     layers = [
@@ -159,7 +159,7 @@ def line(
         data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
         batchsize: records per iteration.
         learning_rate: for SGD.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     layers = [
         *records(data, batchsize, [inputs]),
@@ -191,7 +191,7 @@ def softmax_regression(
         batchsize: records per iteration.
         learning_rate: for SGD.
         scale: divisor of a record's numbers.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
     sgd = updater("kSGD", learning_rate)

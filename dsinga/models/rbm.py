@@ -52,7 +52,7 @@ def rbm(
         highest: largest number in a record; records are divided by it.
         batchsize: records per iteration.
         learning_rate: for SGD with momentum 0.8; defaults to 0.1, or 0.001 with gaussian units.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``sizes`` has no machine of this number.
@@ -136,7 +136,7 @@ def autoencoder(
         highest: largest number in a record; records are divided by it.
         batchsize: records per iteration.
         learning_rate: for AdaGrad.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     depth = len(sizes) - 1
     pixels = nn.Input(sizes[0])

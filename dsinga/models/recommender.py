@@ -49,7 +49,7 @@ def recommender(
         width: length of the vectors of users and films.
         dropout: fraction of the embeddings to drop in training.
         batchsize: ratings per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: an unknown similarity.

@@ -42,7 +42,7 @@ def resnet(
         size: height and width of an image, in pixels.
         batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``depth`` is not 6n + 2.
@@ -128,7 +128,7 @@ def vgg(
         dropout: share of these units to drop in training.
         batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: an image of ``size`` cannot be halved once a stage.

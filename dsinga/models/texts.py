@@ -51,7 +51,7 @@ def word_ngram(
         hidden: units of the hidden layer.
         batchsize: records per iteration.
         learning_rate: for Adam.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
@@ -85,7 +85,7 @@ def skip_gram(
         samples: random words for each pair of the text.
         batchsize: pairs per iteration.
         learning_rate: for Adam.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
     layers = [
@@ -125,7 +125,7 @@ def sentiment_convolution(
         filters: filters of each convolution.
         dropout: fraction of the embedding and of the pooled filters to drop in training.
         batchsize: sentences per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
     embedded = nn.Dropout(dropout, name="drop_words")(embedded)
@@ -162,7 +162,7 @@ def sentiment_lstm(
         stacked: number of stacked LSTMs.
         dropout: fraction of the units to drop in training, below each LSTM and above the last.
         batchsize: sentences per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
@@ -212,7 +212,7 @@ def bigru_crf(
         hidden: units of the GRU in each direction.
         dropout: fraction of the embedding and of the hidden units to drop in training.
         batchsize: sentences per iteration.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``vocabulary`` has an unknown store, or no "words".
@@ -259,7 +259,7 @@ def gru_translator(
         dropout: fraction of the embeddings, and of the layer below the scores, to drop in training.
         batchsize: sentences per iteration.
         test_batchsize: sentences per iteration in validation and test.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     source, target = nn.Input(1, "source"), nn.Input(1, "target")  # texts of any length

@@ -52,7 +52,7 @@ def transformer(
         tie_weights: whether the output layer shares the target language's embedding as its weight.
         batchsize: sentences per iteration.
         test_batchsize: sentences per iteration in validation and test.
-        job: further job fields, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     net = _Blocks(width, heads, hidden, dropout)

@@ -76,7 +76,6 @@ class AgentTraining:
     """Trains the agent of a job, with the interface of :class:`dsinga.api.execution.JobTraining`.
 
     Args:
-        job: a job with ``reinforcement``.
         make_task: returns an agent and its environment; by default the job's.
 
     Attributes:

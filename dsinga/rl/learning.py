@@ -129,7 +129,6 @@ class ReplayUpdates:
     """Updates an agent with transitions of a replay memory, once in a set number of steps.
 
     Args:
-        agent: the agent.
         memory: the replay memory; errors set the priorities, if it has any.
         batch_size: transitions of an update.
         learn_every: environment steps for each update.

@@ -50,7 +50,6 @@ class AgentEngine(Engine):
     environments, random numbers and replay memory, so a run continues bit for bit.
 
     Args:
-        job: a job with ``reinforcement``.
         learning: how the agent learns.
         environment: the environment of evaluations.
     """
@@ -183,7 +182,6 @@ class AgentTask:
 
     Attributes:
         job: a job with ``reinforcement``.
-        agent: the agent.
         environment: as for :func:`dsinga.rl.make_environments`.
         in_groups: whether params are on servers, even if a single worker learns.
     """

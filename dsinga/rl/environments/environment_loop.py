@@ -28,9 +28,7 @@ class EnvironmentLoop(VectorEnvironment):
     Args:
         name: the environment's name, for messages.
         create: returns a new environment; called ``count`` times.
-        count: number of environments.
         seed: determines the random numbers.
-        first: the number of the first environment.
 
     Raises UserError for unsupported spaces.
     """
@@ -228,9 +226,7 @@ class GymnasiumVector(VectorEnvironment):
 
     Args:
         name: the environment's name, for messages.
-        vector: the environment.
         seed: determines the random numbers.
-        first: the number of the first environment.
 
     Raises UserError for an environment that resets in the next step instead.
     """

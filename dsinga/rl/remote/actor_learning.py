@@ -58,7 +58,6 @@ class RemoteRolloutLearning(RemoteLearning):
 
     Args:
         agent: the agent; it learns here.
-        actors: the actors.
         batch: as for :class:`RolloutStream`.
         max_staleness: as for :class:`RolloutStream`. With None, for algorithms that require the newest params, no
             staleness is reported.

@@ -45,10 +45,8 @@ class ActorPool:
     the lost rollout.
 
     Args:
-        client: the client of the cluster.
         agent: the agent; actors get copies.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
-        actors: how many actors.
         environments: environments of each actor.
         seed: determines the random numbers of environments and actions.
         first: the number of the first actor, if other learners of the run have actors.

@@ -55,7 +55,6 @@ class GroupSettings:
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         environments: environments of each worker or, with actors, of each actor.
         rollout_steps: steps of each environment in a rollout.
-        groups: number of worker groups.
         workers: workers of a group.
         actors: remote actors of each worker; 0 for workers that step environments themselves.
         max_staleness: the most updates between the params of an actor's rollout and its update.
@@ -220,9 +219,7 @@ class _RandomNumbersOfWorker:
 
     Args:
         rng: the generator, in the same state at all workers.
-        number: the worker's number.
         count: the worker's environments.
-        workers: the number of workers.
     """
 
     def __init__(self, rng: np.random.Generator, number: int, count: int, workers: int):

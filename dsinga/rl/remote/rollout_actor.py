@@ -47,7 +47,6 @@ class Acting:
     """Params and settings with which remote actors choose actions.
 
     Attributes:
-        params: the learner's params.
         sampled: the steps of all actors so far.
         actors: how many actors there are.
         n_steps, discount: as for :class:`ReplayMemory`; errors are for such transitions.

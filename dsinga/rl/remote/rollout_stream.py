@@ -20,7 +20,6 @@ class RolloutStream:
     learnt: the learner waits for slower actors, and actors wait for a slower learner.
 
     Args:
-        actors: the actors.
         batch: rollouts in an update; 0 for as many as keep all actors busy.
         max_staleness: the most updates between a rollout's params and its update.
         method: the method of :class:`RolloutActor` that returns rollouts.
