@@ -68,7 +68,7 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
 
 
 def net_job(job: Job) -> Job:
-    """Return a job of the net, with its algorithm's losses, of a job with ``reinforcement { }``."""
+    """Return the job of the net, with losses, that a job with ``reinforcement { }`` trains."""
     conf = reinforcement_of(job)
     with contextlib.closing(make_environments(conf.environment, 1)) as one:
         return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)

@@ -1,4 +1,4 @@
-"""EngineContract: the checks that every engine must pass: its results have the same bits as those of this process."""
+"""EngineContract: the checks that every engine must pass; results must have the same bits as in this process."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class ActorCritic(Algorithm):
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the losses of policy, value, and entropy, unless its factor is 0."""
+        """Return the losses of policy and value, and of entropy unless its factor is 0."""
         scale = self.settings.entropy_scale
         losses = [self.policy_loss(model.head(0, "the policy"), spaces.action)]
         losses.append(value_loss(model.head(1, "the value of a state"), self.settings.value_scale))

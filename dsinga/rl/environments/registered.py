@@ -89,7 +89,7 @@ def without_registered_name(environment: Environment) -> Environment:
 
 
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
-    """Return the environment from a class or function; raise UserError if the call fails."""
+    """Return the environment that a class or function makes; raise UserError if the call fails."""
     try:
         return create(**settings)
     except UserError:
