@@ -1,15 +1,15 @@
 """Nets of other libraries as models of ``dsinga.nn``: PyTorch's modules, and weights by PyTorch's names.
 
-PyTorch is imported by :func:`from_torch` only, and nothing is unpickled. docs/howto/pytorch.md has examples.
+Only :func:`from_torch` imports PyTorch; nothing is unpickled. docs/howto/pytorch.md has examples.
 
-These modules of ``torch.nn`` are converted, and so are the functions of ``torch.nn.functional`` that compute the same:
+These modules of ``torch.nn``, and the equivalent functions of ``torch.nn.functional``, are converted:
 
 - ``Linear``, ``Embedding``, ``PReLU``
 - ``Conv1d`` to ``Conv3d`` with groups, dilation, ``padding="same"`` and any ``padding_mode``; ``ConvTranspose1d`` to
   ``ConvTranspose3d``
 - ``BatchNorm``, ``InstanceNorm``, ``GroupNorm``, ``LayerNorm``, ``RMSNorm``. Running statistics continue from the
   module's. A batch normalisation that stays in ``eval()`` keeps them.
-- ``MultiheadAttention``, also with ``key_padding_mask``, and the Transformer layers that consist of it
+- ``MultiheadAttention``, also with ``key_padding_mask``, and Transformer layers
 - ``MaxPool`` and ``AvgPool``, also with ``ceil_mode`` and ``dilation``; ``AdaptiveAvgPool``, ``AdaptiveMaxPool``
 - ``Upsample`` to any size in any mode, ``PixelShuffle``, ``PixelUnshuffle``, ``ChannelShuffle``, all pads
 - ``Dropout``, timm's ``DropPath``, torchvision's ``StochasticDepth``; ``Flatten``, ``Unflatten``
@@ -28,18 +28,22 @@ Functions and methods of tensors:
 - ``mean``, ``sum``, ``amax``, ``amin``, ``max``, ``min``, ``var``, ``std``, ``normalize`` along any axes but the batch
 - ``interpolate``, ``pad``, ``scaled_dot_product_attention`` with any mask of two axes, also with ``enable_gqa``
 
-``LSTM``, ``GRU`` and ``RNN`` may have several layers, ``bidirectional``, ``dropout`` between layers, ``bias=False`` and
-``batch_first=True``; with ``batch_first=False`` the forward moves the batch to the second axis. A forward may use the
-output, whole or in parts (``out[:, -1]``), and the last states ``h``. Initial states may be zeros that the forward
-makes; in one direction also the last states of another layer, computed or learnt ones. Refused are ``proj_size``,
-``nonlinearity="relu"``, ``LSTMCell`` and its kind, packed sequences, other constant states, initial states of both
-directions, and the cell states ``c`` of both directions. A module ``lstm`` of two layers becomes the layers "lstm" and
-"lstm.stacked1"; :func:`to_torch` returns ``lstm.weight_ih_l0`` and so on.
+``LSTM``, ``GRU`` and ``RNN`` support several layers, ``bidirectional``, ``dropout`` between layers, ``bias=False`` and
+``batch_first=True``. With ``batch_first=False`` the forward must move the batch to the second axis. A forward can use
+the output, whole or in parts (``out[:, -1]``), and the last states ``h``. Initial states can be zeros made in the
+forward or, in one direction, another layer's last states, computed or learnt states. Refused are:
 
-One weight may be in two layers. Buffers become params that keep their values. Params with ``requires_grad=False``
-become static. Rows of ``Embedding`` that a batch lacks move as in PyTorch, unless the module is ``sparse=True``.
-:func:`load_weights` also reads ``in_proj_weight`` of ``MultiheadAttention`` as three arrays, ``in_proj_q.weight``,
-``in_proj_k.weight`` and ``in_proj_v.weight``.
+- ``proj_size``, ``nonlinearity="relu"``, ``LSTMCell`` and similar cells, packed sequences
+- other constant states, initial states of both directions, and the cell states ``c`` of both directions
+
+A module ``lstm`` of two layers becomes the layers "lstm" and "lstm.stacked1"; :func:`to_torch` returns
+``lstm.weight_ih_l0`` and so on.
+
+Two layers can share a weight. Buffers become params that keep their values. Params with ``requires_grad=False`` become
+static. Rows of ``Embedding`` that a batch lacks move as in PyTorch, unless the module is ``sparse=True``.
+
+The function :func:`load_weights` also reads ``in_proj_weight`` of ``MultiheadAttention`` as three arrays,
+``in_proj_q.weight``, ``in_proj_k.weight`` and ``in_proj_v.weight``.
 """
 
 from dsinga.convert.from_torch import from_torch

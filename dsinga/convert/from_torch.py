@@ -1,4 +1,4 @@
-"""Converts a PyTorch module to a model of ``dsinga.nn``, whose layers have its names and params."""
+"""Converts a PyTorch module to a model of ``dsinga.nn`` with the module's names and params."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.convert.weights import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
 
-# Modules that wrap another one, with its attribute, and hooks that compute params, with what ends them.
+# Wrapper modules with the attribute of the wrapped module; hooks that compute params, with the call that removes them.
 WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 COMPUTING = {
     "WeightNorm": "remove_weight_norm({}, {!r})",
@@ -24,20 +24,20 @@ COMPUTING = {
 
 @public
 def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
-    """Return the model of a PyTorch module, with its params; ``module`` itself stays as it is.
+    """Return the model of a PyTorch module, with its params; ``module`` does not change.
 
-    Layers have the paths of the submodules that they come from, "layer1.0.conv1", and so have params,
-    "layer1.0.conv1_weight". The forward is run once, on tensors without numbers: what it does in Python, by shapes and
-    settings, is done then. Axes keep PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's
-    phases, in whatever mode the module is.
+    Layers have the paths of their submodules, "layer1.0.conv1"; params are named after them, "layer1.0.conv1_weight".
+    The forward runs once, on tensors without numbers: its Python code, by shapes and settings, is evaluated then. Axes
+    keep PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's phases, whatever the module's
+    mode.
 
     Args:
         module: a ``torch.nn.Module``.
-        shapes: that of a record of each argument of the forward, without the batch, as (3, 224, 224), or (T,) of codes;
-            needless for a module that begins with ``torch.nn.Linear``. Further arguments keep their defaults.
-        name: of the model; by default that of the module's class.
+        shapes: a record's shape, without the batch, for each argument of the forward: (3, 224, 224), or (T,) for codes.
+            Not needed if the module begins with ``torch.nn.Linear``. Further arguments keep their defaults.
+        name: of the model; defaults to the module's class name.
 
-    Raises UserError, naming all modules and operations that have no counterpart, before anything is made.
+    Raises UserError with the names of all unsupported modules and operations, before anything is made.
     """
     try:
         import torch
@@ -73,14 +73,14 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
 
 
 def unwrapped(module: Any) -> Any:
-    """Return the module that torch.compile, DataParallel or DistributedDataParallel wraps."""
+    """Return the module wrapped by torch.compile, DataParallel or DistributedDataParallel."""
     while type(module).__name__ in WRAPPERS and hasattr(module, WRAPPERS[type(module).__name__]):
         module = getattr(module, WRAPPERS[type(module).__name__])
     return module
 
 
 def computed_params(module: Any) -> list[str]:
-    """Return a text for each param that PyTorch computes at each call, with the function that ends this."""
+    """Return a message for each param that PyTorch computes at each call, with the function that stops this."""
     from torch.nn.utils import parametrize
 
     faults = []
@@ -100,7 +100,7 @@ def computed_params(module: Any) -> list[str]:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    """Return the shape of a record; raise UserError for what is none, or leaves a size open."""
+    """Return the shape of a record; raise UserError if it is no shape, or leaves a size open."""
     sizes = (shape,) if is_whole(shape, 1) else shape
     if not isinstance(sizes, (tuple, list)) or not all(is_whole(size, 1) for size in sizes):
         raise UserError(
@@ -111,7 +111,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _first_shape(module: Any) -> list[tuple[int, ...]]:
-    """Return the shape of a record of a module whose first layer tells it. Raises UserError for another one."""
+    """Return the shape of a record, if the module's first layer tells it. Raises UserError otherwise."""
     first = next((child for child in module.modules() if not any(child.children())), None)
     if type(first).__name__ != "Linear":
         raise UserError("from_torch needs the shape of a record here, as in from_torch(module, (3, 224, 224))")
@@ -119,7 +119,7 @@ def _first_shape(module: Any) -> list[tuple[int, ...]]:
 
 
 def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
-    """Return the input layers of the first arguments of the forward. Raises UserError for a wrong number of shapes."""
+    """Return the input layers for the forward's first arguments. Raises UserError for a wrong number of shapes."""
     arguments = [*inspect.signature(module.forward).parameters.values()]
     taken = [argument for argument in arguments if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     needed = [argument.name for argument in taken if argument.default is argument.empty]

@@ -47,7 +47,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Tensor]:
 
 
 def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
-    """Return the function of means or maxima over as many windows as the result has pixels."""
+    """Return the function for means or maxima over as many windows as the result has pixels."""
 
     def adapt(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         refuse({"return_indices": return_indices})
@@ -69,7 +69,7 @@ def adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
 
 
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Return a tensor with numbers around its last axes, which become those of an image or a volume."""
+    """Return a tensor padded around its last axes, which are treated as an image's or volume's axes."""
     rank = input.rank - 1
     sides = [pad] * 2 * (rank - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
@@ -83,7 +83,7 @@ def interpolate(
     place: ModulePlace, input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return sequences (B, C, T), images or volumes of another size."""
+    """Resize sequences (B, C, T), images or volumes."""
     axes = input.rank - 2
     given = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
     new = tuple(place.torch_result(input, *given).shape[2:])
@@ -98,7 +98,7 @@ def interpolate(
 
 
 def with_indices(*args: Any, **kwargs: Any) -> Tensor:
-    """Raise NoLayer for maxima with their indices."""
+    """Raise NoLayer for maxima with indices."""
     raise NoLayer("with return_indices")
 
 

@@ -1,4 +1,4 @@
-"""Dense and recurrent layers and attention for PyTorch's modules, with params shared or frozen as the modules' are."""
+"""Dense and recurrent layers and attention for PyTorch's modules, with the same shared and frozen params."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def layer_of(
     variant: str = "",
     **settings: Any,
 ) -> Any:
-    """Return the layer of a module, made at its first call, with params that are shared or frozen as the module's are.
+    """Return a module's layer, made at its first call, with the same shared and frozen params.
 
-    ``roles`` are the names of the module's params by those of the layer's, in order. Where a normalisation has none,
-    the layer's keeps its value. ``suffix`` is the end of the name of a further layer; layers
-    of several ``variant``s share their params.
+    ``roles`` maps the layer's params to the module's params, in order. If a normalisation lacks a param, the layer's
+    param keeps its value. ``suffix`` ends the name of a further layer; a layer's ``variant``s share their params.
     """
 
     def first() -> Any:
@@ -57,23 +56,23 @@ WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 
 
 def present(module: Any) -> dict[str, str]:
-    """Return the names among weight and bias that a module has."""
+    """Return the names, among weight and bias, that a module has."""
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
 def linear_layer(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return a fully connected layer of the last axis."""
+    """Return a dense layer of the last axis."""
     units = module.weight.shape[0]
     settings = {"units": units, "use_bias": module.bias is not None}
     return dense(input, layer_of(place, module, nn.Dense, present(module), **settings), units)
 
 
 def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any:
-    """Return the feature of a stack of recurrent layers, and the last states of its layers and directions.
+    """Return the feature of stacked recurrent layers, and the last states of all layers and directions.
 
-    The states h are y[:, -1] and, of the direction from the last step, y[:, 0]. Those of an LSTM that are handed on as
-    they are, and c, are the feature of a layer with ``last_state``, which shares the params. Layers are made where
-    their features are first used.
+    The states h are y[:, -1], and y[:, 0] for the reverse direction. An LSTM's states that are passed on unchanged, and
+    c, are the feature of a layer with ``last_state`` and the same params. Layers are made when their features are first
+    used.
     """
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)
     begin, count = tensors_in([hx]), module.num_layers * (1 + module.bidirectional)
@@ -90,7 +89,6 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
 
     @functools.cache
     def layer(number: int, **more: Any) -> Tensor:
-        """Return what a layer of the stack computes."""
         y = layer(number - 1) if number else input.with_batch(0)
         if number and is_dropped:
             y = y.each(nn.Dropout, module.dropout, suffix=f".dropout{number}")
@@ -100,7 +98,7 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
         return batched(place, make([y.symbol, *(start.symbol for start in starts[number : number + 1])]))
 
     def later(make: Callable[[], Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
-        """Return a tensor whose layers are made where it is first used."""
+        """Return a tensor that makes its layers at its first use."""
         return Tensor(place, functools.cache(lambda: make().symbol), shape, axis)
 
     def states() -> Tensor:
@@ -128,7 +126,7 @@ def recur(place: ModulePlace, module: Any, input: Tensor, hx: Any = None) -> Any
 
 
 def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
-    """Raise NoLayer for settings and initial states of a module that recurrent layers do not have."""
+    """Raise NoLayer for settings and initial states that recurrent layers do not support."""
     count, axis = module.num_layers * (1 + module.bidirectional), int(not module.batch_first)
     is_traced = [isinstance(x, Tensor) for x in begin]
     refuse(
@@ -150,7 +148,7 @@ def check_recurrent(module: Any, input: Any, begin: Sequence[Any]) -> None:
 
 
 def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
-    """Return the state before the first step of a layer, of states (L, B, H)."""
+    """Return a layer's state before the first step, from states (L, B, H)."""
     origins = [place.trace.sources.get(getattr(x, "source", None), (None, "")) for x in (begin[0], begin[-1])]
     if origins[0][0] is not None and origins == [(origins[0][0], "h"), (origins[0][0], "c")]:
         return origins[0][0](number)
@@ -158,7 +156,7 @@ def start_of(place: ModulePlace, begin: Sequence[Any], number: int) -> Tensor:
 
 
 def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: bool) -> dict[str, str]:
-    """Return the names of the params of a layer of torch.nn.LSTM, GRU or RNN by those of ours, in order."""
+    """Return the param names of a layer of torch.nn.LSTM, GRU or RNN by dsinga's param names, in order."""
     kinds = [*RECURRENT][: 4 if has_bias else 2]
     gates = ("z_", "r_", "c_") if is_gru else ("",)
     directions = ("", "back_") if bidirectional else ("",)
@@ -167,7 +165,7 @@ def recurrent_roles(layer: str, is_gru: bool, has_bias: bool, bidirectional: boo
 
 
 def check_masks(*masks: Any) -> list[Any]:
-    """Return the masks that are given. Raises NoLayer for an argument of the forward that is added to scores."""
+    """Return the given masks. Raises NoLayer for an argument of the forward that is added to scores."""
     for mask in masks:
         if isinstance(mask, Tensor) and mask.dtype != BOOL and mask.batch_axis is not None and is_input(mask):
             raise NoLayer("with a mask that is an argument as it is; give it mask.bool()")

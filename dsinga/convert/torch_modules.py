@@ -1,7 +1,7 @@
-"""Makes layers for modules of PyTorch, by the name of their class, and for functions that take params, as linear does.
+"""Makes layers for PyTorch's modules, by class name, and for functions with params, such as linear.
 
-Those for modules are functions of a place, which says where in the net the layer is made and so its name, the module,
-and the arguments of its call. Those for functions take a place and PyTorch's arguments.
+A function for a module accepts a place, the module, and the arguments of its call. The place says where in the net
+the layer is made, and so its name. The other functions accept a place and PyTorch's arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
 def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = None) -> Tensor:
-    """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
+    """Return a convolution or transposed convolution of sequences (B, C, T), images or volumes."""
     kernel, padding = tuple(module.weight.shape[2:]), module.padding
     axes = len(kernel)
     input.feature(axes + 1)
@@ -61,7 +61,7 @@ def convolve(place: ModulePlace, module: Any, input: Tensor, output_size: Any = 
 
 
 def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a batch normalisation with PyTorch's running statistics, which do not move in one that stays in eval()."""
+    """Return a batch normalisation with PyTorch's running statistics, which are fixed if the module stays in eval()."""
     if module.running_mean is None or (module.training and not place.trace.training):
         raise NoLayer("with track_running_stats=False, or in training mode in evaluation")
     if module.momentum is None:
@@ -73,23 +73,23 @@ def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
 
 
 def epsilon(eps: float | None) -> dict[str, Any]:
-    """Return the setting of a normalisation that is not its default."""
+    """Return a normalisation's epsilon setting, if it is not the default."""
     return {} if eps == 1e-5 else {"epsilon": torch.finfo(torch.float32).eps if eps is None else eps}
 
 
 def layer_norm(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return a layer normalisation, or one by the root mean square, of the last axes."""
+    """Return a layer normalisation, or a root-mean-square normalisation, of the last axes."""
     settings = {"first_axis": input.rank - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
     symbol = input.symbol
-    if symbol.feature is not None and symbol.feature.flat:  # whose layer would have params of more axes
+    if symbol.feature is not None and symbol.feature.flat:  # a dense layer's params would have more axes
         symbol = nn.Reshape(list(input.rows), name=place.name(".rows"))(symbol)
     return input.of(layer_of(place, module, kind, roles, **settings)(symbol))
 
 
 def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
+    """Return a normalisation over groups of channels; for an instance normalisation, over each channel."""
     if getattr(module, "track_running_stats", False):
         raise NoLayer("with track_running_stats=True")
     settings = {"groups": getattr(module, "num_groups", None) or module.num_features, **epsilon(module.eps)}
@@ -103,7 +103,7 @@ def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
 
 
 def embed(place: ModulePlace, module: Any, input: Any) -> Any:
-    """Return the vectors of codes; of codes that are the same for all records, such as positions, those in a table."""
+    """Return the vectors of codes; codes equal for all records, such as positions, are looked up in a table."""
     if module.max_norm is not None:
         raise NoLayer("with max_norm")
     count, size = module.weight.shape
@@ -121,7 +121,7 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
 
 
 def drop_branch(place: ModulePlace, module: Any, input: Tensor) -> Tensor:
-    """Return rows that are 0 at random in training, of timm's DropPath and torchvision's StochasticDepth."""
+    """Return rows that are 0 at random in training, as in timm's DropPath and torchvision's StochasticDepth."""
     ratio = module.drop_prob if hasattr(module, "drop_prob") else module.p
     if getattr(module, "mode", "row") != "row" or not getattr(module, "scale_by_keep", True):
         raise NoLayer("of whole batches, or without scale_by_keep")
@@ -144,9 +144,9 @@ MODULES: Mapping[str, Callable[..., Any]] = {
 
 
 def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tuple[ModulePlace, Any]:
-    """Return the place and the attributes of a module of PyTorch with these params and settings.
+    """Return the place and attributes of a PyTorch module with these params and settings.
 
-    Where they are the weight and the bias of a submodule, the layer has its name; else the params have their own names.
+    If they are a submodule's weight and bias, the layer has its name; else the params keep their own names.
     """
     params = {"weight": param_of(place, weight), "bias": param_of(place, bias)}
     names = {attribute: param[0] for attribute, param in params.items() if param is not None}
@@ -163,13 +163,13 @@ def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tup
 
 
 def with_params(make: Any, place: ModulePlace, input: Any, weight: Any, bias: Any, **settings: Any) -> Any:
-    """Return what the function of a module makes for a function with these params and settings."""
+    """Return the result of a module's function for a function with these params and settings."""
     place, module = stand_in(place, weight, bias, **settings)
     return place.call(make, [module, input], {})
 
 
 def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
-    """Return the name and the value of a param of the module. Raises NoLayer for what is computed."""
+    """Return the name and value of a module's param. Raises NoLayer for a computed value."""
     if x is None:
         return None
     param: Any = (place.trace.param_names.get(id(x)), x)
@@ -184,7 +184,7 @@ def batch_norm_of(
     place: ModulePlace, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Return a batch normalisation of a submodule whose class inherits PyTorch's."""
+    """Return a batch normalisation of a submodule that inherits PyTorch's class."""
     settings = {"momentum": momentum, "eps": eps, "training": training}
     place, module = stand_in(place, weight, bias, **settings)
     owner = dict(place.trace.module.named_modules()).get(place.base)

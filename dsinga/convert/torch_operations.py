@@ -1,7 +1,7 @@
 """PyTorch's functions of numbers, sums along axes, softmax and dropout, with PyTorch's arguments.
 
-A function takes symbolic tensors; one whose argument is called ``place`` takes the
-:class:`dsinga.convert.torch_tracing.ModulePlace`, too.
+A function accepts symbolic tensors and, as its argument ``place``, if any, the
+:class:`dsinga.convert.torch_tracing.ModulePlace`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Axes = int | Sequence[int] | None
 
 
 def binary(name: str, swaps: bool = False) -> Callable[..., Tensor]:
-    """Return the function of an operator of two tensors, or of a tensor and a number."""
+    """Return an operator's function for two tensors, or a tensor and a number."""
     return lambda place, input, other: arithmetic(place, name, *((other, input) if swaps else (input, other)))
 
 
@@ -33,13 +33,13 @@ maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, inplace: bool = False) -> Tensor:
-    """Return a tensor with its numbers between two."""
+    """Return a tensor clamped between two numbers."""
     y = input if min is None else input.maximum(min)
     return y if max is None else y.minimum(max)
 
 
 def between(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """Return a tensor with its numbers between two, at which its gradient is 0, unlike that of :func:`clamp`."""
+    """Return a tensor clamped between two numbers, with gradient 0 at the bounds, unlike :func:`clamp`."""
     return arithmetic(input.place, "MINIMUM", max_val, arithmetic(input.place, "MAXIMUM", min_val, input))
 
 
@@ -55,14 +55,14 @@ def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Tensor:
-    """Return a tensor where a condition holds, another one elsewhere."""
+    """Return ``input`` where the condition holds, else ``other``."""
     if condition.dtype not in (BOOL, torch.bool):
         raise NoLayer("by numbers that are no truth values")
     return composed.where(place, condition, input, other)
 
 
 def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tensor:
-    """Return scores with a number in place of those that a mask hides, which a softmax then makes 0."""
+    """Return scores with ``value`` in masked places; a softmax then makes them 0."""
     if isinstance(mask, Tensor):
         return where(place, mask, value, input)
     if value > -1e4:
@@ -71,12 +71,12 @@ def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Tens
 
 
 def named(activation: str) -> Callable[..., Tensor]:
-    """Return the function of an activation without settings."""
+    """Return the function of an activation that has no settings."""
     return lambda input, inplace=False: input.each(nn.Activation, activation)
 
 
 def formula(kind: str) -> Callable[..., Tensor]:
-    """Return the function of mathematics of this name in kActivation."""
+    """Return the function for a mathematical ``kind`` of kActivation."""
     return lambda input: input.activated(kind)
 
 
@@ -86,7 +86,7 @@ def exponential(kind: str) -> Callable[..., Tensor]:
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Return log(1 + e^(βx)) / β, which above the threshold is x to the bit, or nearly."""
+    """Return log(1 + e^(βx)) / β; above the threshold it is x, to the bit or nearly."""
     y = (input if beta == 1 else input * beta).each(nn.Activation, "softplus")
     return y if beta == 1 else y / beta
 
@@ -104,14 +104,14 @@ def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any
 
 
 def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
-    """Whether dropout makes numbers 0 in this call. Raises NoLayer for what drops them in evaluation, too."""
+    """Whether dropout has an effect in this call. Raises NoLayer for dropout in evaluation."""
     if ratio and training and not place.trace.training:
         raise NoLayer("(which drops in evaluation, too: give it training=self.training)")
     return bool(ratio and training)
 
 
 def dropping(layer: Any) -> Callable[..., Tensor]:
-    """Return the function that makes numbers, or channels, 0 in training."""
+    """Return the function that sets numbers, or channels, to 0 in training."""
 
     def drop(place: ModulePlace, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return input.each(layer, p) if drops(place, p, training) else input
@@ -120,7 +120,7 @@ def dropping(layer: Any) -> Callable[..., Tensor]:
 
 
 def over_axes(pool: str) -> Callable[..., Tensor]:
-    """Return the function of means, sums or maxima over axes; of equal numbers the first maximum has the gradient."""
+    """Return the function for means, sums or maxima over axes; the first of equal maxima gets the gradient."""
 
     def operate(input: Tensor, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
         axes = range(input.rank) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -145,7 +145,7 @@ class Extrema(NamedTuple):
 
 
 def extrema(along: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a tensor and an axis, or of two tensors."""
+    """Return the function for a tensor and an axis, or for two tensors."""
 
     def operate(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
         if not isinstance(dim, int):

@@ -22,10 +22,10 @@ REMEDY = "replace what is listed, or leave it out of the forward; help(dsinga.co
 
 
 def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tuple[Trace, list[Any]]:
-    """Return the run of a forward in training, and what it returned.
+    """Run a forward in training; return the trace and the results.
 
-    Dropout is what may differ in evaluation. Raises UserError for a forward that depends on the phase in another way,
-    on the number of records, on random numbers, or on what it did before, and for what has no counterpart.
+    Only dropout may differ in evaluation. Raises UserError for unsupported operations, and for a forward that otherwise
+    depends on the phase, the number of records, random numbers, or earlier calls.
     """
     name = type(module).__name__
     with _unchanged(module):
@@ -54,7 +54,7 @@ def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tupl
 def _run(
     module: torch.nn.Module, inputs: Mapping[str, Symbol], training: bool, batch: int, fused: bool = True
 ) -> tuple[Trace, list[Any]]:
-    """Return a run of the forward in a phase, and its results in order. Raises UserError for what is unsupported."""
+    """Return the trace and results of a forward in a phase. Raises UserError for anything unsupported."""
     trace, states = Trace(module, FUNCTIONS, MODULES, training, batch, fused), _random_states()
     result = trace.run(inputs)
     if trace.faults:
@@ -73,23 +73,23 @@ def _run(
 
 
 def _same_by_products(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> bool:
-    """Whether both phases have the same layers where attention, whose weights may be dropped, is by products."""
+    """Whether both phases have the same layers if attention is computed by products, so that weights can be dropped."""
     first, second = (described(*_run(module, inputs, training, BATCH, fused=False)) for training in (True, False))
     return first == second
 
 
 def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int, layers: list[Any]) -> bool:
-    """Whether a forward computes these layers for a batch of another size."""
+    """Whether a forward has the same layers for another batch size."""
     try:
         return described(*_run(module, inputs, True, batch)) == layers
-    except UserError:  # as where a number of the forward happens to be that of the records
+    except UserError:  # a number in the forward can equal the number of records by chance
         return False
 
 
 def described(trace: Trace, outputs: list[Any]) -> list[Any]:
-    """Return the layers of a run in order, each with its settings and sources, without dropout, and the outputs.
+    """Return the layers of a run in order, with settings and sources but without dropout, and the outputs.
 
-    Layers with params, which are those of the module, have their names, constants their values.
+    Layers with params of the module are identified by name, constants by value.
     """
     places: dict[int, int] = {}
     layers: list[Any] = []
@@ -109,7 +109,6 @@ def described(trace: Trace, outputs: list[Any]) -> list[Any]:
 
 
 def _difference(first: list[Any], second: list[Any]) -> str:
-    """Return what differs between the layers of two runs."""
     pairs = [pair for pair in zip(first[:-1], second[:-1], strict=False) if pair[0] != pair[1]]
     for before, after in pairs[:1]:
         if before[:2] == after[:2]:
@@ -123,7 +122,7 @@ def _difference(first: list[Any], second: list[Any]) -> str:
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Put back what runs of a forward change: attributes in Python, and random states. Raises UserError for buffers."""
+    """Restore Python attributes and random states after a forward. Raises UserError if buffers have changed."""
     attributes = {part: dict(vars(part)) for part in module.modules()}
     buffers = {name: (buffer, buffer.clone()) for name, buffer in module.named_buffers()}
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
@@ -148,5 +147,5 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _random_states() -> Any:
-    """Return something that differs after random numbers of PyTorch, Python or numpy are drawn."""
+    """Return a value that changes when PyTorch, Python or numpy draws random numbers."""
     return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state(legacy=False))

@@ -16,7 +16,7 @@ from dsinga.nn.writing.tensor import BOOL, MIXES, Tensor, joined, tensor_of
 
 
 def view(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor in the shape that PyTorch gives it. Raises NoLayer where records would be mixed."""
+    """Return a tensor in the shape that PyTorch gives it. Raises NoLayer if records would be mixed."""
     y = x.reshape(place.torch_result(x, *args, **kwargs).shape)
     if y.merged:
         raise NoLayer(MIXES)
@@ -35,7 +35,7 @@ def permute(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def expand(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor with axes of length 1 repeated; a param, which is the same for all records, for a batch."""
+    """Return a tensor with axes of length 1 repeated; a param, equal for all records, is expanded to a batch."""
     shape = tuple(place.torch_result(x, *args, **kwargs).shape)
     own = (1,) * (len(shape) - x.rank) + x.shape
     if any(size not in (1, new) for size, new in zip(own, shape, strict=True)):
@@ -51,7 +51,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 
 def split(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Return the parts of a tensor that PyTorch cuts it in."""
+    """Return the parts that PyTorch cuts a tensor into."""
     parts = []
     for part in place.torch_result(x, *args, **kwargs):
         axis = next((axis for axis, size in enumerate(part.shape) if size != x.shape[axis]), None)
@@ -61,7 +61,7 @@ def split(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> list[Tens
 
 
 def unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
-    """Return the parts of a tensor along an axis, which they no longer have."""
+    """Return the parts of a tensor along an axis, without the axis."""
     axis = x.axis(dim)
     return [x.part(axis, number) for number in range(x.shape[axis])]
 
@@ -80,13 +80,13 @@ def stack(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:
 
 
 def flip(x: Tensor, *dims: Any) -> Tensor:
-    """Return a tensor in the reverse order along axes."""
+    """Return a tensor reversed along axes."""
     axes = {x.axis(axis) for axis in (dims[0] if isinstance(dims[0], (list, tuple)) else dims)}
     return x[tuple(slice(None, None, -1 if axis in axes else None) for axis in range(x.rank))]
 
 
 def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return a tensor in another dtype, which must hold its numbers, as codes and truth values are held by integers."""
+    """Return a tensor in another dtype. Raises NoLayer if the dtype could not hold its numbers exactly."""
     dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
     kind = dtypes[0] if dtypes else {"long": torch.int64, "int": torch.int64}.get(place.kind, torch.float32)
     if kind in (torch.float16, torch.bfloat16):
@@ -97,14 +97,14 @@ def cast(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def detach(place: ModulePlace, x: Tensor) -> Tensor:
-    """Return a tensor whose gradients stop, if it has none."""
+    """Return a tensor unchanged. Raises NoLayer if it depends on trained params."""
     if place.trace.learns(x):
         raise NoLayer(f"({FREEZE})")
     return x
 
 
 def constants(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Return numbers that PyTorch makes in the shape of a tensor, and that do not depend on it."""
+    """Return PyTorch's numbers in a tensor's shape that do not depend on the tensor."""
     with torch._C.DisableTorchFunctionSubclass():
         result: torch.Tensor = place.function(
             torch.zeros((), dtype=torch_dtype(x.dtype)).expand(x.shape), *args, **kwargs

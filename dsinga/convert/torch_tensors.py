@@ -1,4 +1,4 @@
-"""Tensors of PyTorch without numbers that stand for symbolic tensors while the forward of a module is traced."""
+"""PyTorch tensors without numbers, which stand for symbolic tensors while a module's forward is traced."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.tensor import BOOL, Tensor
 
-# What tensors tell without their numbers: properties, and methods.
+# Properties and methods that need no numbers of a tensor.
 KNOWN = {
     "__len__", "device", "dim", "dtype", "get_device", "is_complex", "is_contiguous", "is_cpu", "is_cuda", "is_meta",
     "is_floating_point", "is_mps", "is_nested", "is_sparse", "layout", "ndim", "numel", "requires_grad", "shape",
     "size",
 }  # fmt: skip
 _Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is installed
-# What stops gradients, which layers do not, is said with the remedy.
+# Layers do not stop gradients: errors name the remedy.
 FREEZE = "which stops gradients: freeze the params before it, by requires_grad_(False)"
 
 
@@ -26,9 +26,9 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
     """A tensor without numbers that stands for a symbolic tensor.
 
     Attributes:
-        tracer: the run of the forward that it belongs to.
-        value: the symbolic tensor, None after an operation that is unsupported.
-        fault: why it cannot be used further, if it cannot.
+        tracer: the run of the forward.
+        value: the symbolic tensor, None after an unsupported operation.
+        fault: why it cannot be used further, if so.
     """
 
     tracer: Any
@@ -58,7 +58,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Refuse what reaches the numbers of a tensor."""
+        """Refuse access to a tensor's numbers."""
         raise UserError(f"{func} needs numbers, which a traced tensor does not have")
 
     def __repr__(self, **arguments: Any) -> str:
@@ -66,7 +66,7 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with each tensor in its tuples, lists and dicts changed."""
+    """Return a value, with each tensor in its tuples, lists and dicts changed."""
     if isinstance(value, (torch.Tensor, Tensor)):
         return change(value)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -81,7 +81,7 @@ def without_numbers(tensor: torch.Tensor | Tensor) -> torch.Tensor:
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """Return the dtype of truth values or numbers, as that of a symbolic tensor, in PyTorch."""
+    """Return PyTorch's dtype for a symbolic tensor's dtype, truth values or numbers."""
     return dtype if isinstance(dtype, torch.dtype) else torch.bool if dtype == BOOL else torch.float32
 
 
@@ -107,7 +107,7 @@ VIEWS = {
 
 
 def relate_views(tensor: Any, views: Sequence[Any]) -> None:
-    """Note that ``views`` have the numbers of a tensor."""
+    """Note that ``views`` share a tensor's numbers."""
     relatives = _relatives(tensor)
     for view in views:
         if view is not tensor:
@@ -116,7 +116,7 @@ def relate_views(tensor: Any, views: Sequence[Any]) -> None:
 
 
 def change_views(tensor: Any, what: str) -> None:
-    """Note that ``what`` changes a tensor in place, after which the others that have its numbers are of no use."""
+    """Note that ``what`` changes a tensor in place, which makes its other views unusable."""
     for view in (relative() for relative in _relatives(tensor)):
         if view is not None and view is not tensor:
             view.fault = f"on a tensor that {what} changes in place through another view of it"
@@ -124,7 +124,7 @@ def change_views(tensor: Any, what: str) -> None:
 
 
 def fault_of(tensors: Sequence[Any]) -> str | None:
-    """Return why a tensor cannot be used further, None where all have PyTorch's numbers."""
+    """Return why a tensor cannot be used further; None if all can be."""
     return next((tensor.fault for tensor in tensors if hasattr(tensor, "fault")), None)
 
 

@@ -34,7 +34,7 @@ from dsinga.nn.writing.tensor import BOOL, FLOAT, Tensor, batched
 # Modules are traced here and not by torch.export: its graphs have 25 nodes for one MultiheadAttention, keep in-place
 # operations, and end at the first branch on a number, where this trace names all unsupported operations at once.
 
-# What depends on numbers, which a traced tensor does not have.
+# Operations that need numbers, which a traced tensor lacks.
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
 BOOLEAN = {"eq", "ne", "gt", "ge", "lt", "le", "and", "or", "invert", "bool"}  # operations with truth values
 BOOLEAN |= {"logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan"}
@@ -45,19 +45,19 @@ class Trace:
 
     Attributes:
         module: the module.
-        training: whether it is the forward of training, else that of evaluation.
-        batch: the number of records of a batch.
-        fused: whether attention is one layer where it can be.
-        faults: what is unsupported, in the order of the forward; each once.
+        training: whether the forward runs in training, else in evaluation.
+        batch: number of records of a batch.
+        fused: whether attention is one layer where possible.
+        faults: what is unsupported, in the forward's order, each once.
         source: the feature of the first input.
-        constants: the values of params that are none of the module's, by name.
-        param_names: the names of the module's params by their ids.
-        stand_ins: what stands for modules of functions that take params, by these and the settings.
+        constants: values of params that are not the module's, by name.
+        param_names: the module's param names by id.
+        stand_ins: replacements of modules for functions with params, by params and settings.
         taken: the names of modules that layers have.
-        with_params: the ids of layers with params.
-        owners: the names of the params of layers, by the id of the module's and the gate of a GRU, "" for all of it.
-        sources: what tensors are whose layers are made later, by their sources: the name and the value of a param, or
-            what makes the last states of a layer, and "h" or "c".
+        with_params: ids of layers with params.
+        owners: layers' param names, by the id of the module's param and a GRU's gate, "" for the whole param.
+        sources: the origin of tensors with layers made later, by source. It is a param's name and value, or the
+            function that makes a layer's last states, and "h" or "c".
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Trace:
         self._changed: list[torch.Tensor] = []  # tensors with numbers that an operation on traced ones changed
 
     def run(self, inputs: Mapping[str, Symbol]) -> Any:
-        """Return what the forward returns for these features. Raises UserError for a forward that fails."""
+        """Return the forward's results for these features. Raises UserError for a forward that fails."""
         self.source = next(iter(inputs.values()))
         place = ModulePlace(self, "")
         tensors = {name: self.wrapped(batched(place, symbol)) for name, symbol in inputs.items()}
@@ -104,7 +104,7 @@ class Trace:
         return result
 
     def unique(self, base: str, is_module: bool = False) -> str:
-        """Return a name that no other layer has, ``base`` for the first layer of a module."""
+        """Return a unique layer name, ``base`` for a module's first layer."""
         if is_module and base not in self.taken:
             self.taken.add(base)
             return base
@@ -114,15 +114,15 @@ class Trace:
         return name
 
     def param(self, name: str, param: Any) -> Tensor:
-        """Return a param of the module, whose layer is made where it is first used."""
+        """Return a param of the module; its layer is made at its first use."""
         make = functools.cache(functools.partial(self.learnt, name, param))
         self.sources[make] = name, param
         return Tensor(ModulePlace(self, name), make, tuple(param.shape), None)
 
     def learnt(self, name: str, param: Any, is_constant: bool = False) -> Symbol:
-        """Return the feature of a param of the module that its forward uses itself, or of a constant, for all records.
+        """Return the feature, equal for all records, of a param that the forward itself uses, or of a constant.
 
-        A constant is a param of the model that does not move; names of such end with ``CONSTANT``.
+        A constant is a fixed param of the model; its name ends with ``CONSTANT``.
         """
         rows = tuple(param.shape) or (1,)
         own = {"name": self.unique(f"{name}{CONSTANT}")} if is_constant else self.shared(name, param)
@@ -138,19 +138,19 @@ class Trace:
         return symbol
 
     def constant(self, place: ModulePlace, name: str, value: torch.Tensor) -> Tensor:
-        """Return numbers that the forward makes, as the same for all records. Raises NoLayer for traced ones."""
+        """Return numbers made in the forward, equal for all records. Raises NoLayer for traced numbers."""
         start = value.untyped_storage().data_ptr()
         if any(changed.untyped_storage().data_ptr() == start for changed in self._changed):
             raise NoLayer("of numbers that the forward changes in place by those of a batch")
         return Tensor(place, self.learnt(name, value.float(), is_constant=True), tuple(value.shape), None)
 
     def shared(self, name: str, param: Any, gate: str = "") -> dict[str, str]:
-        """Return what a layer says of a param that another layer has, too; {} for its first layer."""
+        """Return the configuration fields of a param shared with another layer; {} for its first layer."""
         owner = self.owners.setdefault((id(param), gate), name)
         return {} if owner == name else {"share_from": owner}
 
     def layer(self, module: Any, role: str, make: Callable[[], Any]) -> Any:
-        """Return the layer of a module, which is made once, so that its calls share params."""
+        """Return a module's layer, made once, so that its calls share params."""
         key = id(module), role
         if key not in self._layers:
             self._layers[key] = layer = make()
@@ -159,12 +159,12 @@ class Trace:
         return self._layers[key]
 
     def learns(self, value: Any) -> bool:
-        """Whether tensors depend on params that are trained."""
+        """Whether tensors depend on trained params."""
         symbols = [x.symbol for x in map(value_of, tensors_in([value])) if isinstance(x, Tensor)]
         return any(id(symbol.builder) in self._learning for symbol in ancestors(symbols))
 
     def operate(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operation on traced tensors, after its layers are made."""
+        """Make the layers of an operation on traced tensors, and return its result."""
         if name in NUMBERS:
             self.faults[f"{self._where(name)} (which depends on numbers of a batch)"] = None
             raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
@@ -187,14 +187,14 @@ class Trace:
         return result
 
     def _where(self, name: str) -> str:
-        """Return an operation with the module that calls it, or that is such an operation, for messages."""
+        """Return an operation's name for messages, with its module."""
         if self._operation:
             return self._operation[1]
         scope = self._scopes[-1]
         return f"{name} in {scope}" if scope else name
 
     def _call_module(self, module: Any, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the forward of a module: of one of PyTorch's layers after its layer is made."""
+        """Return the result of a module's forward; make a layer if the module is one of PyTorch's layers."""
         kind = type(module).__name__
         make = self.modules.get(kind) if is_of_torch(module) else None
         is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
@@ -216,7 +216,7 @@ class Trace:
     def _convert(
         self, make: Any, place: ModulePlace, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
+        """Return the result of ``make``; on failure record a fault, and return tensors with PyTorch's shapes."""
         is_stray = any(tensor.value is None for tensor in traced_in([args, kwargs]))
         if why := fault_of(traced_in([args, kwargs])):
             self.faults[f"{what} {why}"] = None
@@ -237,13 +237,13 @@ class Trace:
         return self._shaped(function, args, kwargs)
 
     def _dtype(self, kind: str, args: Sequence[Any]) -> torch.dtype:
-        """Return the dtype of the result of an operation: truth values, or numbers."""
+        """Return an operation's result dtype: truth values or numbers."""
         if kind in VIEWS or kind in ("clone", "contiguous"):
             return next((x.dtype for x in traced_in([args])), torch.float32)
         return torch.bool if kind in BOOLEAN else torch.float32
 
     def wrapped(self, result: Any, dtype: torch.dtype = torch.float32) -> Any:
-        """Return symbolic tensors as traced ones; other results as they are."""
+        """Return symbolic tensors as traced ones; other results unchanged."""
         if isinstance(result, Symbol):
             result = batched(ModulePlace(self, ""), result)
         if isinstance(result, Tensor):
@@ -255,7 +255,7 @@ class Trace:
         return result
 
     def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return tensors of the shapes that PyTorch's own function gives, so that the forward goes on."""
+        """Return tensors with the shapes of PyTorch's own function, so that the forward goes on."""
         result = ModulePlace(self, "", "", function).torch_result(*args, **kwargs)
 
         def stand_in(tensor: Any) -> TracedTensor:
@@ -269,7 +269,7 @@ class Trace:
 
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
-        """Let calls of the submodules come here, and their params be traced, in the mode of the phase."""
+        """Intercept the submodules' calls, and trace their params, in the phase's mode."""
         modules = dict(self.module.named_modules())
         modes = {module: module.training for module in modules.values()}
         params = {module: [*module.named_parameters(recurse=False)] for module in modules.values()}
@@ -291,15 +291,15 @@ class Trace:
 
 
 class ModulePlace:
-    """The submodule or operation for which layers are made; its path begins their names.
+    """The submodule or operation that layers are made for; its path begins their names.
 
     Attributes:
         trace: the run of the forward.
         base: the path of the module, or of an operation in it.
-        kind: the name of the class of the module, or of the operation.
-        function: PyTorch's function of the operation or the module.
+        kind: class name of the module, or name of the operation.
+        function: PyTorch's function of the operation or module.
         module: the module, None for an operation.
-        is_module: whether the first layer has the name of a module, which may be that of an operation.
+        is_module: whether the first layer has a module's name, also for an operation.
     """
 
     def __init__(
@@ -314,16 +314,16 @@ class ModulePlace:
 
     @property
     def batch(self) -> int:
-        """The number of records that shapes count with."""
+        """The number of records assumed in shapes."""
         return self.trace.batch
 
     def call(self, make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the function of an operation makes of symbolic tensors, which name layers by this place."""
+        """Return the result of an operation's function on symbolic tensors; this place names the layers."""
         args, kwargs = (replaced(each, lambda x: x.at(self) if isinstance(x, Tensor) else x) for each in (args, kwargs))
         return make(*([self] if "place" in inspect.signature(make).parameters else []), *args, **kwargs)
 
     def operand(self, x: Any, others: Sequence[Any]) -> Tensor | float:
-        """Return an operand as a number or a tensor; a constant tensor becomes a param that keeps its value."""
+        """Return an operand as a number or a tensor; a constant tensor becomes a fixed param."""
         if isinstance(x, Tensor):
             return x
         if not isinstance(x, (torch.Tensor, np.ndarray)) or x.ndim == 0:
@@ -344,35 +344,35 @@ class ModulePlace:
         return self.trace.constant(self, self.name(".values"), x)
 
     def array(self, x: Any) -> np.ndarray | None:
-        """Return the numbers of an operand that is no param, None for a tensor that layers compute."""
+        """Return a constant operand's numbers, None for a param or a tensor computed by layers."""
         if isinstance(x, (bool, int, float, np.ndarray)):
             return np.asarray(x)
         is_constant = isinstance(x, torch.Tensor) and not x.requires_grad and not isinstance(x, torch.nn.Parameter)
         return x.cpu().numpy() if is_constant else None
 
     def constant(self, array: np.ndarray, suffix: str = "") -> Tensor:
-        """Return numbers that are the same for all records, as a param that keeps its values."""
+        """Return numbers, equal for all records, as a fixed param."""
         return self.trace.constant(self, self.name(suffix), torch.tensor(array))
 
     def torch_result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what PyTorch's function gives for these tensors, without numbers, for its shape and strides."""
+        """Return the result of PyTorch's function without numbers, for its shape and strides."""
         args, kwargs = (replaced(value, without_numbers) for value in (args, kwargs))
         with torch._C.DisableTorchFunctionSubclass():
             return self.function(*args, **kwargs)
 
 
 def value_of(x: Any) -> Any:
-    """Return the symbolic tensor of a traced one; other values as they are."""
+    """Return a traced tensor's symbolic tensor; other values unchanged."""
     return x.value if isinstance(x, TracedTensor) else x
 
 
 def is_of_torch(module: Any) -> bool:
-    """Whether the class of a module is PyTorch's own, or one that drops branches, not a subclass of the user's."""
+    """Whether a module's class is PyTorch's own, or one that drops branches, not a user's subclass."""
     return type(module).__module__.startswith(("torch.nn", "timm.layers.drop", "torchvision.ops.stochastic_depth"))
 
 
 def _on_meta(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of a module for tensors without numbers, of the shapes that it gives."""
+    """Return a module's result for tensors without numbers, for its shapes."""
     arrays = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shapes = {name: without_numbers(array) for name, array in arrays.items()}
     return torch.func.functional_call(module, shapes, args, kwargs)

@@ -1,4 +1,4 @@
-"""Names a model's params as PyTorch does, and reads and writes weights in folders like those of Hugging Face."""
+"""Names a model's params as PyTorch does, and reads and writes weights in folders like Hugging Face's."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.writing.reshaping import AS_IMAGE
 
-# The attributes of PyTorch's modules by the roles of params that are called otherwise.
+# Attributes of PyTorch's modules, by roles of params with other names.
 ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "variance": "running_var", "vector": ""}
 CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # params of torch.nn.MultiheadAttention
-STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
-# Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
+STACKED = re.compile(r"(.*)\.stacked(\d+)")  # all layers but the first of torch.nn.LSTM, GRU and RNN
+# PyTorch's recurrent params in dsinga's order, and the gates in the order of torch.nn.GRU's arrays.
 RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
 GATES = "rzc"
 
@@ -47,8 +47,8 @@ class TorchParam(NamedTuple):
         name: PyTorch's name.
         own: the name in the model.
         own_shape: the shape in the model.
-        shape: PyTorch's shape, of its part where PyTorch has several params in one array.
-        part: the number of the part of PyTorch's array, which has three, None for all of it.
+        shape: PyTorch's shape, or its part's shape if PyTorch has several params in one array.
+        part: the number of the part in PyTorch's array, which has three; None for the whole array.
     """
 
     name: str
@@ -59,9 +59,9 @@ class TorchParam(NamedTuple):
 
 
 def names_of(model: ModelParams) -> list[TorchParam]:
-    """Return the params of a model with known shapes as PyTorch has them; those that are shared under each name.
+    """Return PyTorch's form of all params of a model with known shapes; shared params under each name.
 
-    Those of the projections of torch.nn.MultiheadAttention are there twice: by themselves, and as parts of its array.
+    Params of torch.nn.MultiheadAttention's projections are listed twice: separately, and as parts of its array.
     """
     found: dict[str, TorchParam] = {}
     for node in model.predicting_net().nodes:
@@ -90,7 +90,7 @@ def names_of(model: ModelParams) -> list[TorchParam]:
 
 
 def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
-    """Return the path of a recurrent layer, the name of one of its params, and its part, as PyTorch has them."""
+    """Return PyTorch's path of a recurrent layer, and the name and part of one of its params."""
     match = STACKED.fullmatch(layer)
     path, number = (match[1], match[2]) if match else (layer, "0")
     gate, _, kind = role.removeprefix("back_").rpartition("_")
@@ -101,7 +101,7 @@ def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
 
 
 def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], where: str) -> ParamArrays:
-    """Return the params of a model from PyTorch's arrays by name. Raises UserError for those that lack or differ."""
+    """Return a model's params from PyTorch's arrays by name. Raises UserError for missing arrays or other shapes."""
     params: ParamArrays = {}
     given = {param.own for param in names if param.name in arrays}
     first: dict[str, tuple[str, np.ndarray]] = {}  # the name and the value of each, which may have several names
@@ -131,10 +131,12 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
 
 @public
 def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
-    """Return the params of a model by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
+    """Return a model's params by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
 
-    ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})`` puts them into
-    the module that the model came from. Raises UserError where the shapes of records are not known.
+    This puts them into the original module:
+    ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})``.
+
+    Raises UserError if the shapes of records are not known.
     """
     params, arrays = model.params, dict[str, np.ndarray]()
     parts: dict[str, dict[int, np.ndarray]] = {}
@@ -155,22 +157,22 @@ Names = Mapping[str, str | None]
 def load_weights(
     model: ModelParams, folder: str | os.PathLike[str], names: Names | None = None, without: str | Sequence[str] = ()
 ) -> None:
-    """Set the params of a model to the weights in a folder, by PyTorch's names of the model's params.
+    """Set a model's params to the weights in a folder, by PyTorch's names.
 
-    The params of a layer "conv1" are called "conv1.weight" and "conv1.bias", those of a batch normalisation also
-    "bn1.running_mean" and "bn1.running_var"; shapes are PyTorch's. Nothing is unpickled.
+    A layer "conv1" has the params "conv1.weight" and "conv1.bias", a batch normalisation also "bn1.running_mean" and
+    "bn1.running_var". Shapes are PyTorch's. Nothing is unpickled.
 
     Args:
-        model: a model with known shapes, as of :func:`from_torch` or ``nn.Model``.
-        folder: with ``model.safetensors``, or ``model.safetensors.index.json`` and the files that it names; or the path
-            of such a file.
-        names: what names in the folder are in the model, where they differ, each with any number of ``*``, as
-            ``{"bert.encoder.layer.*.output.dense.*": "encoder.*.linear2.*"}``; None for arrays that are left out. The
-            first that fits counts.
-        without: a pattern of PyTorch's names of params that keep their values, as ``"classifier.*"``, or several.
+        model: a model with known shapes, as from :func:`from_torch` or ``nn.Model``.
+        folder: with ``model.safetensors``, or ``model.safetensors.index.json`` and its files; or the path of such a
+            file.
+        names: maps names in the folder to names in the model, where they differ, each with any number of ``*``:
+            ``{"bert.encoder.layer.*.output.dense.*": "encoder.*.linear2.*"}``. None skips an array. The first matching
+            pattern counts.
+        without: pattern, or patterns, of PyTorch's names of params that keep their values, such as ``"classifier.*"``.
 
-    Raises UserError, naming all of them, for params that the folder lacks, and for arrays that the model lacks, other
-    than single numbers and integers; for other shapes, and for a file that is damaged or pickled.
+    Raises UserError with the names of all params that the folder lacks, and of all arrays that the model lacks (except
+    single numbers and integers). Also for other shapes, and for a damaged or pickled file.
     """
     path, without = local_folder(folder), [without] if isinstance(without, str) else without
     if not isinstance(names or {}, Mapping):
@@ -204,10 +206,10 @@ def save_weights(
     names: Names | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the params of a model to ``model.safetensors`` in a folder, by PyTorch's names and in its shapes.
+    """Write a model's params to ``model.safetensors`` in a folder, by PyTorch's names and in its shapes.
 
-    ``names`` is the table of :func:`load_weights`, here from right to left; ``config`` is written to ``config.json``.
-    Raises UserError where the folder cannot be written.
+    ``names`` is the table of :func:`load_weights`, read from right to left; ``config`` is written to ``config.json``.
+    Raises UserError if the folder cannot be written.
     """
     path = local_folder(folder)
     back = {own: theirs for theirs, own in (names or {}).items() if own is not None}
@@ -220,7 +222,7 @@ def save_weights(
 
 
 def read_weights(path: Path) -> ParamArrays:
-    """Return the arrays of a folder, or of a safetensors file, by name. Raises UserError if they cannot be read."""
+    """Return the arrays of a folder or safetensors file, by name. Raises UserError if they cannot be read."""
     if current_file(path).is_file():
         return read_saved_file(path, read_safetensors)
     return read_saved(path, (WEIGHTS, INDEX), lambda place: _read_folder(path, place))
@@ -239,7 +241,7 @@ def _read_folder(path: Path, place: Callable[[str], Path]) -> ParamArrays:
 
 
 def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
-    """Return the arrays that an index lists, each from the file that it names."""
+    """Return the arrays that an index lists, each read from its file."""
     try:
         files = read_json(place(INDEX))["weight_map"]
         shards = dict.fromkeys(files.values())
@@ -254,7 +256,7 @@ def _read_shards(path: Path, place: Callable[[str], Path]) -> ParamArrays:
 
 
 def renamed(arrays: Mapping[str, np.ndarray], names: Names) -> ParamArrays:
-    """Return arrays by the names that a table of patterns gives them. Raises UserError for two of one name."""
+    """Return arrays, renamed by a table of patterns. Raises UserError for duplicate names."""
     result: ParamArrays = {}
     for name, array in arrays.items():
         new = new_name(name, names)
@@ -267,7 +269,7 @@ def renamed(arrays: Mapping[str, np.ndarray], names: Names) -> ParamArrays:
 
 
 def new_name(name: str, names: Names) -> str | None:
-    """Return what the first pattern that fits makes of a name, None to leave it out; without one, the name itself."""
+    """Rename by the first matching pattern, None to skip the array; without a match return the name itself."""
     for pattern, new in names.items():
         stars = re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name)
         if stars is None:

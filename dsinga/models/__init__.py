@@ -1,9 +1,8 @@
 """Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
-A Job can be changed (``job.replace(train_steps=100)``) and written as a file (``dsinga.job.to_text``); its layers are
-the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers. Nets for fields,
-``unet``, ``field_resnet``, ``deepesd`` and ``convlstm``, and those for records of tables, ``tabm`` and ``realmlp``, are
-models of ``dsinga.nn``.
+Change a job with ``job.replace(train_steps=100)``; write it to a file with ``dsinga.job.to_text``. ``job.net.layer``
+lists its layers. ``dsinga.models.blocks`` has functions that return single layers. ``unet``, ``field_resnet``,
+``deepesd``, ``convlstm``, ``tabm`` and ``realmlp`` return models of ``dsinga.nn`` instead of jobs.
 """
 
 from dsinga.models.convnet import alexnet, convnet, lenet

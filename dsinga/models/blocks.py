@@ -1,7 +1,7 @@
 """Functions that return single layers, and the input layers, the loss and the job that most nets need.
 
-A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``, or ``[*records(...),
-*confs_of(loss)]`` where the loss is the feature of a layer of ``dsinga.nn``.
+A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``. With a loss built by layers of
+``dsinga.nn`` it is ``[*records(...), *confs_of(loss)]``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from dsinga.job import Job, LayerConf
 
 HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
-"""Normal numbers of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""
+"""Normal initial weights of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""
 
 FAN_IN = {"type": "kUniformSqrtFanIn"}
 NORMAL = {"type": "kGaussian", "std": 0.1}
@@ -25,15 +25,15 @@ Init = Mapping[str, Any]
 
 
 def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
-    """Return a layer of any type with its sources and further fields, such as ``dropout_conf={...}``."""
+    """Return a layer of any type; ``fields`` are further fields, such as ``dropout_conf={...}``."""
     return LayerConf(name=name, type=type, srclayers=list(sources), **fields)
 
 
 def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Return the fields of a job: those given in ``job``, and ``defaults`` for the others.
+    """Return the fields of a job: ``job``, completed by ``defaults``.
 
-    Given ``epochs`` replace ``train_steps`` and the frequencies among the defaults; given ``train_steps`` replace
-    ``epochs``.
+    If ``job`` has ``epochs``, the default ``train_steps`` and frequencies are dropped; if it has ``train_steps``, the
+    default ``epochs`` is dropped.
     """
     replaced = {"train_steps", "disp_freq", "validate_freq", "test_freq"} if "epochs" in job else set()
     replaced |= {"epochs"} if "train_steps" in job else set()
@@ -43,16 +43,17 @@ def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
 def make_job(
     job: Mapping[str, Any], name: str, layers: Sequence[LayerConf], updater: Mapping[str, Any], **defaults: Any
 ) -> Job:
-    """Return the job of a net, with the fields of ``job`` in place of the others; see :func:`job_fields`."""
+    """Return the job of a net; fields in ``job`` replace the others, as in :func:`job_fields`."""
     return Job(**job_fields(job, name=name, seed=1, **defaults, updater=updater, net={"layer": layers}))
 
 
 def records(
     folder: str, batchsize: int, shape: Sequence[int], test_batchsize: int = 100, **store: Any
 ) -> list[LayerConf]:
-    """Return the input layers "data" that read train_data.zarr in training, test_data.zarr in validation and test.
+    """Return the input layers "data": train_data.zarr for training, test_data.zarr for validation and test.
 
-    ``store`` has further fields of both, such as ``std_value``; its files are in ``folder``, too.
+    ``store`` has further store_conf fields for both, such as ``std_value``; ``*_file`` names are relative to
+    ``folder``.
     """
     store = {name: posixpath.join(folder, value) if name.endswith("_file") else value for name, value in store.items()}
     store["shape"] = list(shape)
@@ -63,12 +64,12 @@ def records(
 
 
 def read(name: str, path: str, phases: Sequence[str], batchsize: int, **store: Any) -> LayerConf:
-    """Return an input layer that reads a store in some phases; ``store`` has further fields of its store_conf."""
+    """Return an input layer that reads a store in some phases; ``store`` has further store_conf fields."""
     return layer(name, "kRecordInput", include=phases, store_conf={"path": path, "batchsize": batchsize, **store})
 
 
 def read_phases(names: str | Iterable[str], folder: str, batchsize: int, test_batchsize: int) -> list[LayerConf]:
-    """Return the input layers that read <name>.zarr in the folders train, val and test of ``folder``, one a phase."""
+    """Return input layers for each name, one a phase, that read <name>.zarr in ``folder``'s train, val and test."""
     parts = {"train": ("kTrain", batchsize), "val": ("kVal", test_batchsize), "test": ("kTest", test_batchsize)}
     return [
         read(name, posixpath.join(folder, part, f"{name}.zarr"), [phase], size)
@@ -78,7 +79,7 @@ def read_phases(names: str | Iterable[str], folder: str, batchsize: int, test_ba
 
 
 def embedding(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
-    """Return a kEmbedding layer, whose weight begins with normal numbers, or with zeros if ``std`` is 0."""
+    """Return a kEmbedding layer; its initial weight is normal with deviation ``std``, or 0 if ``std`` is 0."""
     init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
     return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
 
@@ -107,16 +108,16 @@ def relu(name: str, source: str) -> LayerConf:
 
 
 def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
-    """Return a kSoftmaxLoss layer that takes the labels of "data"."""
+    """Return a kSoftmaxLoss layer with labels from "data"."""
     return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)
 
 
 def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
-    """Return an updater with a fixed learning rate, and further settings such as ``momentum``."""
+    """Return an updater with a fixed learning rate and further settings, such as ``momentum``."""
     return {"type": type, **settings, "learning_rate": {"type": "kFixed", "base_lr": rate}}
 
 
 def sgd_by_steps(rates: Mapping[int, float], weight_decay: float) -> dict[str, Any]:
-    """Return SGD with momentum 0.9; ``rates`` maps the first step of each learning rate to that rate."""
+    """Return SGD with momentum 0.9; ``rates`` maps the first step of each learning rate to the rate."""
     rate = {"type": "kFixedStep", "fixedstep_conf": {"step": [*rates], "step_lr": [*rates.values()]}}
     return {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}

@@ -1,4 +1,4 @@
-"""Convolutional nets: SINGA's CIFAR-10 example, after cuda-convnet's quick net, LeNet for digits, and AlexNet.
+"""Convolutional nets: SINGA's CIFAR-10 example (after cuda-convnet's quick net), LeNet for digits, and AlexNet.
 
 LeCun et al., Gradient-based learning applied to document recognition (1998); Krizhevsky, Sutskever and Hinton, ImageNet
 Classification with Deep Convolutional Neural Networks (2012).
@@ -21,10 +21,10 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
     """Return the job of three convolutions with local response normalisation, for images of 3 x 32 x 32.
 
     Args:
-        classes: number of different labels.
-        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
-        batchsize: records of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        classes: number of classes.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
+        batchsize: records per iteration.
+        job: further fields, such as ``train_steps``.
     """
     x = images = nn.Input((3, 32, 32))
     for layer in (
@@ -68,18 +68,18 @@ def lenet(
     learning_rate: float = 0.02,
     **job: Any,
 ) -> Job:
-    """Return the job of two convolutions with pooling, and a hidden layer, for square grey pictures.
+    """Return the job of LeNet for square grey images: two convolutions with pooling, and a hidden layer.
 
     Args:
-        size: width and height of a picture, such as 28 or 8; below 16 the kernels are 3 x 3, else 5 x 5.
-        filters: the number of filters of the two convolutions.
-        classes: number of different labels.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
-        hidden: the number of units of the hidden layer.
-        scale: what the pixels are divided by.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of SGD with momentum 0.9.
-        job: further fields of the job, such as ``train_steps``.
+        size: width and height of an image; below 16 the kernels are 3 x 3, else 5 x 5.
+        filters: filters of the two convolutions.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        hidden: units of the hidden layer.
+        scale: divisor of the pixels.
+        batchsize: records per iteration.
+        learning_rate: for SGD with momentum 0.9.
+        job: further fields, such as ``train_steps``.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
     x = images = nn.Input((1, 28, 28))  # images of any size
@@ -93,7 +93,7 @@ def lenet(
     return make_job(job, "lenet", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
 
-# Of each convolution the filters, the kernel, the number that biases begin with, and its stride or padding.
+# For each convolution: filters, kernel, initial bias, and stride or padding.
 CONVOLUTIONS: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (96, 11, 0, {"strides": 4}),
     (256, 5, 1, {"padding": 2}),
@@ -112,12 +112,12 @@ def alexnet(
     It subtracts 115, about the mean pixel of ImageNet, from all pixels; SINGA subtracts the mean image.
 
     Args:
-        classes: number of different labels.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
         size: height and width of a record, in pixels.
         cropsize: height and width of the part that the net sees, cut out at random in training.
-        batchsize: records of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: records per iteration.
+        job: further fields, such as ``train_steps``.
     """
     crop = {"cropsize": cropsize, "mirror": True}
     images = nn.Input((3, size, size))
@@ -145,6 +145,6 @@ def alexnet(
 
 
 def _params(std: float, bias: float) -> list[dict[str, Any]]:
-    """Return a normal weight and a constant bias, which learns twice as fast and has no weight decay."""
+    """Return a normal weight and a constant bias; the bias learns twice as fast and has no weight decay."""
     weight = {"init": {"type": "kGaussian", "std": std}}
     return [weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}]

@@ -1,9 +1,10 @@
 """Nets for fields, and their blocks: a U-Net, a residual net, convolutional LSTMs, and DeepESD.
 
-U-Net: Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation (2015). Residual
-net: Rasp and Thuerey, Data-Driven Medium-Range Weather Prediction With a Resnet Pretrained on Climate Simulations
-(2021); Clare, Jamil and Morcrette, Combining Distribution-Based Neural Networks to Predict Weather Forecast
-Probabilities (2021), with the same blocks.
+U-Net: Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation (2015).
+
+Residual net: Rasp and Thuerey, Data-Driven Medium-Range Weather Prediction With a Resnet Pretrained on Climate
+Simulations (2021). Clare, Jamil and Morcrette, Combining Distribution-Based Neural Networks to Predict Weather Forecast
+Probabilities (2021), has the same blocks.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ Normalisation = Literal["batch", "group", "none"]
 Padding = str | tuple[str, str]
 NORMALISATIONS = ("batch", "group", "none")
 GROUPS = 8  # the most groups of channels
-Statistics = Mapping[str, Any] | None  # {"mean": (C,) or (C, H, W), "std": likewise}, arguments of nn.Normalization
+Statistics = Mapping[str, Any] | None  # "mean" and "std", (C,) or (C, H, W), for nn.Normalization
 SLOPE = 0.3  # the rectifier's slope for negative numbers, Keras's default when the paper was written
 
 
 def fields_input(shape: Sequence[int], statistics: Statistics) -> tuple[Symbol, Symbol]:
-    """Return the symbol of records of a shape, and that of the records normalised by ``statistics``, if there are."""
+    """Return the symbol of records of a shape, and the symbol of the records normalised by ``statistics``, if given."""
     fields = nn.Input(tuple(shape), name="data")
     return fields, fields if statistics is None else nn.Normalization(**statistics, name="normalised")(fields)
 
 
 def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
-    """Return a linear 1 x 1 convolution of x; with ``statistics`` its results are brought into the data's units."""
+    """Return a linear 1 x 1 convolution of x, converted to the data's units by ``statistics``, if given."""
     if statistics is None:
         return nn.Conv2D(channels, 1, name="output")(x)
     return nn.Normalization(**statistics, invert=True, name="output")(nn.Conv2D(channels, 1, name="scores")(x))
@@ -43,8 +44,8 @@ def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
 class FieldLayers:
     """Makes convolutions that keep the size of a field, and the normalisation after them.
 
-    ``padding`` says what lies around a field: "zero", "edge", "reflect" or "periodic", for both axes or (rows,
-    columns). ``normalisation`` is "batch", "group" (of at most eight equal groups of channels) or "none".
+    ``padding`` fills the border: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns).
+    ``normalisation`` is "batch", "group" (at most eight equal groups of channels) or "none".
     """
 
     padding: Padding
@@ -55,7 +56,7 @@ class FieldLayers:
             raise UserError(f'normalisation is "batch", "group" or "none", not {self.normalisation!r}')
 
     def convolve(self, name: str, x: Symbol, filters: int, kernel: int = 3, bias: bool | None = None) -> Symbol:
-        """Return a convolution whose kernel has an odd size; it has a bias where no normalisation follows."""
+        """Return a convolution with an odd kernel size; by default it has a bias only without normalisation."""
         bias = self.normalisation == "none" if bias is None else bias
         settings: dict[str, Any] = {"kernel_initializer": "he_normal", "use_bias": bias, "name": name}
         if self.padding == "zero" or kernel == 1:
@@ -64,7 +65,7 @@ class FieldLayers:
         return nn.Conv2D(filters, kernel, **settings)(padded)
 
     def normalise(self, name: str, x: Symbol, channels: int) -> Symbol:
-        """Return x normalised, x itself without normalisation."""
+        """Return x normalised, or x itself if the normalisation is "none"."""
         if self.normalisation == "batch":
             return nn.BatchNormalization(name=name)(x)
         if self.normalisation == "group":
@@ -86,22 +87,22 @@ def unet(
 ) -> nn.Model:
     """Return a U-Net from fields (B, C, H, W) to fields (B, out_channels, H, W), a model that ``fit`` trains.
 
-    At each of ``depth`` levels two 3 x 3 convolutions with rectifiers are followed by a maximum over 2 x 2 points, and
-    the number of channels doubles; on the way back a transposed convolution of 2 x 2 doubles the size, the features of
-    that level are joined to its result, and two convolutions follow. A linear 1 x 1 convolution gives the channels of
-    the result. Unlike the paper's, convolutions keep the size of a field, and may be followed by normalisation.
+    Each of ``depth`` levels has two 3 x 3 convolutions with rectifiers, then a maximum over 2 x 2 points. Each level
+    has twice the channels of the one above. On the way back a transposed 2 x 2 convolution doubles the size. Its result
+    is joined to the level's features, and two convolutions follow. The output is a linear 1 x 1 convolution. Unlike in
+    the paper, convolutions keep the size of a field, and can be normalised.
 
     Args:
-        shape: (C, H, W) of a record; H and W can be halved ``depth`` times.
-        out_channels: number of channels of the result.
-        width: number of channels at the first level; 64 in the paper.
-        depth: number of levels below which fields are halved; 4 in the paper.
-        padding: what lies around a field, "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns):
-            ``("edge", "periodic")`` for latitude and longitude.
-        normalisation: "batch", "group" or "none" after each convolution.
-        input_statistics: mean and std of the channels of records, by which they are normalised first:
-            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
-        output_statistics: mean and std of the channels of targets: the net then gives numbers in the data's units.
+        shape: (C, H, W) of a record; 2^``depth`` divides H and W.
+        out_channels: channels of the result.
+        width: channels at the first level; 64 in the paper.
+        depth: number of halvings; 4 in the paper.
+        padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns). ``("edge", "periodic")``
+            suits latitude and longitude.
+        normalisation: "batch", "group" or "none", after each convolution.
+        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
+            :func:`dsinga.data.field_statistics`.
+        output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
 
     Raises:
         UserError: fields that cannot be halved ``depth`` times, or an unknown padding or normalisation.
@@ -130,7 +131,6 @@ def unet(
 
 
 def _block(name: str, x: Symbol, filters: int, layers: FieldLayers) -> Symbol:
-    """Return two convolutions of x, each normalised and rectified."""
     for number in (1, 2):
         x = layers.convolve(f"{name}_conv{number}", x, filters)
         x = nn.ReLU(name=f"{name}_relu{number}")(layers.normalise(f"{name}_norm{number}", x, filters))
@@ -152,22 +152,22 @@ def field_resnet(
 ) -> nn.Model:
     """Return a residual net from fields (B, C, H, W) to (B, out_channels, H, W), a model that ``fit`` trains.
 
-    A 7 x 7 convolution is followed by ``blocks`` blocks x + f(x), where f is two 3 x 3 convolutions. After each of
-    these convolutions come a leaky rectifier of slope 0.3, normalisation and dropout. The last layer is a linear 1 x 1
+    A 7 x 7 convolution comes first, then ``blocks`` blocks x + f(x), where f is two 3 x 3 convolutions. Each of these
+    convolutions has a leaky rectifier of slope 0.3, normalisation and dropout. The output is a linear 1 x 1
     convolution; the paper's is 3 x 3.
 
     Args:
         shape: (C, H, W) of a record.
-        out_channels: number of channels of the result.
-        width: number of channels of the blocks; 128 in the paper.
+        out_channels: channels of the result.
+        width: channels of the blocks; 128 in the paper.
         blocks: number of blocks; 19 in the paper.
-        padding: what lies around a field, "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns); by
-            default longitude is periodic, as in the paper.
+        padding: "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns). By default longitude is
+            periodic, as in the paper.
         normalisation: "batch", "group" or "none".
-        dropout: share of the numbers that are 0 in a training step; 0.1 in the paper.
-        input_statistics: mean and std of the channels of records, by which they are normalised first:
-            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
-        output_statistics: mean and std of the channels of targets: the net then gives numbers in the data's units.
+        dropout: share of the numbers set to 0 in training; 0.1 in the paper.
+        input_statistics: mean and std that normalise the channels of records: ``statistics.of_inputs(windows)`` of
+            :func:`dsinga.data.field_statistics`.
+        output_statistics: mean and std of the targets' channels: the net then predicts in the data's units.
 
     Raises:
         UserError: a shape that is not (C, H, W), or an unknown padding or normalisation.
@@ -177,7 +177,6 @@ def field_resnet(
     layers = FieldLayers(padding, normalisation)
 
     def convolved(name: str, x: Symbol, kernel: int = 3) -> Symbol:
-        """Return a convolution of x, rectified, normalised, and with dropout."""
         x = nn.LeakyReLU(SLOPE, name=f"{name}_relu")(layers.convolve(name, x, width, kernel, bias=True))
         x = layers.normalise(f"{name}_norm", x, width)
         return nn.Dropout(dropout, name=f"{name}_drop")(x) if dropout else x
@@ -202,20 +201,21 @@ def convlstm(
 ) -> nn.Model:
     """Return an encoder and forecaster of ConvLSTMs from fields (B, C, H, W) to fields (B, out, H, W).
 
-    After Shi et al., Convolutional LSTM Network: A Machine Learning Approach for Precipitation Nowcasting (2015). The
-    channels of a record are those of ``steps`` steps, of each variable all steps one after the other, as windows of
-    fields have them. The encoder's layers read the steps; the hidden state of the last layer after the last step is
-    the input of each of the forecaster's ``out_steps`` steps, whose states begin with zeros (in the paper they begin
-    with the encoder's, and there is no input). A 1 x 1 convolution of each step gives its ``out_channels``; of the
-    result's out = out_channels·out_steps channels the steps of each are again one after the other.
+    After Shi et al., Convolutional LSTM Network: A Machine Learning Approach for Precipitation Nowcasting (2015). A
+    record's channels are all ``steps`` steps of the first variable, then all steps of the next, as in windows of
+    fields. The result has out = out_channels·out_steps channels in the same order.
+
+    The encoder's layers read the steps. The last layer's final hidden state is the input of each of the forecaster's
+    ``out_steps`` steps. A 1 x 1 convolution turns each step into ``out_channels``. The forecaster's states begin with
+    0; in the paper they begin with the encoder's states, and there is no input.
 
     Args:
         shape: (C, H, W) of a record; ``steps`` divides C.
-        steps: number of steps in a record.
-        out_channels: number of variables of the target.
-        out_steps: number of steps of the target.
-        filters: number of channels of each of the encoder's layers; the forecaster has as many in reverse order.
-        kernel: height and width of the windows, which keep the size of fields.
+        steps: steps in a record.
+        out_channels: variables of the target.
+        out_steps: steps of the target.
+        filters: channels of each encoder layer; the forecaster's layers have them in reverse order.
+        kernel: height and width of the kernels; fields keep their size.
 
     Raises:
         UserError: a shape that is not (C, H, W), or channels that ``steps`` does not divide.
@@ -243,7 +243,7 @@ def convlstm(
 
 
 def steps_of_channels(x: Symbol, channels: int, steps: int, size: Sequence[int]) -> Symbol:
-    """Return fields (B, channels·steps, H, W), in which the steps of a channel are neighbours, as (B, T, C, H, W)."""
+    """Return fields (B, channels·steps, H, W), ordered by channel, as sequences (B, T, C, H, W)."""
     if channels == 1:
         return nn.Reshape([steps, 1, *size], name="input_steps")(x)
     x = nn.Reshape([channels, steps, *size], name="input_channels")(x)
@@ -262,16 +262,16 @@ def deepesd(
     """Return DeepESD, from fields (B, C, H, W) to numbers at all points of a grid, (B, out_points).
 
     Baño-Medina et al., Downscaling multi-model climate projection ensembles with deep learning (DeepESD), GMD 15,
-    6747–6758 (2022): three convolutions of 3 x 3 with rectifiers, and one dense layer to all grid points; also the
-    baseline of CORDEX ML-Bench. Most params are those of the dense layer, H·W·filters[-1] for each point.
+    6747–6758 (2022). Three 3 x 3 convolutions with rectifiers precede one dense layer to all grid points. It is also
+    the baseline of CORDEX ML-Bench. The dense layer has most params, H·W·filters[-1] for each point.
 
     Args:
         shape: (C, H, W) of a record, the predictors.
-        out_points: number of points of the grid, of land alone where others have no target.
-        filters: number of channels of each convolution; the last is 10 for precipitation in the paper.
-        padding: how many zeros surround a field before each convolution; 1 keeps its size, 0 makes it smaller.
-        dense_partition_dim: 1 cuts the dense layer by points where the job has several workers in a group, while
-            fields are cut by rows: each worker holds the weights of its points.
+        out_points: number of grid points; only land points if the sea has no target.
+        filters: channels of each convolution; the last is 10 for precipitation in the paper.
+        padding: zeros around a field before each convolution; 1 keeps its size, 0 makes it smaller.
+        dense_partition_dim: 1 divides the dense layer's points among the workers of a group, while fields are divided
+            by rows.
 
     Raises:
         UserError: a shape that is not (C, H, W), or fields too small for the convolutions.

@@ -2,7 +2,7 @@
 
 Radford et al., Language Models are Unsupervised Multitask Learners (2019), with the changes of LLaMA (Touvron et al.,
 2023): RMSNorm before each branch, rotary positions, and SwiGLU (Shazeer, GLU Variants Improve Transformer, 2020). No
-layer has a bias; the scores of the codes have the embedding as their weight (Press and Wolf, 2017).
+layer has a bias. The output layer shares the embedding's weight (Press and Wolf, 2017).
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ def gpt(
 ) -> Job:
     """Return the job of a small GPT that reads a text imported by ``dsinga data import text``.
 
-    The metric "loss" is the mean cross-entropy of a code, in nats; gradients are of the sum over the codes of a row,
-    averaged over rows. ``dsinga.generate`` writes texts with it.
+    The metric "loss" is the mean cross-entropy of a code, in nats. Gradients are summed over the codes of a row and
+    averaged over rows. ``dsinga.generate`` writes texts with the trained net.
 
     Args:
         vocabulary: number of different codes of the text; ``dsinga data info`` shows it.
-        data: folder of train_data.zarr and test_data.zarr, made with ``--held-out``; by default that of the job file.
-        blocks: number of blocks, each of an attention and a perceptron.
-        width: number of features of a step; a multiple of ``heads``.
-        heads: number of heads of each attention, with an even number of features each.
-        hidden: number of hidden units of each perceptron; by default 8/3 of ``width``, rounded up to a multiple of 32,
-            so that its three weights have as many numbers as two weights to and from 4·``width``.
+        data: folder with train_data.zarr and test_data.zarr, made with ``--held-out``; defaults to the job file's
+            folder.
+        blocks: number of blocks, each an attention and a perceptron.
+        width: features of a step; a multiple of ``heads``.
+        heads: heads of each attention, with an even number of features each.
+        hidden: hidden units of each perceptron; defaults to 8/3 of ``width``, rounded up to a multiple of 32. Three
+            weights then have as many numbers as two weights to and from 4·``width``.
         steps: number of codes that the net sees at once.
         dropout: fraction of the embeddings and of each branch's output to drop in training.
-        batchsize: number of positions of the text that are read at once.
-        learning_rate: learning rate of Adam.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: positions of the text read at once.
+        learning_rate: for Adam.
+        job: further fields, such as ``train_steps``.
     """
     text = {"batchsize": batchsize, "unroll_len": steps, "labels": True}
     parts = (("train", ["kTrain"]), ("test", ["kVal", "kTest"]))
@@ -92,19 +93,15 @@ class _GPTBlocks:
     dropout: float
 
     def norm(self, name: str, x: Symbol) -> Symbol:
-        """Return each step of x divided by its root mean square."""
         return nn.RMSNorm(first_axis=2, name=f"{name}_norm")(x)
 
     def drop(self, name: str, x: Symbol) -> Symbol:
-        """Return x, of which a part is dropped in training."""
         return nn.Dropout(self.dropout, name=f"{name}_drop")(x) if self.dropout else x
 
     def dense(self, name: str, outputs: int, x: Symbol, stddev: float = STDDEV) -> Symbol:
-        """Return a product of each step with a weight."""
         return nn.Dense(outputs, use_bias=False, kernel_initializer=nn.RandomNormal(stddev=stddev), name=name)(x)
 
     def attend(self, name: str, x: Symbol) -> Symbol:
-        """Return x plus attention to the steps before each step and to itself."""
         normal = self.norm(name, x)
         roles = (self.dense(f"{name}_{role}", self.width, normal) for role in ("query", "key", "value"))
         settings = {"num_heads": self.heads, "causal": True, "rotary": True}
@@ -119,6 +116,6 @@ class _GPTBlocks:
         return self.residual(name, x, product)
 
     def residual(self, name: str, x: Symbol, branch: Symbol) -> Symbol:
-        """Return the sum of x and a branch; its weight begins smaller, as the sums of all branches add up (GPT-2)."""
+        """Return x plus a branch; the branch's initial weight is smaller, because all branches add up (GPT-2)."""
         output = self.dense(f"{name}_output", self.width, branch, STDDEV / (2 * self.blocks) ** 0.5)
         return nn.Add(name=name)([x, self.drop(name, output)])

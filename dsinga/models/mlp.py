@@ -34,17 +34,17 @@ def mlp(
     """Return the job of a multi-layer perceptron for records of ``inputs`` bytes, such as images of MNIST.
 
     Args:
-        hidden: the number of units of each hidden layer.
+        hidden: units of each hidden layer.
         inputs: length of a record.
-        classes: number of different labels.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
-        activation: the layer type after each hidden layer.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        activation: layer type after each hidden layer.
         init: initialiser of the weights.
         dropout: fraction of hidden units to drop in training.
-        brightest: the largest number of a record; numbers from 0 to this one become -1 to 1.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of SGD with momentum 0.9.
-        job: further fields of the job, such as ``train_steps``.
+        brightest: largest number of a record; 0 to ``brightest`` is scaled to -1 to 1.
+        batchsize: records per iteration.
+        learning_rate: for SGD with momentum 0.9.
+        job: further fields, such as ``train_steps``.
     """
     x = numbers = nn.Input(1)  # records of any length
     for number, outputs in enumerate(hidden, 1):
@@ -80,36 +80,35 @@ def mdnn(
     text_store: dict[str, Any] | None = None,
     **job: Any,
 ) -> Job:
-    """Return the job of a net with two paths, which map the image and the text of a pair to codes of one length.
+    """Return the job of a net with two paths, which map the image and the text of a pair to codes of equal length.
 
-    The loss is a weighted sum of three: those of predicting the label from either code, and the squared distance
-    between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal
-    2016; SINGA's Figure 7). All input layers of a phase read the same row numbers, also when rows are shuffled and
-    divided over workers, so row i of both stores is a pair; stores of different lengths are refused. With ``location``
-    in the layers of a path, two workers compute one path each, and only codes and their gradients are sent.
+    The loss is a weighted sum of three: the label loss of each code, and the squared distance between the two codes (W.
+    Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal 2016; SINGA's Figure 7). Row i of both
+    stores is a pair. All input layers of a phase read the same rows, even if shuffled or divided over workers. Stores
+    of different lengths are refused. With ``location`` in the layers, each of two workers computes a path, and only
+    codes and their gradients are sent.
 
-    Records are feature vectors. For images of pixels replace the layers from "image" to
-    "image_code" by those of a convolutional net.
+    Records are feature vectors. For pixels, replace the layers from "image" to "image_code" with a convolutional net.
 
     Args:
-        image: the number of units of each hidden layer between image and code.
-        text: the same for texts.
-        code: the length of the codes, "image_code" and "text_code".
-        classes: number of different labels.
-        data: folder of the stores I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and
-            testing); by default the folder of the job file.
+        image: units of each hidden layer between image and code.
+        text: units of each hidden layer between text and code.
+        code: length of the codes, "image_code" and "text_code".
+        classes: number of classes.
+        data: folder with I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and testing);
+            defaults to the job file's folder.
         image_scale: weight of the images' label loss.
         text_scale: weight of the texts' label loss.
         distance_scale: weight of the distance loss.
         dropout: fraction of hidden units to drop in training.
-        batchsize: pairs of an iteration.
-        test_batchsize: pairs of an iteration in tests.
-        learning_rate: learning rate of SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
+        batchsize: pairs per iteration.
+        test_batchsize: pairs per iteration in tests.
+        learning_rate: for SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
         weight_decay: weight decay of the updater.
-        text_decay: factor of the weight decay for the texts' path (wd_scale); their few features need less.
-        image_store: further fields of the store_conf of images, such as mean_value and std_value.
-        text_store: the same for texts.
-        job: further fields of the job, such as ``train_steps``.
+        text_decay: factor of the weight decay on the texts' path (wd_scale); their few features need less.
+        image_store: further store_conf fields for images, such as mean_value and std_value.
+        text_store: further store_conf fields for texts.
+        job: further fields, such as ``train_steps``.
     """
     sizes = batchsize, test_batchsize
     layers = [
@@ -152,15 +151,15 @@ ZERO = {"type": "kConstant", "value": 0.0}
 def line(
     inputs: int = 10, outputs: int = 1, data: str = "", *, batchsize: int = 64, learning_rate: float = 0.05, **job: Any
 ) -> Job:
-    """Return the job of linear regression, x·w + b, with the squared error as its loss; w and b begin at 0.
+    """Return the job of linear regression, x·w + b, with a squared error loss; w and b begin at 0.
 
     Args:
         inputs: numbers of a record.
         outputs: numbers to predict, the labels of a record.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of SGD.
-        job: further fields of the job, such as ``train_steps``.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        batchsize: records per iteration.
+        learning_rate: for SGD.
+        job: further fields, such as ``train_steps``.
     """
     layers = [
         *records(data, batchsize, [inputs]),
@@ -186,13 +185,13 @@ def softmax_regression(
     """Return the job of softmax regression: a score x·w + b for each class, and probabilities by the softmax.
 
     Args:
-        shape: the shape of a record.
-        classes: number of different labels.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of SGD.
-        scale: what the numbers of a record are divided by.
-        job: further fields of the job, such as ``train_steps``.
+        shape: shape of a record.
+        classes: number of classes.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        batchsize: records per iteration.
+        learning_rate: for SGD.
+        scale: divisor of a record's numbers.
+        job: further fields, such as ``train_steps``.
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
     sgd = updater("kSGD", learning_rate)

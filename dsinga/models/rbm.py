@@ -15,7 +15,7 @@ from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 SIZES = (784, 1000, 500, 250, 30)
-"""The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
+"""Layer sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
 
 
 @typed("models.")
@@ -36,23 +36,23 @@ def rbm(
 ) -> Job:
     """Return the job of one machine of a stack, between ``sizes[number - 1]`` and ``sizes[number]`` units.
 
-    Train the jobs 1, 2, ... in this order: each takes the params of the machines below it from the newest checkpoints
-    in their workspaces (``checkpoint_path``), computes their layers and trains its own machine. Params have the names
-    of SINGA's examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
+    Train the jobs 1, 2, ... in order. Each loads the machines below it from the newest checkpoints in their workspaces
+    (``checkpoint_path``), computes their layers and trains its own machine. Params are named as in SINGA's
+    examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
-        number: number of the machine, from 1 on.
-        sizes: number of units of each layer; the first is the length of a record.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        number: number of the machine, 1 or more.
+        sizes: units of each layer; the first is the length of a record.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
         name: name of the jobs, without their number.
-        folder: folder of their workspaces, ``<name><number>-workspace``; by default the working directory.
-        binary: whether the units of the last layer are binary, like the others; else they are gaussian, as for a code.
+        folder: folder of the workspaces ``<name><number>-workspace``; defaults to the working directory.
+        binary: whether the last layer's units are binary, like the others, not gaussian, as for a code.
         cd_k: number of Gibbs steps.
         persistent: whether Gibbs chains continue from batch to batch.
         highest: largest number in a record; records are divided by it.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of SGD with momentum 0.8; by default 0.1, or 0.001 with gaussian units.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: records per iteration.
+        learning_rate: for SGD with momentum 0.8; defaults to 0.1, or 0.001 with gaussian units.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``sizes`` has no machine of this number.
@@ -75,7 +75,7 @@ def rbm(
 
 
 def _machine(number: int, units: int, below: Symbol, gaussian: bool, persistent: bool) -> list[LayerConf]:
-    """Return the visible and the hidden layer of a machine above the feature ``below``."""
+    """Return the visible and hidden layers of a machine above the feature ``below``."""
     weight, visible, hidden = f"w{number}", f"b{number}1", f"b{number}2"
     size = {"hdim": units}
     return [
@@ -91,7 +91,7 @@ def _machine(number: int, units: int, below: Symbol, gaussian: bool, persistent:
 
 
 def encoder(x: Symbol, sizes: Sequence[int], depth: int) -> Symbol:
-    """Return the first ``depth`` machines as fully connected layers with a sigmoid, ``Inner1``, ``Sigmoid1``, ..."""
+    """Return the first ``depth`` machines as dense layers with sigmoids: ``Inner1``, ``Sigmoid1``, ..."""
     for number in range(1, depth + 1):
         inner = connected(f"Inner{number}", sizes[number], f"w{number}", f"b{number}2")(x)
         x = nn.Activation("sigmoid", name=f"Sigmoid{number}")(inner)
@@ -99,13 +99,13 @@ def encoder(x: Symbol, sizes: Sequence[int], depth: int) -> Symbol:
 
 
 def connected(name: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerBuilder:
-    """Return a dense layer with named params; if ``shared`` is given, its weight is that param, transposed."""
+    """Return a dense layer with named params; its weight is the param ``shared``, transposed, if given."""
     param = {"name": weight, "share_from": shared} if shared else {"name": weight, "init": NORMAL}
     return nn.Dense(outputs, transpose=bool(shared), param=[param, {"name": bias}], name=name)
 
 
 def workspaces(count: int, name: str, folder: str) -> list[str]:
-    """Return the workspaces of the first ``count`` jobs of a stack, the last job first."""
+    """Return the workspaces of the first ``count`` jobs of a stack, last job first."""
     return [posixpath.join(folder, f"{name}{number}-workspace") for number in range(count, 0, -1)]
 
 
@@ -123,20 +123,20 @@ def autoencoder(
 ) -> Job:
     """Return the job of the auto-encoder that a stack of machines (:func:`dsinga.models.rbm`) unfolds into.
 
-    The encoder computes a linear code, ``Inner<n>``; the decoder computes the record from it with the same weights,
+    The encoder computes a linear code, ``Inner<n>``. The decoder reconstructs the record with the same weights,
     transposed. The loss is the squared distance between the record and the decoder's last sigmoid. Hinton and
     Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks (Science 2006); hyperparameters of SINGA's
     examples/rbm.
 
     Args:
-        sizes: number of units of each layer, from the record to the code.
-        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
-        pretrained: name of the jobs of the machines, without their number; "" starts from random weights.
-        folder: folder of their workspaces; by default the working directory.
+        sizes: units of each layer, from the record to the code.
+        data: folder with train_data.zarr and test_data.zarr; defaults to the job file's folder.
+        pretrained: name of the machines' jobs, without their number; "" starts from random weights.
+        folder: folder of their workspaces; defaults to the working directory.
         highest: largest number in a record; records are divided by it.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of AdaGrad.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: records per iteration.
+        learning_rate: for AdaGrad.
+        job: further fields, such as ``train_steps``.
     """
     depth = len(sizes) - 1
     pixels = nn.Input(sizes[0])

@@ -16,7 +16,7 @@ from dsinga.nn.writing.symbol import Symbol
 
 SIMILARITIES = ("cosine", "product")
 MIDDLE = 3.5
-"""The rating that the net begins with, for each user and film."""
+"""The net's initial rating for each user and film."""
 
 
 @typed("models.")
@@ -35,25 +35,24 @@ def recommender(
 ) -> Job:
     """Return the job of a recommender for ratings imported by ``dsinga data import movielens``.
 
-    A user is an embedding; a film is an embedding, its title by a convolution over the words, and its genres. Each is
-    brought to ``width`` numbers. The rating is their similarity, plus a number of the user and one of the film, which
-    say how high the user rates films and how high users rate the film (Koren, Bell and Volinsky, Matrix Factorization
-    Techniques for Recommender Systems, 2009).
+    A user is an embedding. A film is an embedding, a convolution over its title's words, and its genres. Both become
+    vectors of ``width`` numbers. The rating is the vectors' similarity plus biases of the user and the film
+    (Koren, Bell and Volinsky, Matrix Factorization Techniques for Recommender Systems, 2009).
 
     Args:
         users: number of users.
         films: number of films.
-        words: number of codes of the words of titles.
-        data: folder of train and test, with users.zarr and so on; by default the folder of the job file.
-        similarity: "cosine", scaled, as in PaddlePaddle's book; or "product" of the two, as in matrix factorisation.
-        scale: the largest cosine similarity.
-        width: numbers that stand for a user or a film.
+        words: number of word codes in titles.
+        data: folder with train and test, each with users.zarr and so on; defaults to the job file's folder.
+        similarity: "cosine", scaled, as in PaddlePaddle's book, or "product", as in matrix factorisation.
+        scale: largest cosine similarity.
+        width: length of the vectors of users and films.
         dropout: fraction of the embeddings to drop in training.
-        batchsize: ratings of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: ratings per iteration.
+        job: further fields, such as ``train_steps``.
 
     Raises:
-        UserError: there is no such similarity.
+        UserError: an unknown similarity.
     """
     if similarity not in SIMILARITIES:
         raise UserError(f"similarity is {similarity!r}; give one of {', '.join(SIMILARITIES)}")

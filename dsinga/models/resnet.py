@@ -31,18 +31,18 @@ def resnet(
 ) -> Job:
     """Return the job of a residual net of 6n + 2 layers: three stages of n blocks with 16, 32, 64 filters.
 
-    A block adds its input to the result of two 3 x 3 convolutions, each with batch normalisation. Where a stage halves
-    the image, a 1 x 1 convolution gives the input the same shape (option B of the paper). Schedule, weight decay and
-    augmentation (4 pixels of padding, a crop of the image's size, mirroring) are the paper's for CIFAR-10.
+    A block adds its input to the result of two 3 x 3 convolutions with batch normalisation. Where a stage halves the
+    image, a 1 x 1 convolution adapts the input's shape (option B of the paper). Schedule, weight decay and augmentation
+    are the paper's for CIFAR-10: 4 pixels of padding, a crop of the image's size, mirroring.
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
-        classes: number of different labels.
-        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
+        classes: number of classes.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
         size: height and width of an image, in pixels.
-        batchsize: records of an iteration.
+        batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further fields of the job, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``depth`` is not 6n + 2.
@@ -68,7 +68,7 @@ def resnet(
 
 
 def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[LayerConf]:
-    """Return the layers that read images and subtract the mean; with ``augment``, crop and mirror them at random."""
+    """Return the layers that read images and subtract the mean; with ``augment`` they crop and mirror at random."""
     image = {"pad": 4, "cropsize": size, "mirror": True}
     return [
         *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
@@ -79,7 +79,7 @@ def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[Lay
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
     """Return the layers of a block relu(f(x) + x), where f is two convolutions; the last is ``<name>_relu2``.
 
-    With a ``stride`` above 1, x passes a 1 x 1 convolution with that stride.
+    If ``stride`` is above 1, a 1 x 1 convolution with the stride is applied to x.
     """
     projected = normalised(f"{name}_proj", source, filters, 1, stride) if stride > 1 else []
     return [
@@ -93,7 +93,7 @@ def residual(name: str, source: str, filters: int, stride: int = 1) -> list[Laye
 
 
 def normalised(name: str, source: str, filters: int, kernel: int = 3, stride: int = 1) -> list[LayerConf]:
-    """Return a convolution without a bias and its batch normalisation, ``<name>_bn``, which has one."""
+    """Return a convolution without a bias, and its batch normalisation, ``<name>_bn``."""
     return [
         conv(name, source, filters, kernel, stride=stride, pad=kernel // 2, bias_term=False),
         layer(f"{name}_bn", "kBM", name),
@@ -113,25 +113,25 @@ def vgg(
     augment: bool = True,
     **job: Any,
 ) -> Job:
-    """Return the job of a VGG net: stages of 3 x 3 convolutions, each followed by a pooling that halves the image.
+    """Return the job of a VGG net: stages of 3 x 3 convolutions, each ended by a pooling that halves the image.
 
-    Each convolution has batch normalisation (Ioffe and Szegedy 2015), which the paper did not have yet. Above the
-    stages are one fully connected layer with dropout, and the classifier.
+    Each convolution has batch normalisation (Ioffe and Szegedy 2015), unlike in the paper. One dense layer with
+    dropout, and the classifier, follow the stages.
 
     Args:
         stages: filters and number of convolutions of each stage; the paper's net D has
             ``((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))``.
-        classes: number of different labels.
-        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
+        classes: number of classes.
+        data: folder with train_data.zarr, test_data.zarr and image_mean.zarr; defaults to the job file's folder.
         size: height and width of an image, in pixels.
-        hidden: units of the fully connected layer.
-        dropout: share of these units that are 0 in a training step.
-        batchsize: records of an iteration.
+        hidden: units of the dense layer.
+        dropout: share of these units to drop in training.
+        batchsize: records per iteration.
         augment: whether training images are cropped and mirrored at random.
-        job: further fields of the job, such as ``train_steps``.
+        job: further fields, such as ``train_steps``.
 
     Raises:
-        UserError: an image of ``size`` cannot be halved as often as there are stages.
+        UserError: an image of ``size`` cannot be halved once a stage.
     """
     if not stages or size % 2 ** len(stages):
         raise UserError(

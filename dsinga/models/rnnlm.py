@@ -1,7 +1,7 @@
 """Language models: of words, with a softmax that is factored by classes of words; of characters, SINGA's char-rnn.
 
-The model of words is that of SINGA's rnnlm example, over streams of text instead of one sentence at a time: Mikolov et
-al., Extensions of recurrent neural network language model (2011).
+The model of words is SINGA's rnnlm example, over streams of text instead of single sentences: Mikolov et al.,
+Extensions of recurrent neural network language model (2011).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def rnnlm(
     """Return the job of a language model of words imported by ``dsinga data import text --words``.
 
     Args:
-        counts: number of times that each word occurs in the training text, by code; frequent words have low codes.
-        data: folder of train_text.zarr, valid_text.zarr and test_text.zarr; by default the folder of the job file.
-        classes: number of classes of words; each class makes up about the same share of the text.
-        hidden: number of units of the recurrent layer, and width of the embedding.
+        counts: how often each word occurs in the training text, by code; frequent words have low codes.
+        data: folder with train_text.zarr, valid_text.zarr and test_text.zarr; defaults to the job file's folder.
+        classes: number of word classes; each makes up about the same share of the text.
+        hidden: units of the recurrent layer, and width of the embedding.
         steps: number of words through which a gradient goes back.
-        batchsize: number of streams of text that are read at once.
-        learning_rate: learning rate of SGD; gradients are sums over the words of a stream, clipped to a norm of 5.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: streams of text read at once.
+        learning_rate: for SGD; gradients are sums over the words of a stream, clipped to a norm of 5.
+        job: further fields, such as ``train_steps``.
     """
     words = len(counts)
     one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
@@ -68,10 +68,10 @@ def rnnlm(
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
-    """Return the first word of each class; a class has neighbouring words that make up its share of the text.
+    """Return the first word of each class, so that classes of adjacent words have equal shares of the text.
 
-    The rule of Mikolov's rnnlm and of SINGA: the word that completes the share of its class is the last in it. A word
-    more frequent than a share is a class on its own, so there may be fewer classes than ``classes``.
+    This is the rule of Mikolov's rnnlm and of SINGA: a class ends with the word that completes its share. A word more
+    frequent than a share is a class on its own, so there can be fewer classes than ``classes``.
     """
     total, seen, number, starts = sum(counts), 0, 0, [0]
     for word, count in enumerate(counts[:-1]):
@@ -98,14 +98,14 @@ def char_rnn(
 
     Args:
         vocabulary: number of different characters in the text; ``dsinga data info`` shows it.
-        data: folder of train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; by default
-            the folder of the job file.
-        hidden: number of units of each recurrent layer.
-        layers: number of recurrent layers, one above the other.
+        data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; defaults
+            to the job file's folder.
+        hidden: units of each recurrent layer.
+        layers: number of stacked recurrent layers.
         cell: kGRU, kLSTM or kRNN.
         steps: number of characters through which a gradient goes back.
-        batchsize: number of positions of the text that are read at once.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: positions of the text read at once.
+        job: further fields, such as ``train_steps``.
     """
     kind = cell.removeprefix("k").lower()
     params = [CHARACTERS_UNIFORM] * (9 if cell == "kGRU" else 3)

@@ -3,8 +3,8 @@
 Gorishniy, Kotelnikov and Babenko, TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling (2024);
 Holzmüller, Grinsztajn and Steinwart, Better by Default: Strong Pre-Tuned MLPs and Boosted Trees on Tabular Data (2024).
 
-A record is (numbers + flags + categories,) float32, in this order: numbers that are scaled, flags 0 or 1, and the codes
-of categories, as a table of :mod:`dsinga.addons.tables` gives them.
+A record is (numbers + flags + categories,) float32, in this order: scaled numbers, flags 0 or 1, and category codes.
+Tables of :mod:`dsinga.addons.tables` make such records.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dsinga.nn.writing.symbol import Symbol
 Task = Literal["classes", "answers", "numbers"]
 TASKS = ("classes", "answers", "numbers")
 UNIFORM = {"type": "kUniformSqrtFanIn", "value": 3**-0.5}  # U(-1, 1)/√columns
-BIN_WIDTH = 16  # the numbers that a number becomes by its bins
-ONE_HOT = 9  # of RealMLP, the most codes of a category that is a one-hot vector
-WAVES, WAVE_WIDTH = 16, 3  # of RealMLP, the frequencies of each number, and the numbers that it becomes beside itself
+BIN_WIDTH = 16  # functions of each number with bins
+ONE_HOT = 9  # for RealMLP, the most codes of a one-hot category
+WAVES, WAVE_WIDTH = 16, 3  # for RealMLP, each number's frequencies, and its sums of waves
 
 
 @typed("models.")
@@ -47,30 +47,29 @@ def tabm(
 ) -> nn.Model:
     """Return TabM, ``members`` nets that share their weights, for records of a table: a model that ``fit`` trains.
 
-    Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has a head of its own. In
-    training the loss is the mean of the members' losses; a prediction is the mean of the members': probabilities of
-    "classes", or of each of several "answers", or "numbers". Categories of at most ``one_hot`` codes are one-hot
-    vectors, others embeddings.
+    Each of ``depth`` layers is a kBatchEnsemble, a rectifier and dropout; each member has its own head. The training
+    loss is the mean of the members' losses. A prediction is the mean of the members' predictions: probabilities of
+    "classes", a probability for each of several "answers", or "numbers".
 
     Args:
         numbers: how many numbers a record has.
-        flags: how many flags, 0 or 1, follow them.
-        categories: the number of codes of each category after these; code 0 stands for an unknown one.
-        outputs: the number of classes, answers or numbers to predict.
+        flags: how many flags, 0 or 1, follow the numbers.
+        categories: number of codes of each category after the flags; code 0 stands for an unknown one.
+        outputs: number of classes, answers or numbers to predict.
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
-        bins: the edges of bins of each number, as scaled in records: each number becomes 16, piecewise-linear functions
-            of it with kinks there (kPiecewiseLinear). A number with fewer than two edges stays linear.
-        one_hot: the most codes of a category that is a one-hot vector.
-        members: the number of members, k in the paper.
-        depth: the number of layers before the heads; by default 3, and 2 with ``bins``.
-        width: the number of outputs of each layer.
-        dropout: the share of the numbers that are 0 in a training step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW, for all params.
+        bins: edges of each number's bins, scaled as in records. Each number becomes 16 piecewise-linear functions of
+            it, with kinks at the edges (kPiecewiseLinear). A number with fewer than two edges stays linear.
+        one_hot: categories of at most this many codes are one-hot vectors, others embeddings.
+        members: number of members, k in the paper.
+        depth: layers before the heads; defaults to 3, or 2 with ``bins``.
+        width: outputs of each layer.
+        dropout: share of the numbers to drop in training.
+        learning_rate: for AdamW.
+        weight_decay: for AdamW, on all params.
         metrics: further metrics, as for ``compile``.
 
     Raises:
-        UserError: a record without columns, bins of another number of columns, no layer, or an unknown task.
+        UserError: a record without columns, bins for another number of columns, no layer, or an unknown task.
     """
     data = _input(numbers, flags, categories, task)
     if depth is not None and depth < 1:
@@ -109,27 +108,28 @@ def realmlp(
 ) -> nn.Model:
     """Return RealMLP, a fully connected net with tuned defaults for records of a table: a model that ``fit`` trains.
 
-    Each number becomes four, itself and three sums of learnt waves (kPeriodic); categories of at most 9 codes are
-    one-hot vectors, others embeddings. A learnt factor of each column follows, and ``depth`` dense layers whose weights
-    are learnt at 1/√inputs of the learning rate (the paper's neural tangent parametrisation), with parametric
-    activations, SELU of classes and answers and Mish of numbers. Unlike the paper's net its params begin at random,
-    independent of the records, and dropout and weight decay do not change during training. Numbers are to be scaled
-    robustly, with a smooth clip, and targets that are numbers to mean 0 and deviation 1.
+    Each number becomes four: itself and three sums of learnt waves (kPeriodic). Categories of at most 9 codes are
+    one-hot vectors, others embeddings. Each column is multiplied by a learnt factor. ``depth`` dense layers follow;
+    their weights learn at 1/√inputs of the learning rate (the paper's neural tangent parametrisation). Activations are
+    parametric: SELU for classes and answers, Mish for numbers.
+
+    Unlike in the paper, the initial params do not depend on the records, and dropout and weight decay stay constant.
+    Scale numbers robustly, with a smooth clip, and numeric targets to mean 0 and deviation 1.
 
     Args:
         numbers: how many numbers a record has.
-        flags: how many flags, 0 or 1, follow them.
-        categories: the number of codes of each category after these; code 0 stands for an unknown one.
-        outputs: the number of classes, answers or numbers to predict.
+        flags: how many flags, 0 or 1, follow the numbers.
+        categories: number of codes of each category after the flags; code 0 stands for an unknown one.
+        outputs: number of classes, answers or numbers to predict.
         task: "classes" (labels (n,)), "answers" (labels (n, outputs) of 0 and 1) or "numbers" (labels (n, outputs)).
-        depth: the number of layers before the last.
-        width: the number of outputs of each.
-        dropout: the share of the numbers that are 0 in a training step.
-        label_smoothing: of classes, the share of the target that is spread over all classes.
-        learning_rate: the largest one; by default 0.04, and 0.2 of numbers.
-        steps: the steps of training, in which the learning rate rises and falls four times (kCosineLog); by default it
-            is constant.
-        weight_decay: of AdamW, for all params but biases.
+        depth: layers before the last.
+        width: outputs of each layer.
+        dropout: share of the numbers to drop in training.
+        label_smoothing: for classes, the share of the target spread over all classes.
+        learning_rate: the largest learning rate; defaults to 0.04, or 0.2 for numbers.
+        steps: steps of training, over which the learning rate rises and falls four times (kCosineLog); by default it is
+            constant.
+        weight_decay: for AdamW, on all params but biases.
         metrics: further metrics, as for ``compile``.
 
     Raises:
@@ -164,17 +164,17 @@ def table_inputs(
     bins: Sequence[Sequence[float]] = (),
     stddev: float = 1.0,
 ) -> Symbol:
-    """Return the columns of records as numbers, (B, n): numbers, with ``bins`` as in :func:`tabm`, flags, categories.
+    """Return the columns of records as features (B, n): numbers, with ``bins`` as in :func:`tabm`, flags, categories.
 
-    Categories of at most 8 codes become one-hot vectors, others embeddings, in one kCategories called "categories"; the
-    embeddings begin with numbers of the deviation ``stddev``. Raises UserError for bins of another number of columns.
+    Categories of at most 8 codes become one-hot vectors, others embeddings with initial deviation ``stddev``. One
+    kCategories layer, "categories", makes them. Raises UserError for bins for another number of columns.
     """
     embed = _piecewise_linear(numbers, bins) if bins else None
     return _inputs(data, numbers, flags, categories, embed, stddev=stddev)[0]
 
 
 def _input(numbers: int, flags: int, categories: Sequence[int], task: str) -> Symbol:
-    """Return the input of a net for a task. Raises UserError for records without columns and for an unknown task."""
+    """Return the input of a net for a task. Raises UserError for records without columns or an unknown task."""
     if task not in TASKS:
         raise UserError(f'task is "classes", "answers" or "numbers", not {task!r}')
     if min(numbers, flags, *categories, 0) < 0 or numbers + flags + len(categories) < 1:
@@ -195,15 +195,14 @@ def _inputs(
     one_hot: int | None = None,
     stddev: float = 1.0,
 ) -> tuple[Symbol, list[int]]:
-    """Return the inputs of a net, and how many of them each number, flag and category is, in order.
+    """Return the inputs of a net, and how many inputs each number, flag and category has, in order.
 
-    ``embed`` makes ``width`` inputs of each number; embeddings of categories begin with the deviation ``stddev``.
+    ``embed`` makes ``width`` inputs of each number; ``stddev`` is the initial deviation of embeddings.
     """
     size, plain = numbers + flags + len(categories), numbers + flags
     parts, blocks = [], [1 if embed is None else width] * numbers + [1] * flags
 
     def columns(name: str, start: int, stop: int) -> Symbol:
-        """Return some columns of the records."""
         return data if stop - start == size else nn.Layer("kIndex", index=f"{start}:{stop}", name=name)(data)
 
     if embed is not None and numbers:
@@ -226,7 +225,7 @@ def _inputs(
 def _piecewise_linear(numbers: int, bins: Sequence[Sequence[float]]) -> Callable[[Symbol], Symbol]:
     """Return a function that makes piecewise-linear functions of numbers, which begin as linear ones.
 
-    Raises UserError for bins of another number of columns.
+    Raises UserError for bins for another number of columns.
     """
     if len(bins) != numbers:
         raise UserError(f"bins has edges of {len(bins)} numbers, but a record has {numbers}; give those of each")
@@ -238,7 +237,7 @@ def _piecewise_linear(numbers: int, bins: Sequence[Sequence[float]]) -> Callable
 
 
 def _waves(numbers: int) -> Callable[[Symbol], Symbol]:
-    """Return a function that puts sums of learnt waves of each number after the numbers."""
+    """Return a function that appends sums of learnt waves to the numbers."""
     uniform = nn.RandomUniform(-(WAVES**-0.5), WAVES**-0.5)
     inits = [nn.RandomNormal(stddev=0.1), nn.RandomUniform(-math.pi, math.pi), uniform, uniform]
     settings = {"waves": WAVES, "width": WAVE_WIDTH, "lr_scale": 0.1, "param": [nn.Param(init=init) for init in inits]}
@@ -251,9 +250,9 @@ def _waves(numbers: int) -> Callable[[Symbol], Symbol]:
 
 
 def _tangent_dense(name: str, x: Symbol, inputs: int, outputs: int) -> Symbol:
-    """Return a dense layer that learns as x·W/√inputs + b would, with W and b from N(0, 1), and b at a tenth the rate.
+    """Return a dense layer that learns like x·W/√inputs + b, with W and b from N(0, 1), and b at a tenth of the rate.
 
-    With Adam this is the rate of W divided by √inputs, and its decay, which is multiplied by this rate, times √inputs.
+    For Adam, W's learning rate is divided by √inputs, and its decay factor multiplied by √inputs.
     """
     root = math.sqrt(inputs)
     normal = nn.RandomNormal(stddev=1.0)
@@ -265,7 +264,7 @@ def _tangent_dense(name: str, x: Symbol, inputs: int, outputs: int) -> Symbol:
 
 
 def _parametric(number: int, x: Symbol, activation: str) -> Symbol:
-    """Return x + a·(f(x) - x) with a learnt factor a of each column, which begins with 1."""
+    """Return x + a·(f(x) - x) with a learnt factor a of each column, initially 1."""
     bent = nn.Activation(activation, name=f"act{number}")(x)
     change = nn.Subtract(name=f"change{number}")([bent, x])
     scaled = nn.Layer("kColumnScale", lr_scale=0.1, name=f"share{number}")(change)
@@ -273,7 +272,7 @@ def _parametric(number: int, x: Symbol, activation: str) -> Symbol:
 
 
 def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, scales: Any) -> Symbol:
-    """Return a layer of the ensemble; ``scales`` is the initialiser of the factors of its source, None for 1."""
+    """Return a layer of the ensemble; ``scales`` initialises the factors of its source, by default with 1."""
     bound = inputs**-0.5
     bias = {"type": "kUniformRow", "low": -bound, "high": bound}
     param = [nn.Param(init=UNIFORM), nn.Param(init=scales), nn.Param(), nn.Param(init=bias)]
@@ -281,7 +280,6 @@ def _ensemble(name: str, x: Symbol, members: int, inputs: int, width: int, scale
 
 
 def _heads(x: Symbol, inputs: int, outputs: int) -> Symbol:
-    """Return the outputs of each member."""
     bound = inputs**-0.5
     init = {"type": "kUniform", "low": -bound, "high": bound}
     param = [nn.Param(init=init), nn.Param(init=init)]
@@ -289,7 +287,6 @@ def _heads(x: Symbol, inputs: int, outputs: int) -> Symbol:
 
 
 def _mean_and_loss(data: Symbol, heads: Symbol, outputs: int, task: str) -> tuple[Symbol, Symbol]:
-    """Return what the members predict together, and their loss."""
     if task == "classes":
         scores = nn.Layer("kMemberMean", of="CLASSES", name="scores")(heads)
         loss = nn.Layer("kMemberSoftmaxLoss", name="loss")(scores, data, heads)
@@ -307,7 +304,6 @@ def _mean_and_loss(data: Symbol, heads: Symbol, outputs: int, task: str) -> tupl
 def _output_and_loss(
     data: Symbol, scores: Symbol, outputs: int, task: str, label_smoothing: float
 ) -> tuple[Symbol, Symbol]:
-    """Return what a single net predicts, and its loss."""
     if task == "classes":
         loss = nn.SoftmaxLoss(label_smoothing=label_smoothing, name="loss")(scores, labels=data)
         return nn.Softmax(name="probabilities", exclude=["kTrain"])(scores), loss

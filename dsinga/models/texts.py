@@ -1,11 +1,13 @@
 """Nets for texts: word vectors, sentiment of sentences, tags of words, and translation.
 
 The tagger is the net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence
-Tagging (2015). The encoder of the translator reads the source sentence in both directions (Bahdanau, Cho and Bengio,
-Neural Machine Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The
-first begins with a state made of the mean of the encoder's states; its states are the queries of an attention by dot
-products (Luong, Pham and Manning, Effective Approaches to Attention-based Neural Machine Translation, 2015). The second
-also reads what the attention gives, as in Wu et al., Google's Neural Machine Translation System (2016).
+Tagging (2015).
+
+The translator's encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine
+Translation by Jointly Learning to Align and Translate, 2015). Its decoder has two recurrent layers. The first begins
+with a state computed from the mean of the encoder's states. Its states are the queries of dot-product attention (Luong,
+Pham and Manning, Effective Approaches to Attention-based Neural Machine Translation, 2015). The second also reads the
+attention's output, as in Wu et al., Google's Neural Machine Translation System (2016).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # the params of one direction
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
-"""The stores that describe a word, and the width of the embedding of each."""
+"""The stores that describe a word, and the width of each embedding."""
 
 
 @typed("models.")
@@ -39,17 +41,17 @@ def word_ngram(
     learning_rate: float = 0.002,
     **job: Any,
 ) -> Job:
-    """Return the job of Bengio et al., A Neural Probabilistic Language Model (2003): the next word by those before it.
+    """Return the job of Bengio et al., A Neural Probabilistic Language Model (2003), which predicts the next word.
 
     Args:
         vocabulary: number of different words, which ``dsinga data info`` shows.
-        data: folder of train_data.zarr and test_data.zarr: ngrams, made by ``dsinga data import contexts``.
+        data: folder with the ngrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
         context: words of a record, the window of the import.
-        embedding: numbers that stand for a word.
+        embedding: width of the word vectors.
         hidden: units of the hidden layer.
-        batchsize: records of an iteration.
-        learning_rate: learning rate of Adam.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: records per iteration.
+        learning_rate: for Adam.
+        job: further fields, such as ``train_steps``.
     """
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
@@ -76,14 +78,14 @@ def skip_gram(
     """Return the job of Mikolov et al., Distributed Representations of Words and Phrases (2013): near words of a word.
 
     Args:
-        counts: how often each word occurs, of which the random words of the loss are drawn; if all are equal, each is
-            as likely.
-        data: folder of train_data.zarr and test_data.zarr: skipgrams, made by ``dsinga data import contexts``.
-        embedding: numbers that stand for a word.
+        counts: how often each word occurs; the loss draws random words by these counts. Equal counts make all words
+            equally likely.
+        data: folder with the skipgrams train_data.zarr and test_data.zarr, made by ``dsinga data import contexts``.
+        embedding: width of the word vectors.
         samples: random words for each pair of the text.
-        batchsize: pairs of an iteration.
-        learning_rate: learning rate of Adam.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: pairs per iteration.
+        learning_rate: for Adam.
+        job: further fields, such as ``train_steps``.
     """
     settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
     layers = [
@@ -115,15 +117,15 @@ def sentiment_convolution(
     """Return the job of Kim's net, Convolutional Neural Networks for Sentence Classification (2014).
 
     Args:
-        vocabulary: number of codes of words, which ``dsinga data info`` shows.
-        data: folder of train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
-        classes: number of classes of sentences.
-        embedding: numbers that stand for a word.
-        kernels: how many words the windows of each convolution have.
-        filters: patterns that each convolution looks for.
-        dropout: fraction of the embedding and of the patterns to drop in training.
-        batchsize: sentences of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
+        classes: number of classes.
+        embedding: width of the word vectors.
+        kernels: window of each convolution, in words.
+        filters: filters of each convolution.
+        dropout: fraction of the embedding and of the pooled filters to drop in training.
+        batchsize: sentences per iteration.
+        job: further fields, such as ``train_steps``.
     """
     words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
     embedded = nn.Dropout(dropout, name="drop_words")(embedded)
@@ -149,18 +151,18 @@ def sentiment_lstm(
     batchsize: int = 50,
     **job: Any,
 ) -> Job:
-    """Return the job of a stack of bidirectional LSTMs, of which each feature's maximum over the words is classified.
+    """Return the job of stacked bidirectional LSTMs; a classifier reads each feature's maximum over the words.
 
     Args:
-        vocabulary: number of codes of words, which ``dsinga data info`` shows.
-        data: folder of train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
-        classes: number of classes of sentences.
-        embedding: numbers that stand for a word.
+        vocabulary: number of word codes, which ``dsinga data info`` shows.
+        data: folder with train_data.zarr and test_data.zarr, made by ``dsinga data import sentences``.
+        classes: number of classes.
+        embedding: width of the word vectors.
         hidden: units of an LSTM in each direction.
-        stacked: how many LSTMs stand on each other.
+        stacked: number of stacked LSTMs.
         dropout: fraction of the units to drop in training, below each LSTM and above the last.
-        batchsize: sentences of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: sentences per iteration.
+        job: further fields, such as ``train_steps``.
     """
     words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
@@ -174,14 +176,14 @@ def sentiment_lstm(
 
 
 def _words(vocabulary: int, width: int, std: float, length: int = 1) -> tuple[Symbol, Symbol, Symbol]:
-    """Return the words of sentences, here of ``length`` words, what tells where each ends, and the words' vectors."""
+    """Return the words of sentences (``length`` words here), the layer of sentence lengths, and the words' vectors."""
     words = nn.Input(length)
     vectors = nn.Embedding(vocabulary, width, nn.RandomNormal(stddev=std), name="embedding")(words)
     return words, nn.SequenceLength(name="lengths")(words), vectors
 
 
 def _loss(features: Symbol, words: Symbol, classes: int, dropout: float) -> Symbol:
-    """Return the loss of the classes of sentences, whose labels ``words`` have."""
+    """Return the loss of the classes of sentences; ``words`` has the labels."""
     drop = nn.Dropout(dropout, name="drop")(features)
     scores = nn.Dense(classes, kernel_initializer="he_normal", name="scores")(drop)
     return nn.SoftmaxLoss(name="loss")(scores, labels=words)
@@ -205,12 +207,12 @@ def bigru_crf(
         vocabulary: number of codes in each store to use, by name: "words", and any of "shapes", "prefixes" and
             "suffixes". ``dsinga data info`` shows these numbers.
         tags: number of different tags; for named entities O, and B- and I- of each type.
-        data: folder of train, val and test, each with words.zarr and so on; by default the folder of the job file.
-        crf: False for a softmax of each word instead of the conditional random field.
-        hidden: number of units of the GRU in each direction.
+        data: folder with train, val and test, each with words.zarr and so on; defaults to the job file's folder.
+        crf: whether a conditional random field chooses the tags, not a softmax for each word.
+        hidden: units of the GRU in each direction.
         dropout: fraction of the embedding and of the hidden units to drop in training.
-        batchsize: sentences of an iteration.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: sentences per iteration.
+        job: further fields, such as ``train_steps``.
 
     Raises:
         UserError: ``vocabulary`` has an unknown store, or no "words".
@@ -251,13 +253,13 @@ def gru_translator(
     Args:
         source_words: number of codes of the source language, which ``dsinga data info`` shows.
         target_words: number of codes of the target language.
-        data: folder of train, val and test, each with source.zarr and target.zarr; by default that of the job file.
-        embedding: numbers that stand for a word.
+        data: folder with train, val and test, each with source.zarr and target.zarr; defaults to the job file's folder.
+        embedding: width of the word vectors.
         hidden: units of each recurrent layer, in the encoder in each direction.
         dropout: fraction of the embeddings, and of the layer below the scores, to drop in training.
-        batchsize: sentences of an iteration.
-        test_batchsize: sentences of an iteration in validation and test.
-        job: further fields of the job, such as ``train_steps``.
+        batchsize: sentences per iteration.
+        test_batchsize: sentences per iteration in validation and test.
+        job: further fields, such as ``train_steps``.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     source, target = nn.Input(1, "source"), nn.Input(1, "target")  # texts of any length
@@ -286,7 +288,7 @@ def gru_translator(
 
 
 def _embed(name: str, codes: Symbol, words: int, width: int, dropout: float) -> tuple[Symbol, Symbol]:
-    """Return what tells where the sentences of a language end, and the embeddings of their words."""
+    """Return the layer of sentence lengths of a language, and the embeddings of its words."""
     embedded = nn.Embedding(words, width, NORMAL, name=f"{name}_embedding")(codes)
     return nn.SequenceLength(name=f"{name}_steps")(codes), nn.Dropout(dropout, name=f"{name}_drop")(embedded)
 

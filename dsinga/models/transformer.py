@@ -1,7 +1,7 @@
 """The Transformer: translates sentences by attention alone, without recurrence.
 
-Vaswani et al., Attention Is All You Need (2017). Each block normalises its input, not its output (Xiong et al., On
-Layer Normalization in the Transformer Architecture, 2020): it then trains without a slow start of the learning rate.
+Vaswani et al., Attention Is All You Need (2017). Each block normalises its input, not its output, so training needs no
+warm-up (Xiong et al., On Layer Normalization in the Transformer Architecture, 2020).
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ def transformer(
     test_batchsize: int = 64,
     **job: Any,
 ) -> Job:
-    """Return the job of a translator.
+    """Return the job of a Transformer that translates sentences.
 
-    The sentences of the source language are codes (B, T), -1 after the end. Those of the target language begin with the
-    code of <s>; their labels are the next words, </s> after the last one, then -1.
+    Source sentences are codes (B, T), -1 after the end. Target sentences begin with the code of <s>; their labels are
+    the next words, </s> after the last one, then -1.
 
     Args:
         source_words: number of codes of the source language.
         target_words: number of codes of the target language.
-        data: folder of train, val and test, each with source.zarr and target.zarr; by default that of the job file.
+        data: folder with train, val and test, each with source.zarr and target.zarr; defaults to the job file's folder.
         blocks: number of blocks of the encoder, and of the decoder.
-        width: number of features of a step; a multiple of ``heads``.
-        heads: number of heads of each attention.
-        hidden: number of hidden units of the perceptron in each block.
+        width: features of a step; a multiple of ``heads``.
+        heads: heads of each attention.
+        hidden: hidden units of each block's perceptron.
         dropout: fraction of the embeddings and of each block's output to drop in training.
-        label_smoothing: share of the target that is spread over all words.
-        tie_weights: whether the scores of words have the embedding of the target language as their weight.
-        batchsize: sentences of an iteration.
-        test_batchsize: sentences of an iteration in validation and test.
-        job: further fields of the job, such as ``train_steps``.
+        label_smoothing: share of the target spread over all words.
+        tie_weights: whether the output layer shares the target language's embedding as its weight.
+        batchsize: sentences per iteration.
+        test_batchsize: sentences per iteration in validation and test.
+        job: further fields, such as ``train_steps``.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     net = _Blocks(width, heads, hidden, dropout)
@@ -70,7 +70,7 @@ def transformer(
 
 @dataclass
 class _Blocks:
-    """Makes the blocks of a Transformer of ``width`` features, whose weights begin as Glorot and Bengio (2010) say."""
+    """Makes the blocks of a Transformer of ``width`` features, with initial weights of Glorot and Bengio (2010)."""
 
     width: int
     heads: int
@@ -85,14 +85,14 @@ class _Blocks:
         return nn.Dropout(self.dropout, name=f"{name}_input")(placed)
 
     def encoder(self, x: Symbol, steps: Symbol, blocks: int) -> Symbol:
-        """Return the encoding of x; the labels of ``steps`` give the lengths of sentences."""
+        """Return the encoding of x; the labels of ``steps`` give sentence lengths."""
         for name in (f"encoder{number}" for number in range(1, blocks + 1)):
             x = self.attend(f"{name}_self", x, None, [steps])
             x = self.perceptron(f"{name}_perceptron", x)
         return nn.LayerNormalization(name="encoder")(x)
 
     def decoder(self, x: Symbol, memory: Symbol, steps: Symbol, blocks: int) -> Symbol:
-        """Return the decoding of x, of which each step sees the steps before it, and all of ``memory``."""
+        """Return the decoding of x; each step sees the steps before it, and all of ``memory``."""
         for name in (f"decoder{number}" for number in range(1, blocks + 1)):
             x = self.attend(f"{name}_self", x, None, [], causal=True)
             x = self.attend(f"{name}_cross", x, memory, [steps])
@@ -100,7 +100,7 @@ class _Blocks:
         return nn.LayerNormalization(name="decoder")(x)
 
     def attend(self, name: str, x: Symbol, memory: Symbol | None, steps: list[Symbol], **conf: Any) -> Symbol:
-        """Return x plus attention from x to ``memory``, by default to x itself, which is then normalised."""
+        """Return x plus attention from the normalised x to ``memory``, or to the normalised x itself by default."""
         normal = nn.LayerNormalization(name=f"{name}_norm")(x)
         keys = normal if memory is None else memory
         query = nn.Dense(self.width, name=f"{name}_query")(normal)
@@ -115,6 +115,6 @@ class _Blocks:
         return self.residual(name, x, nn.ReLU(name=f"{name}_relu")(hidden))
 
     def residual(self, name: str, x: Symbol, branch: Symbol) -> Symbol:
-        """Return the sum of x and a branch, brought to the width of x, of which a part is dropped."""
+        """Return x plus a branch, projected to the width of x, with dropout."""
         output = nn.Dense(self.width, name=f"{name}_output")(branch)
         return nn.Add(name=name)(x, nn.Dropout(self.dropout, name=f"{name}_drop")(output))

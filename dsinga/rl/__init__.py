@@ -1,32 +1,33 @@
 """Reinforcement learning, after PARL: models, algorithms and agents, which dsinga's training loop trains.
 
-What to try first, and when to change it:
+First values of settings, and when to change them:
 
 - learning rate: 0.0003 to 0.003 (PPO), 0.001 (DQN, DDPG). Raise it if the return rises slowly. Lower it if the return
   falls again, or if PPO's ``kl`` is above 0.03.
 - ``environments``: 8. Raise it if the net has idle time.
 - ``rollout_steps``: 128, for A2C 5 to 32. Raise it if rewards come late.
-- ``discount``: 0.99. Raise it if an action shows its effect late. With a replay memory it is in ``ReplaySettings``.
+- ``discount``: 0.99. Raise it if actions have late effects. With a replay memory it is in ``ReplaySettings``.
 - ``decay`` (lambda): 0.95. Lower it if advantages are noisy.
 - ``epochs`` and ``minibatches`` of PPO: 4 and 4. Raise them if steps are expensive. Lower them if ``clip_fraction`` is
   above 0.3.
 - ``entropy_scale``: 0. Raise it if ``entropy`` falls to 0 too early.
 - ``epsilon_steps`` of DQN: a tenth of the run. Raise it if rewards are hard to find.
 - ``actor_spread`` of DQN with ``actors``: 7, as in Ape-X, for many actors. Lower it if too few actions are random.
-- ``noise_correlation`` of DDPG and TD3: 0; 0.99 if only a long push in one direction is rewarded, as in MountainCar.
-- ``capacity`` and ``learn_after`` of a replay memory: 100,000 and 1,000. Raise them if returns rise and fall. Memory
-  has 100,000 stacks of four images, 84 by 84, in 2.8 GB; each observation is kept once, as uint8.
-- Transitions of ``n_steps`` end with their rollout: let ``rollout_steps`` be several times ``n_steps``.
+- ``noise_correlation`` of DDPG and TD3: 0. Use 0.99 if only long pushes in one direction are rewarded, as in
+  MountainCar.
+- ``capacity`` and ``learn_after`` of a replay memory: 100,000 and 1,000. Raise them if returns rise and fall. Memory:
+  100,000 stacks of four 84 by 84 images fit in 2.8 GB, because each observation is stored once, as uint8.
+- ``n_steps``: transitions end with their rollout, so set ``rollout_steps`` to several times ``n_steps``.
 
-Agents with memory: a ``nn.GRU`` or ``nn.SimpleRNN`` with ``carry=True`` carries its state from step to step; PPO and
-A2C learn such a net. The state is 0 where an episode begins, and training, evaluation, actors and resumed runs carry
-it by themselves. The gradient goes back to the beginning of the episode or of the rollout: ``rollout_steps`` is the
-longest distance of cause and effect. A minibatch of PPO has all steps of some environments, so give at least as many
-``environments`` as ``minibatches``. Other algorithms, ``nn.LSTM``, worker groups and ``central_inference`` refuse
-such a model. In a loop of your own, pass ``agent.hidden_states(n)`` to ``agent.predict`` or :class:`Collector`, and
-call its ``reset([i])`` when the episode of environment i has ended.
+Agents with memory: a ``nn.GRU`` or ``nn.SimpleRNN`` with ``carry=True`` carries its state from step to step. PPO and
+A2C learn such a net. Other algorithms, ``nn.LSTM``, worker groups and ``central_inference`` refuse it. Training,
+evaluation, actors and resumed runs carry the state, which is 0 when an episode begins. The gradient goes back to the
+beginning of the episode or rollout, so ``rollout_steps`` limits the distance of cause and effect. A minibatch of PPO
+has all steps of some environments: use at least as many ``environments`` as ``minibatches``. In your own loop, pass
+``agent.hidden_states(n)`` to ``agent.predict`` or :class:`Collector`, and call its ``reset([i])`` when the episode
+of environment i ends.
 
-A loop of your own needs ``agent.sample``, ``agent.learn`` and :class:`Collector` only.
+Your own loop needs only ``agent.sample``, ``agent.learn`` and :class:`Collector`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,6 @@ __all__ = [
 
 
 def _algorithm(name: str) -> Any:
-    """Return the class of an algorithm that is registered."""
     algorithms = {cls.__name__: cls for cls in entries("learning_algorithm").values() if not is_user_code(cls)}
     if name in algorithms:
         return algorithms[name]

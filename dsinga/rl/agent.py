@@ -1,4 +1,4 @@
-"""Agent: chooses actions in environments by an algorithm, learns from their rewards, saves and restores itself."""
+"""Agent: chooses actions by an algorithm, learns from rewards, saves and restores itself."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from dsinga.rl.recurrence import HiddenStates
 
 
 class Agent:
-    """Chooses actions by an algorithm and its own random generator, for one observation or for a batch.
+    """Chooses actions by an algorithm and a random generator, for one observation or a batch.
 
-    A new task needs another agent at most: override ``sample`` or ``predict`` to prepare observations, ``learn`` to
-    prepare experience.
+    Override ``sample`` or ``predict`` to prepare observations, ``learn`` to prepare experience.
 
     Args:
-        algorithm: what chooses actions and learns.
+        algorithm: chooses actions and learns.
         seed: determines the random numbers of ``sample``.
     """
 
@@ -39,18 +38,18 @@ class Agent:
         self.rng = np.random.default_rng(seed)
 
     def hidden_states(self, count: int) -> HiddenStates | None:
-        """Return the hidden states of ``count`` environments before their first step, None for a model without."""
+        """Return ``count`` environments' initial hidden states; None if the model has none."""
         return self.algorithm.hidden_states(count)
 
     def sample(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Sampled:
-        """Return actions that explore, for observations (N, ...), or one for an observation.
+        """Return exploring actions for observations (N, ...), or one for one observation.
 
-        A model with hidden states takes those before the observations, and changes them to those after.
+        ``hidden``, the states before the observations, is updated in place.
         """
         batch, is_single = self._batch(observations)
         try:
             sampled = self.algorithm.sample(batch, self.rng, *_states(hidden))
-        except UserError:  # the net's; an observation that is not finite is told as one
+        except UserError:  # the net failed: check whether an observation is not finite
             check_finite(batch)
             raise
         if not is_single:
@@ -58,7 +57,7 @@ class Agent:
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
-        """Return the best actions for observations (N, ...), or the best one; ``hidden`` is as for :meth:`sample`."""
+        """Return the best actions for observations (N, ...), or for one, as in :meth:`sample`."""
         batch, is_single = self._batch(observations)
         try:
             actions = self.algorithm.predict(batch, *_states(hidden))
@@ -77,20 +76,20 @@ class Agent:
             raise
 
     def check_environments(self, environments: VectorEnvironment) -> None:
-        """Raise UserError unless the environments take the actions of the agent's algorithm."""
+        """Raise UserError unless the environments accept the algorithm's actions."""
         check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the algorithm and of the random numbers: nested dicts of arrays and plain values."""
+        """Return the state: nested dicts of arrays and plain values."""
         return {"algorithm": self.algorithm.state(), "rng": self.rng.bit_generator.state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the algorithm and random numbers from a state. Raises UserError where it is that of another net."""
+        """Restore a state. Raises UserError if it is for another net."""
         self.algorithm.restore(state["algorithm"])
         self.rng.bit_generator.state = state["rng"]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint ``<folder>/step<N>`` after N updates; return its path. Raises RunError if it cannot."""
+        """Write a checkpoint ``<folder>/step<N>`` after N updates; return its path. Raises RunError on failure."""
         algorithm = self.algorithm
         steps = algorithm.updater.steps
         return directory.write_checkpoint(
@@ -98,11 +97,10 @@ class Agent:
         )
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Restore the agent from a checkpoint, or from the newest one in a folder; learning then continues bit for bit.
+        """Restore a checkpoint, or a folder's newest one; learning continues bit for bit.
 
-        The folder may also be the workspace of :func:`dsinga.rl.train`, of which those of
-        worker groups have the params alone for an agent. Raises UserError where there is none, or where it is that of
-        another net or algorithm.
+        ``folder`` can be a workspace of :func:`dsinga.rl.train`; from worker groups only the params are restored.
+        Raises UserError if there is no checkpoint, or if it is for another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):
@@ -123,7 +121,7 @@ class Agent:
             raise UserError(f"{path} is no checkpoint of an agent: its params are not all that {name} goes on from")
 
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return observations as a batch (N, ...), and whether they are one."""
+        """Return observations as a batch (N, ...), and whether it was a single one."""
         space = self.algorithm.spaces.observation
         if isinstance(observations, tuple) and len(observations) == 2 and isinstance(observations[1], dict):
             raise UserError(
@@ -138,5 +136,4 @@ class Agent:
 
 
 def _states(hidden: HiddenStates | None) -> tuple[HiddenStates, ...]:
-    """Return the argument of hidden states, which an algorithm without them does not have."""
     return () if hidden is None else (hidden,)

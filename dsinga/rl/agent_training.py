@@ -39,14 +39,14 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from dsinga.base.arrays import ParamArrays
     from dsinga.rl.remote.group_training import GroupTraining
 
-# Options that have no meaning for an agent, and what applies in their place.
+# Options without effect on an agent, and what applies instead.
 WITHOUT_EFFECT = {
     "data": "it learns from an environment, not from records",
     "data_root": "it reads no records",
     "epochs": "it learns from an environment, not from records: set train_steps",
     "grain": "the iterations of an agent are no Dask tasks",
 }
-# Those that have a meaning for the worker groups of an agent only.
+# Options that only affect an agent's worker groups.
 OF_GROUPS = {
     "hosts": "its actors are on any Dask workers",
     "resources": "its actors are on any Dask workers",
@@ -56,9 +56,9 @@ OF_GROUPS = {
 
 @dataclass(repr=False)
 class AgentResult(Result):
-    """The result of training an agent: the history and the agent; steps count those of all environments together.
+    """The history and agent after training; steps count all environments together.
 
-    The rows of the phase "test" are evaluations by the best actions.
+    Rows of the phase "test" are evaluations of the best actions.
     """
 
     agent: Agent = field(kw_only=True)
@@ -76,13 +76,12 @@ class AgentTraining:
     """Trains the agent of a job, with the interface of :class:`dsinga.api.execution.JobTraining`.
 
     Args:
-        job: a job with ``reinforcement``.
-        make_task: returns an agent and its environment; by default those that the job describes.
+        make_task: returns an agent and its environment; by default the job's.
 
     Attributes:
-        job: the job that is trained: of worker groups one whose steps are updates.
+        job: the trained job; with worker groups its steps are updates.
 
-    Raises UserError for a fault in the job, or a way of learning that the algorithm does not have.
+    Raises UserError for a fault in the job, or a way of learning that the algorithm does not support.
     """
 
     def __init__(self, job: Job, make_task: Callable[[Job], AgentTask] = AgentTask.of):
@@ -90,14 +89,14 @@ class AgentTraining:
         self._task.check()
         self._groups: GroupTraining | None = None
         if self._task.has_groups:
-            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which other agents do without
+            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which only worker groups need
 
             self._groups = GroupTraining(self._task)
         self.job = job if self._groups is None else self._groups.job
 
     @staticmethod
     def without_effect(job: Job) -> dict[str, str]:
-        """Return the options without effect on the training of an agent, and what applies in their place."""
+        """Return options without effect on training an agent, with what applies instead."""
         assert job.reinforcement is not None
         if has_groups(job):
             return WITHOUT_EFFECT
@@ -109,13 +108,13 @@ class AgentTraining:
 
     @staticmethod
     def without_effect_on_test() -> dict[str, str]:
-        """Return the options of the command ``test`` without effect on an agent, and what applies in their place."""
+        """Return options of the command ``test`` without effect on an agent, with what applies instead."""
         here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
         return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
 
     @staticmethod
     def check(job: Job, options: Any) -> None:
-        """Raise UserError for settings of the job, or options of :func:`dsinga.train`, without effect on an agent."""
+        """Raise UserError for job settings, or options of :func:`dsinga.train`, without effect on an agent."""
         job.reinforcement.check(job)
         default = type(options)()
         for name, instead in AgentTraining.without_effect(job).items():
@@ -127,18 +126,18 @@ class AgentTraining:
     net_job = staticmethod(net_job)
 
     def metric_names(self) -> Mapping[str, Sequence[str]]:
-        """Return the names of the metrics by phase; a phase whose names are not known is left out."""
+        """Return the known names of metrics by phase."""
         names = self._task.metric_names()
         return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
 
     @property
     def needs_cluster(self) -> bool:
-        """Whether training needs a Dask cluster, for remote actors or for groups of workers."""
+        """Whether training needs a Dask cluster, for remote actors or worker groups."""
         return self._groups is not None or bool(reinforcement_of(self._task.job).num_actors)
 
     @contextlib.contextmanager
     def training(self, runner: Runner, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains the agent: in this thread, perhaps with remote actors, or on a cluster."""
+        """Yield the function that trains the agent, in this thread or on a cluster."""
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
@@ -157,7 +156,7 @@ class AgentTraining:
     def _train_groups(
         self, client: Client, placing: Mapping[str, Any], observer: Observer, options: RunOptions
     ) -> TrainedParams:
-        """Train in worker groups; ``placing`` are arguments of :func:`dsinga.cluster.run.driver.train`."""
+        """Train in worker groups; ``placing`` has arguments of :func:`dsinga.cluster.run.driver.train`."""
         from dsinga.cluster.run.driver import train
 
         assert self._groups is not None
@@ -168,7 +167,7 @@ class AgentTraining:
         return outcome
 
     def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> TrainedParams:
-        """Train in this thread, with actors on Dask workers, where they begin once these have come."""
+        """Train in this thread with actors, once there are enough Dask workers."""
         from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 
         patience, conf = patience_of(self._task.job), reinforcement_of(self._task.job)
@@ -193,16 +192,16 @@ class AgentTraining:
     def earlier_result(
         job: Job, params: ParamArrays, history: Any, step: int, workspace: Path | None, stopped: str
     ) -> AgentResult:
-        """Return the result of an earlier run, whose agent has these params."""
+        """Return the result of an earlier run; its agent gets these params."""
         agent = AgentTask.of(job).agent
         agent.algorithm.take_params(params)
         return AgentResult(job, params, history, agent.algorithm.net.net, step, workspace, stopped, agent=agent)
 
 
 def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
-    """Return the agent of a job with the params of a checkpoint, by default the newest one in its workspace.
+    """Return a job's agent with a checkpoint's params, by default the newest in its workspace.
 
-    Raises UserError where there is none, or where it is that of another net.
+    Raises UserError if there is no checkpoint, or if it is for another net.
     """
     with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as environments:
         agent = agent_of(job, environments.spaces)
@@ -228,49 +227,51 @@ def train(
     """Train an agent in environments, and return it with its history.
 
     Args:
-        agent: an agent; or a job with ``reinforcement { }``, or the path of one, as :func:`dsinga.train` takes it.
-        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names one itself.
-        client: a Dask client, on whose cluster the actors or worker groups are, if there are any; by default as for
-            :func:`dsinga.train`, where a cluster that is started here has a process for each actor.
-        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
-        resume: continue from the newest checkpoint in the workspace, or from the checkpoint at a path; "auto" continues
-            if there is one and begins else. The result is bit-equal to that of an unbroken run.
+        agent: an agent, a job with ``reinforcement { }``, or a job's path, as for :func:`dsinga.train`.
+        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names its environment.
+        client: a Dask client for actors or worker groups; defaults as for :func:`dsinga.train`. A cluster started here
+            has a process for each actor.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; defaults to the job's, if any.
+        resume: continue from the workspace's newest checkpoint, or from a path. "auto" starts from scratch if there is
+            none. The result is bit-equal to an unbroken run.
         progress: show a progress line (in a notebook: a picture of the metrics).
-        extensions: what happens between rollouts, as for :func:`dsinga.train`.
-        in_groups: a worker group learns, with params on servers, even where ``groups`` and ``workers`` are 1.
-        settings: further settings of the run, of which ``steps`` is needed for an agent; of a job they replace the
-            job's. Steps are of all environments together.
+        extensions: called between rollouts, as for :func:`dsinga.train`.
+        in_groups: use a worker group, with params on servers, even if ``groups`` and ``workers`` are 1.
+        settings: further settings, which replace the job's. ``steps`` is required for an agent. Steps count all
+            environments together.
 
-            - ``steps``: the length of the run; ``seed`` of the environments; ``name`` of the run.
-            - ``environments`` are stepped together (8), ``rollout_steps`` steps each in a rollout (128); for algorithms
-              with a replay memory these are between two looks at whether a row or a checkpoint is due.
-            - ``replay``: a :class:`dsinga.rl.ReplaySettings`, for algorithms that learn from a replay memory.
-            - ``log_every``: steps between rows of metrics, by default about a hundred rows; ``evaluate_every`` between
-              evaluations of ``evaluation_episodes`` (10; 0 for none), ``checkpoint_every`` between checkpoints, of
-              which the newest ``checkpoints_kept`` stay. By default there is one of each at the end.
-            - ``stop_return``: the run ends when an evaluation has this mean return.
-            - ``actors`` on a Dask cluster step so many environments each; with ``central_inference`` they send
-              observations, and this process chooses all actions (GA3C). With an algorithm that corrects for actions of
-              older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update;
-              with a replay memory all updates between two rollouts count as one.
-            - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster, whose topology
-              ``cluster`` says, a :class:`dsinga.job.ClusterConf`; ``environments`` and ``actors`` are those of each
-              worker, and rows are of updates.
+            - ``steps``: length of the run; ``seed``: for the environments; ``name``: of the run.
+            - ``environments``: how many are stepped together (8).
+            - ``rollout_steps``: steps of each environment in a rollout (128). With a replay memory: steps between
+              checks whether a row or checkpoint is due.
+            - ``replay``: a :class:`dsinga.rl.ReplaySettings`, for algorithms with a replay memory.
+            - ``log_every``: steps between rows of metrics; by default about a hundred rows.
+            - ``evaluate_every``: steps between evaluations of ``evaluation_episodes`` (10; 0 for none); by default one
+              at the end.
+            - ``checkpoint_every``: steps between checkpoints, by default one at the end; the newest
+              ``checkpoints_kept`` stay.
+            - ``stop_return``: end the run when an evaluation has this mean return.
+            - ``actors``: number of actors on a Dask cluster, with ``environments`` each.
+            - ``central_inference``: actors send observations, and this process chooses all actions (GA3C).
+            - ``max_staleness``: the most updates (8) between a rollout's params and the update, if the algorithm
+              corrects for older params. With a replay memory all updates between two rollouts count as one.
+            - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster. ``environments`` and
+              ``actors`` are per worker, and rows count updates.
+            - ``cluster``: the topology of worker groups, a :class:`dsinga.job.ClusterConf`.
 
-    With PPO, A2C and REINFORCE the seed and the number of actors determine the bits, wherever the actors are. The other
-    algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. An update of
-    IMPALA takes as many rollouts as keep all actors busy. An actor that is lost with its Dask worker is made again
-    elsewhere from the state of its environments, and computes the same rollout; worker groups go on from their last
-    snapshot or checkpoint, with new episodes.
+    With PPO, A2C and REINFORCE the seed and number of actors determine the bits, wherever the actors are. Other
+    algorithms do not wait for slow actors; with a replay memory, ``max_staleness`` 0 makes them as exact. IMPALA learns
+    from as many rollouts at once as keep all actors busy. If an actor's Dask worker is lost, another actor computes the
+    same rollout. Worker groups continue from their last snapshot or checkpoint, with new episodes.
 
-    The workers of a group add up their gradients: two workers of A2C with four environments each learn as one with
-    eight. Workers of PPO draw minibatches from their own environments, which gives other numbers. Groups learn
-    independently, and ``cluster`` says how they share params; A2C in several groups is A3C. Worker groups with
-    ``actors`` learn by IMPALA. Records, ``epochs`` and validations have no meaning for an agent and are refused. The
-    learning rate's schedule counts updates. A rollout cannot be divided: what is due within one happens at its end.
+    A group adds up its workers' gradients: two A2C workers with four environments each learn like one with eight. PPO
+    workers draw minibatches from their own environments, so the numbers differ. Groups learn independently; ``cluster``
+    says how they share params. A2C in several groups is A3C. Worker groups with ``actors`` require IMPALA.
 
-    Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
-    fails.
+    Records, ``epochs`` and validations are refused. The learning rate's schedule counts updates. What is due within a
+    rollout happens at its end.
+
+    Raises UserError for a fault in the job, environment or settings, RunError if an environment fails.
     """
     options = TrainingOptions(workspace=workspace, resume=resume, progress=progress, extensions=extensions)
     if isinstance(agent, Algorithm):
@@ -286,7 +287,7 @@ def _task_maker(
     settings: Mapping[str, Any],
     in_groups: bool,
 ) -> tuple[Job, Callable[[Job], AgentTask]]:
-    """Return the job of a run with its settings, and a function that makes an AgentTask of the checked job."""
+    """Return a run's job with its settings, and a function that makes its AgentTask."""
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
@@ -299,6 +300,5 @@ def _task_maker(
 
 
 def _job_of(agent: Agent, environment: Environment) -> Job:
-    """Return a job that names the environment, the algorithm and the layers of an agent."""
     conf = {"environment": name_of(environment), **algorithm_fields(agent.algorithm)}
     return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

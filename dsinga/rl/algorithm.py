@@ -1,4 +1,4 @@
-"""Algorithm: the base class of algorithms that learn a model's params from experience, and their default updaters."""
+"""Algorithm: the base class of algorithms that learn a model's params from experience, and default updaters."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class Algorithm(ABC):
-    """Base class of algorithms, which learn the params of a model, for any net and any environment.
+    """Base class of algorithms, which learn a model's params, for any net and environment.
 
-    A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
-    learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
-    With ``corrects_older_actions`` older params may have chosen the actions of a rollout. With ``learns_sequences`` the
-    recurrent layers of the model may ``carry`` their hidden states from step to step of an environment.
+    A subclass adds input and loss layers to the model, chooses actions, and learns from experience. Experience is a
+    :class:`Rollout` if ``on_policy``, else :class:`Transitions` of a replay memory. If ``corrects_older_actions``,
+    older params can have chosen a rollout's actions. If ``learns_sequences``, recurrent layers can ``carry`` hidden
+    states from step to step.
 
-    A subclass may declare settings in a class ``Conf`` of its own: its constructor takes them by name, as does a job
-    that names the algorithm, and ``self.settings`` has them.
+    A subclass can declare settings in a class ``Conf``. Its constructor and jobs accept them by name; they are in
+    ``self.settings``.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         layers: the layers that the algorithm adds.
-        examples: an array (1, ...) for each input layer that it adds, by name; only shapes and dtypes matter.
-        labels: labels (1,) or (1, ...) of the observation, int64 or float32, for layers that take labels from the input
-            layer of the model; :meth:`update` then takes labels. Only shape and dtype matter.
-        updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it; by default ``default_updater``.
+        examples: an array (1, ...) for each added input layer, by name; only shapes and dtypes matter.
+        labels: labels (1,) or (1, ...) of the observation, int64 or float32, if layers read labels from the model's
+            input layer; then :meth:`update` requires labels. Only shape and dtype matter.
+        updater: the updater, such as ``nn.Adam(learning_rate=3e-4)``; defaults to ``default_updater``.
         seed: determines the initial params.
 
     Attributes:
         params: float32 arrays by name.
         updater: the updater with its state.
-        net: the net with the layers of the algorithm, of any batch size.
+        net: the net with the algorithm's layers, for any batch size.
         examples: an array (1, ...) for each input layer, by name.
-        sampled: of algorithms with a replay memory, the steps of environments whose actions were chosen by ``sample``.
-        recurrence: what computes a model with hidden states, None for another model.
+        sampled: with a replay memory, environment steps with actions from ``sample``.
+        recurrence: computes a model with hidden states; else None.
 
-    Raises UserError where the net does not fit the spaces.
+    Raises UserError if the net does not fit the spaces.
     """
 
     Conf: ClassVar[type[Settings]]
@@ -66,7 +66,7 @@ class Algorithm(ABC):
     learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Make the constructor take and check the settings, and check the model, the spaces and all names."""
+        """Make the constructor accept and check settings, model, spaces and all names."""
         super().__init_subclass__(**keywords)
         if "Conf" in vars(cls):
             take_settings(cls)
@@ -121,48 +121,47 @@ class Algorithm(ABC):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics that :meth:`learn` may return; empty where the names are not known."""
+        """The names of metrics that :meth:`learn` may return; empty if unknown."""
         return ()
 
     def check_heads(self) -> None:  # noqa: B027, by default any heads will do
-        """Raise UserError unless each head has as many numbers as the algorithm needs; see :meth:`check_head`."""
+        """Raise UserError unless the heads have the algorithm's sizes; call :meth:`check_head`."""
 
     @abstractmethod
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the best action for each of N observations (N, ...): (N,) int64, or (N, n) float32."""
+        """Return each observation's best action: (N,) int64, or (N, n) float32."""
 
     @abstractmethod
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return an action for each of N observations (N, ...), drawn so that the environment is explored."""
+        """Return an exploring action for each of N observations (N, ...)."""
 
     @abstractmethod
     def learn(self, batch: Any) -> dict[str, float]:
         """Update the params from experience, and return metrics such as "loss"."""
 
     def hidden_states(self, count: int) -> HiddenStates | None:
-        """Return the hidden states of ``count`` environments before their first step, None for a model without."""
+        """Return ``count`` environments' initial hidden states; None if the model has none."""
         return None if self.recurrence is None else self.recurrence.hidden_states(count)
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the errors (B,) of transitions, by which a prioritised replay draws. Raises UserError for none."""
+        """Return errors (B,) of transitions for prioritised replay. Raises UserError if there are none."""
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy of the algorithm act as one of ``actors`` remote actors, with the given params.
+        """Make this copy act as one of ``actors`` remote actors, with the given params.
 
-        ``sampled`` counts the steps of all actors so far. Actors have random numbers of their own; a subclass may let
-        each explore in another way, too.
+        ``sampled`` counts the steps of all actors. A subclass can make each actor explore differently.
         """
         self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the outputs of the model's heads for N observations, each (N, ...), by default with our own params."""
+        """Return the heads' outputs, each (N, ...), by default with ``self.params``."""
         heads, params = self.model.heads, self.params if params is None else params
         outputs = self.net.forward(params, observations, layers=heads).outputs
         return tuple([outputs[head] for head in heads])
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do one step of the updater by the gradient of the losses for a batch: arrays by input layer, and labels."""
+        """Do an updater step for a batch: arrays by input layer, and labels."""
         gradients, metrics = self.net.backward(
             self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
         )
@@ -170,11 +169,11 @@ class Algorithm(ABC):
         return metrics
 
     def labels_by_layer(self, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
-        """Return the labels in a dict by input layer, the form that :class:`LocalNet` takes."""
+        """Return the labels by input layer, as :class:`LocalNet` requires."""
         return None if labels is None else {self.model.input: labels}
 
     def job(self, rows: int) -> Job:
-        """Return a job of the net with the algorithm's layers, whose ``rows`` rows the algorithm gives, not a store."""
+        """Return a job of the net with the algorithm's layers, fed with ``rows`` rows, not a store."""
         return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
@@ -183,10 +182,7 @@ class Algorithm(ABC):
         return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state.
-
-        Raises UserError where it is that of another algorithm or updater, or its params are those of another net.
-        """
+        """Restore a state. Raises UserError if it is for another algorithm, updater or net."""
         name = type(self).__name__
         if state.get("algorithm", name) != name:
             raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
@@ -195,7 +191,7 @@ class Algorithm(ABC):
         self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Replace the params by copies of the given ones. Raises UserError where they are those of another net."""
+        """Copy params. Raises UserError if they are for another net."""
         self.params = self._copy_params(params)
 
     def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -206,14 +202,14 @@ class Algorithm(ABC):
         return copies
 
     def check_scores(self, head: str) -> None:
-        """Raise UserError if the head of discrete actions ends in a softmax, since the algorithm applies one itself."""
+        """Raise UserError if the head of discrete actions ends in a softmax: the algorithm applies one."""
         conf = next(layer for layer in self.model.layers if layer.name == head)
         if conf.type is LayerType.kSoftmax and isinstance(self.spaces.action, DiscreteSpace):
             name = type(self).__name__
             raise conf.error(f"the head {head!r} ends in a softmax, but {name} takes scores; leave the softmax out")
 
     def check_head(self, head: str, size: int, what: str) -> None:
-        """Raise UserError unless the head has ``size`` numbers, which ``what`` needs."""
+        """Raise UserError unless the head has the ``size`` numbers that ``what`` needs."""
         given = int(np.prod(self.net.feature_shape(head)))
         if given != size:
             raise UserError(
@@ -225,10 +221,9 @@ class Algorithm(ABC):
 def experience_job(
     job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
 ) -> Job:
-    """Return a job whose input layers are fed by its algorithm with ``rows`` rows, in place of a store.
+    """Return a job with input layers fed with ``rows`` rows instead of a store.
 
-    ``examples`` has an array (n, ...) for each input layer, ``labels`` those of its records, if they have any; only
-    shapes and dtypes matter.
+    ``examples`` has an array (n, ...) for each input layer, ``labels`` any labels; only shapes and dtypes matter.
     """
     sources = {
         name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
@@ -241,12 +236,12 @@ Experience = Rollout | Transitions
 
 
 def adam(learning_rate: float, epsilon: float = 1e-7) -> UpdaterConf:
-    """Return the updater Adam, as ``nn.Adam`` does."""
+    """Return the updater Adam, like ``nn.Adam``."""
     return _updater(UpdaterType.kAdam, learning_rate, epsilon, adam_conf={"bias_correction": True})
 
 
 def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
-    """Return the updater RMSProp, as ``nn.RMSprop`` does."""
+    """Return the updater RMSProp, like ``nn.RMSprop``."""
     return _updater(UpdaterType.kRMSProp, learning_rate, epsilon, rmsprop_conf={"rho": rho})
 
 
@@ -261,9 +256,9 @@ def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
-    """Move ``target`` in place towards ``params``, a soft update: (1 - share)·target + share·params.
+    """Move ``target`` in place towards ``params``: (1 - share)·target + share·params.
 
-    This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
+    This is the soft update of Lillicrap et al. 2016, with ``share`` as tau; a share of 1 copies.
     """
     for name, value in target.items():
         if share < 1:

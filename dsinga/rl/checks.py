@@ -16,7 +16,7 @@ from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 from dsinga.rl.model import KerasModel, Model
 
-# Settings of other packages, with what to write here.
+# Settings' names in other packages, with their names here.
 INSTEAD = {
     "gamma": "use discount",
     "gae_lambda": "use decay",
@@ -58,15 +58,15 @@ INSTEAD = {
     "device": "give the model as rl.Model(model.job(gpu=[0]))",
 }
 
-# Refuses unknown settings of a class, with the nearest name or what to write.
+# Refuses unknown settings of a class, and suggests the right name.
 check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 
 def take_settings(cls: type[Any]) -> None:
-    """Make the constructor of an algorithm take the settings that its ``Conf`` declares, as keyword arguments.
+    """Make an algorithm's constructor accept its ``Conf``'s settings as keyword arguments.
 
-    They are checked, and are ``self.settings`` before the constructor itself begins. The signature and the docstring of
-    the class have them, too.
+    They are checked and set as ``self.settings`` before the constructor runs, and added to the class's signature and
+    docstring.
     """
     constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
 
@@ -108,7 +108,7 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
 
 
 def check_finite(observations: Any) -> None:
-    """Raise UserError where observations are not all finite."""
+    """Raise UserError unless all observations are finite."""
     array = np.asarray(observations)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0]
@@ -119,7 +119,7 @@ def check_finite(observations: Any) -> None:
 
 
 def check_same_actions(agent: Space, environment: Space, name: str) -> None:
-    """Raise UserError unless an agent takes the actions of the environment ``name``."""
+    """Raise UserError unless the agent's actions fit the environment ``name``."""
     if isinstance(agent, BoxSpace) and isinstance(environment, BoxSpace):
         if np.array_equal(agent.low, environment.low) and np.array_equal(agent.high, environment.high):
             return

@@ -12,7 +12,7 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnv
 from dsinga.rl.experience import Episode, EpisodeStatistics, Rollout, Sampled
 from dsinga.rl.recurrence import HiddenStates
 
-# Of an agent with hidden states they take these as a second argument.
+# For an agent with hidden states, these are the second argument.
 Sample = Callable[..., Sampled]
 Values = Callable[..., np.ndarray]
 
@@ -21,19 +21,18 @@ class TransitionStore(Protocol):
     """An object that keeps transitions, such as a replay memory."""
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Store a step of N environments: the observations before the step, the actions, and the results."""
+        """Store a step of N environments: observations before the step, actions, and results."""
 
 
 class Collector:
-    """Steps environments by the actions of a policy, and collects the steps as rollouts or in a memory.
+    """Steps environments by a policy's actions, and collects the steps as rollouts or in a memory.
 
     Args:
         environments: the environments; they are reset.
-        hidden: the hidden states of the agent, as ``agent.hidden_states(count)`` returns them; they are reset where an
-            episode ends.
+        hidden: the agent's hidden states, ``agent.hidden_states(count)``; they are reset at an episode's end.
 
     Attributes:
-        observations: (N, ...), those before the next step.
+        observations: (N, ...), before the next step.
         statistics: returns and lengths of the episodes so far.
         ended: the episodes that ended in the last call of :meth:`rollout` or :meth:`fill`.
     """
@@ -49,12 +48,12 @@ class Collector:
         """Return a rollout of ``steps`` steps of each environment.
 
         Args:
-            sample: returns actions for observations (N, ...), as ``agent.sample`` does.
+            sample: returns actions for observations (N, ...), like ``agent.sample``.
             steps: T.
-            values: returns the values (K,) of observations (K, ...); they stand for the rewards after episodes that
-                were cut off, without it 0.
+            values: returns the values (K,) of observations (K, ...), which replace the rewards after a cut-off episode;
+                by default 0.
 
-        Raises RunError where an environment fails.
+        Raises RunError if an environment fails.
         """
         recorder = RolloutRecorder(self.environments.spaces, steps, self.environments.count)
         hidden = None if self.hidden is None else self.hidden.copy()
@@ -67,19 +66,19 @@ class Collector:
         return recorder.finish(self.observations, values, hidden)
 
     def fill(self, memory: TransitionStore, sample: Sample, steps: int) -> None:
-        """Take ``steps`` steps of each environment and put them into a memory. Raises RunError as :meth:`rollout`."""
+        """Put ``steps`` steps of each environment into a memory. Raises RunError as :meth:`rollout`."""
         self.ended = []
         for _ in range(steps):
             observations, actions = self.observations, sample(self.observations).actions
             memory.add(observations, actions, self._step(actions))
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Take a step of each environment by actions chosen elsewhere. Raises RunError as :meth:`rollout`."""
+        """Step each environment by actions chosen elsewhere. Raises RunError as :meth:`rollout`."""
         self.ended = []
         return self._step(actions)
 
     def _end_states(self, step: EnvironmentStep) -> HiddenStates | None:
-        """Return the hidden states at the ends of the episodes that have ended, and reset these states."""
+        """Return the hidden states at the end of ended episodes, and reset them."""
         if self.hidden is None:
             return None
         states = self.hidden.of_rows(step.ended)
@@ -106,13 +105,7 @@ class Collector:
 
 
 class RolloutRecorder:
-    """Records the steps of N environments one by one, and returns them as a rollout.
-
-    Args:
-        spaces: the spaces of the environments.
-        steps: T, the steps of a rollout.
-        count: N.
-    """
+    """Records T = ``steps`` steps of N = ``count`` environments one by one, and returns them as a rollout."""
 
     def __init__(self, spaces: Spaces, steps: int, count: int):
         shape = (steps, count)
@@ -130,7 +123,7 @@ class RolloutRecorder:
         return self._recorded == len(self._rewards)
 
     def begin(self, observations: np.ndarray, sampled: Sampled) -> None:
-        """Record the observations (N, ...) before the next step, and the actions that were chosen for them."""
+        """Record the observations (N, ...) before the next step, and their actions."""
         t = self._recorded
         self._observations[t], self._actions[t] = observations, sampled.actions
         for name, array in sampled.extras.items():
@@ -139,7 +132,7 @@ class RolloutRecorder:
             self._extras[name][t] = array
 
     def add(self, step: EnvironmentStep, hidden: HiddenStates | None = None) -> None:
-        """Record a step's result; ``hidden`` are the hidden states at the ends of the episodes that have ended."""
+        """Record a step's result; ``hidden`` are the hidden states of ended episodes."""
         t = self._recorded
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         if len(step.ended):
@@ -147,9 +140,9 @@ class RolloutRecorder:
         self._recorded += 1
 
     def finish(self, last: np.ndarray, values: Values | None, hidden: HiddenStates | None = None) -> Rollout:
-        """Return the rollout, after which the observations are ``last``; ``values`` as for :meth:`Collector.rollout`.
+        """Return the rollout; ``last`` are the observations after it, ``hidden`` the states before it.
 
-        ``hidden`` are the hidden states before the first step.
+        ``values`` is as for :meth:`Collector.rollout`.
         """
         bootstrap = np.zeros_like(self._rewards)
         if values is not None:
@@ -163,7 +156,7 @@ class RolloutRecorder:
 def _bootstrap(
     bootstrap: np.ndarray, endings: list[tuple[int, EnvironmentStep, HiddenStates | None]], values: Values
 ) -> None:
-    """Write the values of the final observations of episodes that were cut off and did not end by themselves."""
+    """Write the final observations' values of episodes that were cut off, not terminated."""
     steps, environments, finals, states = [], [], [], []
     for t, step, hidden in endings:
         cut = step.truncated[step.ended] & ~step.terminated[step.ended]

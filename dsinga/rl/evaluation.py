@@ -19,7 +19,7 @@ from dsinga.rl.environments.registered import Environment, make_environments, ma
 from dsinga.rl.environments.vector_environment import VectorEnvironment
 from dsinga.rl.experience import Episode, EpisodeStatistics
 
-# The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
+# The number of an evaluation's first environment: training with the same seed has other episodes.
 FIRST_ENVIRONMENT = 1 << 32
 MOST_ENVIRONMENTS = 32
 LONGEST_EPISODE = 1_000_000  # steps
@@ -30,11 +30,11 @@ class Policy(Protocol):
 
     @property
     def predict(self) -> Callable[..., Any]:
-        """A method that returns the best actions for observations (N, ...); with hidden states, it takes them, too."""
+        """A method that returns the best actions for observations (N, ...), and accepts any hidden states."""
 
 
 class BestActions:
-    """Chooses an agent's best actions for ``count`` environments, and carries its hidden states, if it has any."""
+    """Chooses an agent's best actions for ``count`` environments, and carries any hidden states."""
 
     def __init__(self, agent: Policy, count: int):
         self._predict = agent.predict
@@ -45,7 +45,7 @@ class BestActions:
         return self._predict(observations) if self._hidden is None else self._predict(observations, self._hidden)
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the hidden states of the environments whose episodes have ended."""
+        """Reset the hidden states of environments with ended episodes."""
         if self._hidden is not None:
             self._hidden.reset(ended)
 
@@ -78,18 +78,18 @@ def evaluate(
 ) -> EvaluatedEpisodes:
     """Return the returns and lengths of episodes in which an agent takes its best actions.
 
-    Several environments are stepped together. How many episodes each one contributes is fixed beforehand: the first
-    ``episodes`` to end would be the short ones.
+    Environments are stepped together, each for a fixed number of episodes: the first ``episodes`` to end would be short
+    ones.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
         environment: as for :func:`dsinga.rl.make_environments`.
         episodes: how many episodes.
-        seed: determines the random numbers of the environments, which are others than in training by the same seed.
+        seed: determines the random numbers, which differ from training with the same seed.
         settings: further arguments of the environment.
 
-    Raises UserError as :func:`dsinga.rl.make_environments`; RunError where an environment fails, or an episode does not
-    end within :data:`LONGEST_EPISODE` steps.
+    Raises UserError as :func:`dsinga.rl.make_environments`; RunError if an environment fails, or an episode exceeds
+    :data:`LONGEST_EPISODE` steps.
     """
     check_whole("the number of episodes", episodes, 1)
     if not hasattr(agent, "predict"):
@@ -124,7 +124,7 @@ def evaluate(
 
 
 def check_length(environments: VectorEnvironment, steps: int) -> None:
-    """Raise RunError where an episode has lasted for ``steps`` steps, LONGEST_EPISODE or more."""
+    """Raise RunError if an episode's length, ``steps``, reaches LONGEST_EPISODE."""
     if steps >= LONGEST_EPISODE:
         raise RunError(
             f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "
@@ -133,11 +133,11 @@ def check_length(environments: VectorEnvironment, steps: int) -> None:
 
 
 LONGEST_RECORDING = 2000  # steps; then the recording ends
-MOST_FRAMES = 250  # a GIF has at most so many: of longer episodes every second frame is kept, or every third, ...
+MOST_FRAMES = 250  # frames of a GIF at most: longer episodes keep every second frame, or every third, ...
 WIDTH = 300  # pixels of a frame at most
 STRIP_FRAMES, STRIP_COLUMNS = 8, 4
 STRIP_GAP = 2  # pixels
-FRAMES_PER_SECOND = 30  # for an environment that names no speed
+FRAMES_PER_SECOND = 30  # if the environment names no speed
 
 
 class RecordedEnvironment:
@@ -189,7 +189,7 @@ class RecordedEnvironment:
 def record_episode(
     agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
 ) -> Episode:
-    """Write pictures of an episode in which an agent takes its best actions; return its return and length.
+    """Write pictures of an episode with an agent's best actions; return its return and length.
 
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
@@ -198,11 +198,11 @@ def record_episode(
         seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
         settings: further arguments of the environment.
 
-    CartPole needs ``pip install 'gymnasium[classic-control]'`` to render; an environment of your own needs a method
-    ``render`` that returns arrays (height, width, 3) of uint8.
+    To render CartPole, ``pip install 'gymnasium[classic-control]'``. Your own environment needs a ``render`` that
+    returns arrays (height, width, 3) uint8. At most :data:`LONGEST_RECORDING` steps are recorded.
 
-    An episode is recorded for at most :data:`LONGEST_RECORDING` steps. Raises UserError where the environment renders
-    no pictures, Pillow is not installed, or the file has another ending; RunError where it cannot be written.
+    Raises UserError if the environment renders no pictures, Pillow is not installed, or the file has another ending;
+    RunError if it cannot be written.
     """
     file = Path(path)
     if file.suffix.lower() not in (".gif", ".png"):
@@ -231,7 +231,7 @@ def record_episode(
 
 
 def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
-    """Write frames (height, width, 3) uint8 as an animation with its original duration, of at most MOST_FRAMES."""
+    """Write frames (height, width, 3) uint8 as an animation of the original duration, at most MOST_FRAMES."""
     every = -(-len(frames) // MOST_FRAMES)
     images = [_image(frame) for frame in [*frames[:-1:every], frames[-1]]]
     # Browsers show frames of less than 20 ms slowly.
@@ -240,7 +240,7 @@ def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
 
 
 def write_strip(frames: list[np.ndarray], path: Path) -> None:
-    """Write STRIP_FRAMES frames, evenly spaced from the first to the last, as PNG, STRIP_COLUMNS in each row."""
+    """Write STRIP_FRAMES evenly spaced frames, first and last included, as PNG, STRIP_COLUMNS a row."""
     numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
     images = [_image(frames[number]) for number in numbers]
     width, height = images[0].size

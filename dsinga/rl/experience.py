@@ -1,4 +1,4 @@
-"""The arrays that hold experience of environments: episodes' returns, rollouts of successive steps, and transitions."""
+"""Arrays of experience: episodes' returns, rollouts of successive steps, and transitions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 
 class Sampled(NamedTuple):
-    """Sampled actions (N, ...) for N observations, with extras such as "value" and "log_probability".
+    """Sampled actions (N, ...) for N observations.
 
-    ``extras`` has arrays (N, ...) float32 by name.
+    ``extras`` has arrays (N, ...) float32 by name, such as "value" and "log_probability".
     """
 
     actions: np.ndarray
@@ -24,19 +24,18 @@ class Sampled(NamedTuple):
 
 @dataclass
 class Rollout:
-    """T successive steps of N environments, in arrays whose first axis is time.
+    """T successive steps of N environments, in arrays with time as the first axis.
 
     Attributes:
-        observations: (T, N, ...), those before each step.
+        observations: (T, N, ...), before each step.
         actions: (T, N) int64, or (T, N, n) float32.
         rewards: (T, N) float32.
-        terminated: (T, N) bool, whether the episode ended by itself in the step; no reward comes after it.
-        truncated: (T, N) bool, whether it was cut off, as by a time limit; then the value of the final observation
-            stands for the rewards that would have come.
-        bootstrap: (T, N) float32, the value of the final observation where the step was cut off, else 0.
-        last_observations: (N, ...), those after the last step.
+        terminated: (T, N) bool, whether the episode ended by itself in the step; no reward follows.
+        truncated: (T, N) bool, whether it was cut off, as by a time limit; ``bootstrap`` replaces the missing rewards.
+        bootstrap: (T, N) float32, the final observation's value if the step was cut off, else 0.
+        last_observations: (N, ...), after the last step.
         extras: arrays (T, N, ...) float32 by name, as in :class:`Sampled`.
-        hidden: the hidden states (N, H) before the first step, by recurrent layer; {} of an agent without.
+        hidden: hidden states (N, H) before the first step, by recurrent layer, if any.
     """
 
     observations: np.ndarray
@@ -51,25 +50,24 @@ class Rollout:
 
     @property
     def steps(self) -> int:
-        """The number of steps of environments, T times N."""
+        """The number of environment steps, T times N."""
         return self.rewards.size
 
 
 @dataclass
 class Transitions:
-    """A batch of B transitions (steps of environments, in no order) from a replay memory.
+    """A batch of B transitions (environment steps in no order) from a replay memory.
 
     Attributes:
         observations: (B, ...).
         actions: (B,) int64, or (B, n) float32.
-        rewards: (B,) float32; of n steps, the discounted sum of their rewards.
-        next_observations: (B, ...), those after the step; of an episode that was cut off, the final one.
+        rewards: (B,) float32; for n steps, the discounted sum.
+        next_observations: (B, ...), after the step; the final one of a cut-off episode.
         terminated: (B,) bool.
-        weights: (B,) float32, a factor of the loss of each; 1 unless the replay is prioritised.
-        indices: (B,) int64, where the memory keeps them.
-        discounts: (B,) float32, the factor of the value of ``next_observations``: the discount to the power of the
-            steps in between.
-        targets: (B,) float32, those of the values of the actions, where the algorithm has computed them for errors.
+        weights: (B,) float32, a factor of each loss; 1 without priorities.
+        indices: (B,) int64, positions in the memory.
+        discounts: (B,) float32, the factor of ``next_observations``' value: the discount to the power of the steps.
+        targets: (B,) float32, the action values' targets, if already computed for errors.
     """
 
     observations: np.ndarray
@@ -83,13 +81,13 @@ class Transitions:
     targets: np.ndarray | None = None
 
     def take_targets(self, compute: Callable[[Transitions], np.ndarray]) -> np.ndarray:
-        """Return the stored targets, or compute them by ``compute``, and drop them: an update makes them outdated."""
+        """Return the targets, stored or computed, and drop them: an update makes them outdated."""
         targets, self.targets = self.targets, None
         return compute(self) if targets is None else targets
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return rollouts of equal length concatenated along the environments, (T, sum of N, ...)."""
+    """Concatenate rollouts of equal length along the environments, (T, sum of N, ...)."""
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -109,7 +107,7 @@ LATEST = 100  # episodes over which means are taken
 
 
 class Episode(NamedTuple):
-    """An episode that has ended: the sum of its rewards, its length in steps, and its environment's number."""
+    """An ended episode: its sum of rewards, length in steps, and environment's number."""
 
     total_reward: float
     length: int
@@ -120,9 +118,9 @@ class EpisodeStatistics:
     """Adds up rewards and lengths of the episodes of N environments.
 
     Attributes:
-        steps: the steps of all environments so far.
-        episodes: how many episodes have ended.
-        latest: the latest episodes that have ended, at most :data:`LATEST`.
+        steps: steps of all environments.
+        episodes: number of ended episodes.
+        latest: the latest ended episodes, at most :data:`LATEST`.
     """
 
     def __init__(self, count: int):
@@ -134,7 +132,7 @@ class EpisodeStatistics:
         self._starts = np.zeros(count, np.int64)
 
     def begin(self) -> None:
-        """Drop the sums of episodes that have not ended, as after a reset of all environments."""
+        """Drop the sums of unfinished episodes, as after a reset of all environments."""
         self._rewards[:] = 0
         self._starts[:] = self._passes
 
@@ -146,13 +144,13 @@ class EpisodeStatistics:
         return self._end(step.ended) if len(step.ended) else ()
 
     def extend(self, steps: int, episodes: Sequence[Episode]) -> None:
-        """Add the number of steps, and the ended episodes, that other processes report."""
+        """Add steps and ended episodes reported by other processes."""
         self.steps += steps
         self.episodes += len(episodes)
         self.latest.extend(episodes)
 
     def summary(self) -> dict[str, float]:
-        """Return the means of ``episode_return`` and ``episode_length`` over the latest episodes; {} without any."""
+        """Return the mean ``episode_return`` and ``episode_length`` of the latest episodes; {} without any."""
         if not self.latest:
             return {}
         rewards, lengths, _ = zip(*self.latest, strict=True)

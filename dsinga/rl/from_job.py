@@ -26,7 +26,7 @@ KIND = ReinforcementConf.kind
 
 
 def algorithm_fields(algorithm: Any) -> dict[str, Any]:
-    """Return the fields of ``reinforcement`` that name an algorithm; none for an algorithm that is not registered."""
+    """Return the ``reinforcement`` fields that name an algorithm; {} if it is not registered."""
     name = next((name for name, cls in imported(KIND).items() if cls is type(algorithm)), None)
     if name is None:
         return {}
@@ -34,14 +34,14 @@ def algorithm_fields(algorithm: Any) -> dict[str, Any]:
 
 
 def reinforcement_of(job: Job) -> ReinforcementConf:
-    """Return the ``reinforcement`` settings of a job. Raises UserError where it has none."""
+    """Return the ``reinforcement`` settings of a job. Raises UserError if it has none."""
     if job.reinforcement is None:
         raise UserError(f"the job {job.name!r} has no reinforcement {{ ... }}; train it by dsinga.train")
     return job.reinforcement
 
 
 def agent_of(job: Job, spaces: Spaces) -> Agent:
-    """Return the agent that a job describes, for environments with these spaces. Raises UserError for a fault in it."""
+    """Return a job's agent for environments with these spaces. Raises UserError for a fault in the job."""
     conf = reinforcement_of(job)
     if not conf.type_name:
         raise conf.error("ReinforcementConf needs the field 'algorithm'")
@@ -54,21 +54,21 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     if cls.on_policy and conf.replay_conf is not None:
         raise conf.error(f"replay_conf has no effect on {conf.type_name}; leave it out", "replay_conf")
     settings = {} if own is None else set_fields(conf.settings_of(own))
-    if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
+    if issubclass(cls, ActorCritic):  # for other algorithms the replay memory discounts
         settings["discount"] = conf.discount
     try:
         model = Model(job, conf.heads)
     except JobError:
         raise
-    except UserError as error:  # about the net as a whole, or a head, which the job names
+    except UserError as error:  # the error is about the job's net or heads
         raise conf.error(str(error), "heads" if conf.heads else None) from None
-    # Where the job names no updater, the algorithm has a default of its own.
+    # If the job names no updater, use the algorithm's default.
     updater = None if job.updater == defaults(Job)["updater"] else job.updater
     return Agent(cls(model, spaces, seed=job.seed, updater=updater, **settings), seed=job.seed)
 
 
 def net_job(job: Job) -> Job:
-    """Return a job of the net that a job with ``reinforcement { }`` trains, with the losses of its algorithm."""
+    """Return the job of the net, with losses, that a job with ``reinforcement { }`` trains."""
     conf = reinforcement_of(job)
     with contextlib.closing(make_environments(conf.environment, 1)) as one:
         return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)
@@ -76,12 +76,12 @@ def net_job(job: Job) -> Job:
 
 @takes_arguments(INSTEAD)
 class ReplaySettings(ReplayConf):
-    """The settings of a replay memory, and when its algorithm learns from the memory. Steps are of environments."""
+    """Settings of a replay memory, and when its algorithm learns from it. Steps are of environments."""
 
     discount: Unit = setting(0.99, "factor of the next step's reward, gamma")
 
 
-# The fields of messages of a job by the settings of a run that they have. Steps are of all environments together.
+# A job's fields, by the names of a run's settings. Steps are of all environments together.
 JOB = {
     "steps": "train_steps",
     "seed": "seed",
@@ -105,9 +105,9 @@ NAMES = (*JOB, *REINFORCEMENT, *CLUSTER, "cluster", "replay")
 
 
 def with_settings(job: Job, settings: Mapping[str, Any], environment: Environment | None = None) -> Job:
-    """Return a job whose ``reinforcement`` has the given settings of a run and the name of an environment.
+    """Return a job with a run's settings and environment name in ``reinforcement``.
 
-    Raises UserError for a setting that there is not, or of a wrong type.
+    Raises UserError for an unknown setting or a wrong type.
     """
     arguments.check_names("rl.train", NAMES, settings, INSTEAD)
     for table, message in ((JOB, Job), (REINFORCEMENT, ReinforcementConf), (CLUSTER, ClusterConf)):
@@ -145,7 +145,7 @@ def name_of(environment: Environment) -> str:
 
 
 def layout_of(conf: ReinforcementConf) -> dict[str, Any]:
-    """Return the settings of a run that must be the same when the run goes on from a checkpoint."""
+    """Return the settings that a resumed run must share."""
     return {
         "environment": conf.environment,
         "environments": conf.num_environments,

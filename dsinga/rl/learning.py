@@ -17,38 +17,29 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class Learning(Protocol):
-    """Interface of the ways in which an agent learns from environments, in this process or on actors.
-
-    Attributes:
-        agent: the agent.
-    """
+    """Interface of the ways in which an agent learns from environments, in this process or on actors."""
 
     agent: Agent
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The number of steps and the statistics of episodes so far."""
+        """The steps and statistics of episodes so far."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Take ``steps`` steps of each environment and learn; return metrics, {} where nothing was learnt."""
+        """Take ``steps`` steps of each environment and learn; return metrics, {} if nothing was learnt."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which learning goes on bit for bit: nested dicts of arrays and plain values."""
+        """Return the state for a bit-exact continuation: nested dicts of arrays and plain values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
 
     def close(self) -> None:
         """Free the resources of the environments."""
 
 
 class CollectingLearning:
-    """Base of the ways to learn from environments that this process steps.
-
-    Args:
-        agent: the agent.
-        collector: the environments, and what is known of their episodes.
-    """
+    """Base of the ways to learn from environments that this process steps."""
 
     def __init__(self, agent: Agent, collector: Collector):
         agent.check_environments(collector.environments)
@@ -56,15 +47,15 @@ class CollectingLearning:
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The number of steps and the statistics of episodes so far."""
+        """The steps and statistics of episodes so far."""
         return self.collector.statistics
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which learning goes on bit for bit: nested dicts of arrays and plain values."""
+        """Return the state for a bit-exact continuation."""
         return {"agent": self.agent.state(), "collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         self.agent.set_state(state["agent"])
         self.collector.restore(state["collector"])
 
@@ -74,22 +65,18 @@ class CollectingLearning:
 
 
 class OnPolicyLearning(CollectingLearning):
-    """Trains an agent that learns from each rollout once, with the params that chose the rollout's actions."""
+    """Trains an agent that learns once from each rollout, with the params that chose its actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Collect a rollout of ``steps`` steps of each environment, and learn from it; return the metrics."""
+        """Learn from a rollout of ``steps`` steps of each environment; return metrics."""
         values = getattr(self.agent.algorithm, "values", None)
         return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
 
 
 class OffPolicyLearning(CollectingLearning):
-    """Trains an agent whose algorithm learns from transitions of a replay memory, at regular intervals.
+    """Trains an agent on transitions of a replay memory, at regular intervals.
 
-    Args:
-        agent: the agent.
-        collector: the environments, and what is known of their episodes.
-        memory: the replay memory.
-        settings: as for :class:`ReplayUpdates`.
+    ``settings`` are as for :class:`ReplayUpdates`.
     """
 
     def __init__(self, agent: Agent, collector: Collector, memory: ReplayMemory, **settings: int):
@@ -97,7 +84,7 @@ class OffPolicyLearning(CollectingLearning):
         self.memory, self.updates = memory, ReplayUpdates(agent, memory, **settings)
 
     def advance(self, steps: int) -> dict[str, float]:
-        """Take ``steps`` steps of each environment and do the updates due; return the means of the updates' metrics."""
+        """Take ``steps`` steps of each environment and do the updates due; return mean metrics."""
         updates: list[dict[str, float]] = []
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
@@ -105,11 +92,11 @@ class OffPolicyLearning(CollectingLearning):
         return mean_metrics(updates)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, the memory included."""
+        """Return the state of learning, including the memory."""
         return {**super().state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.updates.restore(state)
 
@@ -124,7 +111,7 @@ class EvolutionLearning(CollectingLearning):
         return self.agent.learn([self._mean_return(algorithm, params) for params in algorithm.candidates()])
 
     def _mean_return(self, algorithm: ES, params: ParamArrays) -> float:
-        """Return the mean return of the first episode in each environment."""
+        """Return the mean return of each environment's first episode."""
         environments, statistics = self.collector.environments, self.collector.statistics
         statistics.begin()
         observations = environments.reset()
@@ -139,14 +126,13 @@ class EvolutionLearning(CollectingLearning):
 
 
 class ReplayUpdates:
-    """Lets an agent learn from transitions of a replay memory, with an update after a set number of steps.
+    """Updates an agent with transitions of a replay memory, once in a set number of steps.
 
     Args:
-        agent: the agent.
-        memory: the replay memory; from a prioritised one, errors set the priorities.
+        memory: the replay memory; errors set the priorities, if it has any.
         batch_size: transitions of an update.
-        learn_every: steps of environments for each update.
-        learn_after: steps of environments before the first update.
+        learn_every: environment steps for each update.
+        learn_after: environment steps before the first update.
         seed: determines which transitions are drawn.
     """
 
@@ -166,7 +152,7 @@ class ReplayUpdates:
         self._due = 0.0
 
     def learn(self, steps: int, taken: int) -> list[dict[str, float]]:
-        """Do the updates due after ``steps`` further steps, the last of ``taken``; return the metrics of each."""
+        """Do the updates due after ``steps`` more of ``taken`` steps in all; return each one's metrics."""
         if taken < self.learn_after:
             return []
         self._due += steps / self.learn_every
@@ -183,18 +169,18 @@ class ReplayUpdates:
         return self.agent.learn(batch)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, the memory included."""
+        """Return the state of learning, including the memory."""
         return {"memory": self.memory.state(), "rng": self.rng.bit_generator.state, "updates_due": self._due}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         self.memory.restore(state["memory"])
         self.rng.bit_generator.state = state["rng"]
         self._due = float(state["updates_due"])
 
 
 def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the updates that give it."""
+    """Return each metric's mean over the updates that have it."""
     values: dict[str, list[float]] = {}
     for metrics in updates:
         for name, value in metrics.items():

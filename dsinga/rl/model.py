@@ -27,28 +27,27 @@ class KerasModel(Protocol):
         """Return the job of its net."""
 
     def output_layers(self) -> list[str]:
-        """Return the names of the layers that are its outputs."""
+        """Return the names of the output layers."""
 
 
 class Model:
-    """A net with one input layer, for observations, and one or more heads (outputs), whose meaning the algorithm sets.
+    """A net with one input layer, for observations, and one or more heads (outputs), used by an algorithm.
 
-    The first head has the scores or values of actions (or the parameters of their distribution), the second the value
-    of a state; a trunk that both share is a part of the net as any other. Algorithms keep the params.
+    The first head has the scores or values of actions (or their distribution's parameters), the second the value of a
+    state. Algorithms keep the params.
 
     Args:
-        net: a model of :mod:`dsinga.nn`, whose outputs are the heads; or layers, as a job, whose ``gpu`` and
-            ``precision`` hold, its ``neuralnet``, or the text ``neuralnet { ... }``.
-        heads: names of layers; by default the outputs, or the layers that are no sources of others.
+        net: a model of :mod:`dsinga.nn`; its outputs are the heads. Or a job, its ``neuralnet``, or the text
+            ``neuralnet { ... }``; a job's ``gpu`` and ``precision`` apply.
+        heads: names of layers; defaults to the outputs, or the layers that are no sources.
 
     Attributes:
         layers: the layers of the net.
         input: the name of the input layer.
         heads: the names of the heads.
-        fields: fields of the job of the net, by name, which say where and how it is computed.
+        fields: the job's fields that say where and how the net is computed.
 
-    Raises UserError for a net with an unknown source, a cycle, a loss or a name twice, without exactly one input layer,
-    or without a head of this name.
+    Raises UserError for an unknown source or head, a cycle, a loss, a duplicate name, or not exactly one input layer.
     """
 
     def __init__(self, net: KerasModel | Job | NetConf | str, heads: Sequence[str] = ()):
@@ -81,20 +80,20 @@ class Model:
                 raise UserError(f"the net has no layer {head!r}{phase}{hint}")
 
     def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
-        """Return a job of the model's layers and of further ``layers``, such as losses and their inputs."""
+        """Return a job of the model's layers and further ``layers``, such as losses and their inputs."""
         fields = self.fields if updater is None else {**self.fields, "updater": updater}
         net = NetConf(layer=[*self.layers, *layers])
         # For one row: all input layers of a net have the same batch size when it is made.
         return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)
 
     def with_layers(self, layers: Sequence[LayerConf]) -> Model:
-        """Return a model with the same input and heads but the given layers, which are not checked."""
+        """Return a model with the same input and heads but other, unchecked layers."""
         model = copy.copy(self)
         model.layers = list(layers)
         return model
 
     def layers_over(self, steps: int) -> list[LayerConf]:
-        """Return the layers changed so that each row is a sequence of ``steps`` steps, (B, T, ...)."""
+        """Return the layers for rows that are sequences of ``steps`` steps, (B, T, ...)."""
         layers = []
         for layer in self.layers:
             if layer.name == self.input:
@@ -106,7 +105,7 @@ class Model:
         return layers
 
     def head(self, number: int, meaning: str) -> str:
-        """Return the name of a head, ``meaning`` being what an algorithm needs it for. Raises UserError for a lack."""
+        """Return the name of a head. Raises UserError, with its ``meaning``, if there are too few heads."""
         if number < len(self.heads):
             return self.heads[number]
         raise UserError(
@@ -115,7 +114,7 @@ class Model:
         )
 
     def check_observations(self, space: Space) -> None:
-        """Raise UserError if the input layer names another record shape than the observations have."""
+        """Raise UserError if the input layer's record shape does not fit the observations."""
         conf = next(layer for layer in self.layers if layer.name == self.input)
         named = tuple(conf.store_conf.shape) if conf.store_conf else ()
         lengths, given = ([length for length in shape if length > 1] for shape in (named, space.shape))
@@ -139,9 +138,9 @@ class Model:
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
-    """Return the names of the layers that ``values`` need, except ``action`` and the layers that only ``action`` needs.
+    """Return the layers that ``values`` need, except ``action`` and layers that only ``action`` needs.
 
-    Raises UserError where a value does not depend on the action.
+    Raises UserError if a value does not depend on the action.
     """
     sources = {layer.name: layer.srclayers for layer in model.layers}
     critic: set[str] = set()
@@ -162,14 +161,14 @@ def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
 
 
 def critic_of(model: Model, action: str, values: Sequence[str]) -> Model:
-    """Return the critic of a model as a separate net, in which ``action`` is an input layer."""
+    """Return a model's critic as a separate net, with ``action`` as an input layer."""
     critic = critic_layers(model, action, values)
     layers = [input_layer(action) if layer.name == action else layer for layer in model.layers]
     return model.with_layers([layer for layer in layers if layer.name in critic or layer.name == action])
 
 
 def with_static_params(model: Model, layers: Collection[str], net: NeuralNet) -> Model:
-    """Return a model in which the params of some ``layers`` are frozen; ``net`` has these layers."""
+    """Return a model with frozen params in ``layers``, which ``net`` has."""
 
     def static(layer: Any) -> Any:
         count = len(net.layer(layer.name).params)

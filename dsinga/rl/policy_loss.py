@@ -1,9 +1,9 @@
 """The losses kPolicyGradientLoss, kPPOLoss and kEntropyLoss of policies, and kTDLoss of action values.
 
-The first source of the former gives the policy. A categorical one is (B, K), scores whose softmax is the probabilities
-of K actions; a Gaussian one is (B, 2n): means of n numbers, then the logs of their standard deviations. Actions,
-advantages and log probabilities are records, which get no gradient. Gradients are of the mean over the global batch,
-times ``scale``.
+The first source of a policy loss is the policy. A categorical policy is (B, K) scores of K actions; the softmax gives
+their probabilities. A Gaussian policy is (B, 2n): means of n numbers, then logs of their standard deviations. Actions,
+advantages and log probabilities are records without gradients. Gradients are of the mean over the global batch, times
+``scale``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class ChosenActions(NamedTuple):
-    """The log probabilities (or densities) (B,) of actions, and their derivatives for the policy, (B, K) or (B, 2n)."""
+    """Actions' log probabilities (or densities) (B,), and their derivatives by the policy, (B, K) or (B, 2n)."""
 
     log_probability: Array
     derivative: Array
 
 
 def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Array, ops: Ops) -> ChosenActions:
-    """Return the log probabilities of actions, (B, 1) numbers 0 to K - 1 in any dtype or (B, n), and derivatives."""
+    """Return log probabilities and derivatives of actions, (B, 1) numbers 0 to K - 1 in any dtype, or (B, n)."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -62,7 +62,7 @@ def chosen_actions(distribution: PolicyDistribution, policy: Array, action: Arra
 
 
 def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tuple[Array, Array]:
-    """Return the entropy of each row of a policy, (B,) in nats, and its derivatives by the policy."""
+    """Return each row's entropy, (B,) in nats, and its derivatives by the policy."""
     xp = ops.xp
     if distribution is PolicyDistribution.kGaussian:
         means, logs = xp.split(policy, 2, axis=1)
@@ -76,7 +76,7 @@ def entropies(distribution: PolicyDistribution, policy: Array, ops: Ops) -> tupl
 
 
 def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
-    """Return the logs of the softmax of each row, and the softmax itself."""
+    """Return the logs of each row's softmax, and the softmax."""
     xp = ops.xp
     columns = contiguous(scores.transpose())  # numpy takes far longer to reduce many short rows
     shifted = columns - columns.max(axis=0)
@@ -86,9 +86,9 @@ def log_softmax(scores: Array, ops: Ops) -> tuple[Array, Array]:
 
 
 def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> int:
-    """Return the numbers of an action, from the policy that the first source gives. Raises UserError for a bad shape.
+    """Return how many numbers an action has, by the first source. Raises UserError for a bad shape.
 
-    ``conf`` is the layer's configuration that names the distribution.
+    ``conf`` is the layer's configuration, with the distribution.
     """
     shape = layer.expect_axes((2,), "a policy (batch, K)")
     if distribution is PolicyDistribution.kCategorical:
@@ -104,7 +104,7 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
 
 
 def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
-    """Raise UserError for numbers of actions, from source ``index``, that are not 0 to ``count`` - 1."""
+    """Raise UserError unless the actions of source ``index`` are 0 to ``count`` - 1."""
     if not len(action):
         return
     are_valid = ((action >= 0) & (action < count)).all()
@@ -128,7 +128,7 @@ class PolicyConf(Settings):
 class PolicyLoss(Layer):
     """Base of losses of a policy: the feature is (B, 1), a number for each row.
 
-    A subclass returns, in ``row_losses``, the loss of each row (B,) and its derivatives by the policy.
+    ``row_losses`` returns each row's loss (B,) and its derivatives by the policy.
     """
 
     settings: Any
@@ -147,7 +147,7 @@ class PolicyLoss(Layer):
         self.shape = (self.source_shapes[0][0], 1)
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
-        """Return the loss of each row (B,), its derivatives by the policy, and sums of metrics by name."""
+        """Return each row's loss (B,), its derivatives by the policy, and sums of metrics by name."""
         raise NotImplementedError
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -164,7 +164,7 @@ class PolicyLoss(Layer):
         return [output.saved * factor if needs[0] else None, *[None] * (len(needs) - 1)], ()
 
     def chosen(self, sources: Arrays, ctx: Context) -> tuple[Array, Array]:
-        """Return the log probabilities (B,) of the actions, and their derivatives by the policy."""
+        """Return the actions' log probabilities (B,), and their derivatives by the policy."""
         if self.distribution is PolicyDistribution.kCategorical:
             check_actions(self, sources[1], sources[0].shape[1], ctx.ops)
         return chosen_actions(self.distribution, sources[0], sources[1], ctx.ops)

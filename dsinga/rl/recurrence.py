@@ -28,10 +28,10 @@ BEGINS = "rl_begins"
 
 
 class HiddenStates(dict[str, np.ndarray]):
-    """The hidden states of N environments, (N, H) float32 by recurrent layer; a step changes them."""
+    """The hidden states of N environments, (N, H) float32 by recurrent layer, updated by each step."""
 
     def reset(self, rows: Any = slice(None)) -> None:
-        """Set the hidden states of the environments ``rows``, by default of all, to zeros, as at an episode's start."""
+        """Set the hidden states of the environments ``rows``, by default all, to 0."""
         for array in self.values():
             array[rows] = 0
 
@@ -40,14 +40,14 @@ class HiddenStates(dict[str, np.ndarray]):
         return HiddenStates({name: array.copy() for name, array in self.items()})
 
     def of_rows(self, rows: Any) -> HiddenStates:
-        """Return a copy of the states of some environments."""
+        """Return a copy of some environments' states."""
         return HiddenStates({name: array[rows].copy() for name, array in self.items()})
 
 
 def carried_layers(model: Model) -> dict[str, int]:
-    """Return the hidden state's size of each recurrent layer with ``carry`` in a model.
+    """Return the hidden state's size of each recurrent layer with ``carry``.
 
-    Raises UserError for a layer that cannot carry its state from one step of an environment to the next.
+    Raises UserError for a layer that cannot carry its state from step to step.
     """
     sizes = {}
     for layer in model.layers:
@@ -69,7 +69,7 @@ def carried_layers(model: Model) -> dict[str, int]:
 
 
 def with_state_inputs(model: Model) -> Model:
-    """Return a one-step model whose recurrent layers with ``carry`` read the previous state from an input layer."""
+    """Return a one-step model; recurrent layers with ``carry`` read their previous state from an input layer."""
     carried = carried_layers(model)
     if not carried:
         return model
@@ -78,20 +78,20 @@ def with_state_inputs(model: Model) -> Model:
 
 
 def state_input(layer: str) -> str:
-    """Return the name of the input layer that takes the hidden state of a recurrent layer."""
+    """Return the name of the input layer for a recurrent layer's hidden state."""
     return f"state of {layer}"
 
 
 class Recurrence:
     """Computes a model with recurrent layers, step by step or over sequences of steps.
 
-    The rows of a batch are steps of environments, those of a sequence one after another; BEGINS says where a sequence
-    begins, and there the input layers of states have the state before the step.
+    A batch's rows are environment steps, sequence by sequence. BEGINS marks the first row of a sequence; in this row
+    the state inputs have the state before the step.
 
     Args:
-        model: the model of one step, with input layers of states.
-        carried: the sizes of the hidden states by layer.
-        net: the net of one step, with the losses of the algorithm.
+        model: the one-step model, with input layers for states.
+        carried: sizes of the hidden states by layer.
+        net: the one-step net, with the algorithm's losses.
         examples: an array (1, ...) for each input layer of ``net``.
     """
 
@@ -100,7 +100,7 @@ class Recurrence:
         self._sequence_nets: dict[int, LocalNet] = {}  # nets by the number of steps
 
     def hidden_states(self, count: int) -> HiddenStates:
-        """Return hidden states of zeros for ``count`` environments at the start of their episodes."""
+        """Return hidden states of 0 for ``count`` environments, as at an episode's start."""
         return HiddenStates({name: np.zeros((count, size), np.float32) for name, size in self._sizes.items()})
 
     def step(
@@ -112,9 +112,9 @@ class Recurrence:
         *,
         moves: bool = True,
     ) -> np.ndarray:
-        """Return the output of a head for N observations, and write the new hidden states into ``hidden``.
+        """Return a head's output for N observations, and write the new hidden states into ``hidden``.
 
-        Without ``moves`` the states stay. Raises UserError without states, and for those of other observations.
+        If ``moves`` is false, the states stay. Raises UserError without states, or for another number of them.
         """
         count = len(observations)
         if hidden is None or any(len(array) != count for array in hidden.values()):
@@ -131,12 +131,12 @@ class Recurrence:
         return outputs[head]
 
     def head(self, params: ParamArrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
-        """Return the output of a head (R, ...) for rows of sequences."""
+        """Return a head's output (R, ...) for rows of sequences."""
         layout = self._layout(rows)
         return self._heads(params, self._padded(layout, rows), layout, (head,))[head]
 
     def backward(self, params: ParamArrays, rows: Mapping[str, np.ndarray], step: int) -> Backward:
-        """Return the gradient of the mean loss of the rows, through the steps of each sequence, and the metrics."""
+        """Return the gradient of the rows' mean loss, through each sequence's steps, and the metrics."""
         layout, net = self._layout(rows), self._net.net
         sequences = self._padded(layout, rows)
         heads = self._heads(params, sequences, layout, self._model.heads)
@@ -169,7 +169,7 @@ class Recurrence:
         return {name: outputs[name].reshape(-1, *outputs[name].shape[2:])[layout.places] for name in heads}
 
     def _sequence_net(self, steps: int) -> LocalNet:
-        """Return the net of the model over sequences of ``steps`` steps, without losses."""
+        """Return the model's net over sequences of ``steps`` steps, without losses."""
         if steps not in self._sequence_nets:
             layers = [_over_steps(layer) for layer in self._model.layers_over(steps)]
             job = self._net.job.replace(neuralnet=NetConf(layer=layers))
@@ -185,7 +185,7 @@ class Recurrence:
 class _Layout:
     """The positions of rows in ``count`` padded sequences of ``steps`` steps each, (S, T).
 
-    ``starts`` are the first rows of the sequences, ``places`` (R,) the places of all rows among S·T steps.
+    ``starts`` are the sequences' first rows, ``places`` (R,) the positions of all rows among S·T steps.
     """
 
     starts: np.ndarray
@@ -194,20 +194,20 @@ class _Layout:
     places: np.ndarray
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows (R, ...) as sequences (S, T, ...), with zeros after the ends."""
+        """Return rows (R, ...) as sequences (S, T, ...), padded with 0."""
         flat = np.zeros((self.count * self.steps, *rows.shape[1:]), rows.dtype)
         flat[self.places] = rows
         return flat.reshape(self.count, self.steps, *rows.shape[1:])
 
 
 def _carrying(layer: LayerConf) -> tuple[str, RecurrentConf] | None:
-    """Return the field and the configuration of a recurrent layer with ``carry``, None for another layer."""
+    """Return a recurrent layer's field and configuration if it has ``carry``, else None."""
     confs = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
     return next(((field, conf) for field, conf in confs if conf.carry), None)
 
 
 def _from_state(layer: LayerConf) -> LayerConf:
-    """Return the layer for one step, which reads the previous state from an input layer."""
+    """Return the layer for one step; it reads the previous state from an input layer."""
     carried = _carrying(layer)
     assert carried is not None
     field, conf = carried
@@ -215,7 +215,7 @@ def _from_state(layer: LayerConf) -> LayerConf:
 
 
 def _over_steps(layer: LayerConf) -> LayerConf:
-    """Return a recurrent layer changed to read its initial state from an input layer; other layers unchanged."""
+    """Return a recurrent layer with its initial state from an input layer; other layers unchanged."""
     if layer.srclayers[1:] != [state_input(layer.name)]:
         return layer
     fields = {
@@ -234,16 +234,16 @@ def loss_gradients(
     seed: int = 0,
     step: int = 0,
 ) -> tuple[dict[str, np.ndarray], Metrics]:
-    """Return the gradients of the sum of a net's losses for the outputs of some layers, and the losses' metrics.
+    """Return the gradients of a net's summed losses for some layers' outputs, and the losses' metrics.
 
     Args:
-        net: the net; its loss layers have no params, and no label source.
-        features: the features (R, ...) of the layers below the losses, by name.
-        records: records (R, ...) of input layers, which get no gradient.
-        seed: determines random numbers.
-        step: determines them, too.
+        net: the net; its loss layers have no params and no label source.
+        features: features (R, ...) of the layers below the losses, by name.
+        records: records (R, ...) of input layers, without gradient.
+        seed: determines random numbers, with ``step``.
+        step: the number of the step.
 
-    Raises UserError for a loss whose source is neither among the features nor the records.
+    Raises UserError if a loss has a source in neither ``features`` nor ``records``.
     """
     ops = get_ops().for_worker()
     ops.enter()
@@ -268,7 +268,7 @@ def loss_gradients(
 
 
 def _before_splits(net: NeuralNet, position: int) -> str:
-    """Return the name of the layer whose feature a split at ``position`` copies; of another layer its own name."""
+    """Return the name of the layer at ``position``, or, for a split, of the layer that it copies."""
     node = net.nodes[position]
     return _before_splits(net, node.sources[0]) if isinstance(node.layer, Split) else node.layer.name
 

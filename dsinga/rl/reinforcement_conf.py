@@ -13,7 +13,7 @@ from dsinga.job.schema import ExtensionConf, Job
 from dsinga.job.type_names import TypeName
 from dsinga.job.updaterconf import UpdaterConf
 
-# Fields of a job that have no meaning for an agent, and what has.
+# Job fields that have no effect on an agent, and what to use instead.
 INSTEAD_OF_FIELDS = {
     "epochs": "it learns from an environment, not from records: set train_steps",
     "validate_freq": "an agent is evaluated in phase test: set test_freq",
@@ -29,7 +29,7 @@ class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorith
 
 
 class ReplayConf(Settings):
-    """The replay memory of algorithms that learn from transitions, as kDQN, and when they do. Not of a single class."""
+    """A replay memory for algorithms that learn from transitions, such as kDQN, and when they learn from it."""
 
     capacity: Count = setting(100_000, "how many transitions are kept")
     batch_size: Count = setting(32, "transitions of an update")
@@ -87,11 +87,11 @@ class ReinforcementConf(Component):
 
     @property
     def is_tested(self) -> bool:
-        """Whether the job also has a phase of tests: evaluations in episodes."""
+        """Whether the job has tests: evaluations in episodes."""
         return bool(self.evaluation_episodes)
 
     def check(self, job: Job) -> None:
-        """Raise JobError for settings that are not allowed, or have no effect, in a job with ``reinforcement``."""
+        """Raise JobError for settings that are forbidden or have no effect with ``reinforcement``."""
         for layer, message in iterate_messages(job):
             check_numbers(layer, message)
             if isinstance(message, ExtensionConf):
@@ -122,6 +122,6 @@ class ReinforcementConf(Component):
 
 
 def check_agents_updater(conf: UpdaterConf) -> None:
-    """Raise JobError if the updater averages params, which an agent does not support."""
+    """Raise JobError if the updater averages params, which agents do not support."""
     if conf.ema_conf:
         raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")

@@ -17,16 +17,16 @@ from dsinga.rl.experience import Transitions
 class ReplayMemory:
     """Keeps the latest transitions of N environments; new ones replace the oldest.
 
-    Each observation is kept once, in its own dtype: the next observation of a transition is that of the next step of
-    the same environment. Only the final observations of episodes that were cut off are kept beside them; after an
-    episode that ended by itself the next observation counts for nothing, and is the first of the next episode.
+    Each observation is stored once, in its own dtype, also as the previous step's next observation. The final
+    observations of cut-off episodes are stored separately. After an episode that ended by itself the next observation
+    is the next episode's first, and has no meaning.
 
     Args:
-        spaces: the spaces of an environment.
-        capacity: how many transitions are kept at most, rounded down to a multiple of N, at least N.
+        spaces: an environment's spaces.
+        capacity: the most transitions, rounded down to a multiple of N, at least N.
         count: N.
-        n: the number of steps of a transition. Its reward is the discounted sum of n rewards, fewer where the episode
-            ends or at the newest step.
+        n: steps of a transition. Its reward is the discounted sum of n rewards, of fewer at the end of the episode or
+            at the newest step.
         discount: the factor of a reward one step later.
 
     ``len(memory)`` is the number of transitions.
@@ -56,11 +56,11 @@ class ReplayMemory:
 
     @property
     def capacity(self) -> int:
-        """The number of transitions that are kept at most."""
+        """The largest number of transitions."""
         return self.rows * self.count
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Keep a step of all environments: the observations before it (N, ...), the actions, and what followed."""
+        """Store a step of all environments: the observations before it (N, ...), actions, and results."""
         row, following = self._next, (self._next + 1) % len(self._rewards)
         self._forget(following)
         self._observations[row], self._actions[row] = observations, actions
@@ -73,12 +73,12 @@ class ReplayMemory:
         self._next, self._filled = following, min(self._filled + 1, self.rows)
 
     def extend(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Add the steps of another memory of N environments; the episodes count as cut off after its newest step.
+        """Add another memory's steps of N environments; episodes are cut off after its newest step.
 
         Args:
-            state: that of the other memory, which has never been full, and has no more steps than this one can keep.
+            state: the other memory's state; it was never full, and its steps fit into this one.
 
-        Returns the indices of the transitions, of the oldest step first: those of a batch.
+        Returns the transitions' indices, as in a batch, oldest step first.
         """
         steps = int(state["filled"])
         rows = (self._next + np.arange(steps)) % len(self._rewards)
@@ -97,7 +97,7 @@ class ReplayMemory:
         return (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
 
     def sample(self, size: int, rng: np.random.Generator) -> Transitions:
-        """Draw ``size`` transitions at random, with repetition. Raises UserError for an empty memory."""
+        """Draw ``size`` transitions at random, with repetition. Raises UserError if the memory is empty."""
         self._check_not_empty()
         ages = rng.integers(0, len(self), size)
         row, environment = np.divmod(ages, self.count)
@@ -105,13 +105,13 @@ class ReplayMemory:
         return self._transitions(indices, np.ones(size, np.float32))
 
     def all(self) -> Transitions:
-        """Return all transitions, the oldest step first, each with the weight 1."""
+        """Return all transitions, oldest step first, with weights 1."""
         rows = (self._oldest + np.arange(self._filled)) % len(self._rewards)
         indices = (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
         return self._transitions(indices, np.ones(len(indices), np.float32))
 
     def state(self) -> dict[str, Any]:
-        """Return the memory's state for :meth:`restore`: arrays, which are views of its own until the next step."""
+        """Return the state for :meth:`restore`: arrays, with views that are valid until the next step."""
         return {
             **{name: array[: self._used] for name, array in self._arrays().items()},
             "final_indices": np.array(list(self._finals), np.int64),
@@ -121,7 +121,7 @@ class ReplayMemory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         filled, position = int(state["filled"]), int(state["next"])
         for name, array in self._arrays().items():
             saved = np.asarray(state[name])
@@ -140,12 +140,11 @@ class ReplayMemory:
 
     @property
     def _oldest(self) -> int:
-        """The row of the oldest step."""
         return (self._next - self._filled) % len(self._rewards)
 
     @property
     def _used(self) -> int:
-        """The number of rows of the arrays that are filled."""
+        """The number of filled rows of the arrays."""
         return min(self._filled + 1, len(self._rewards))
 
     def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -166,7 +165,7 @@ class ReplayMemory:
         }
 
     def _forget(self, row: int) -> None:
-        """Drop the final observations of the row whose observations are about to be replaced."""
+        """Drop the final observations of a row that is about to be overwritten."""
         if self._finals and self._filled == self.rows:
             for index in range(row * self.count, (row + 1) * self.count):
                 self._finals.pop(index, None)
@@ -191,7 +190,7 @@ class ReplayMemory:
         )
 
     def _sums(self, row: np.ndarray, environment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for transitions the row of their last step, the discounted sum of rewards, and the last discount."""
+        """Return the row of the transitions' last step, the discounted sum of rewards, and the last discount."""
         if self.n == 1:
             return row, self._rewards[row, environment], np.full(len(row), self.discount, np.float32)
         rows = (row[:, np.newaxis] + np.arange(self.n)) % len(self._rewards)
@@ -209,14 +208,14 @@ class ReplayMemory:
         return observations
 
 
-CHILDREN = 64  # wide, so that a tree has few levels: each takes several calls of numpy
+CHILDREN = 64  # many, so that a tree has few levels: each level takes several numpy calls
 
 
 class SumTree:
     """A tree of sums over weights, which finds the item at a point of the cumulative weights.
 
-    Each level of the tree has the sums of :data:`CHILDREN` neighbours of the level below; the lowest has the weights.
-    Setting and finding take a few numpy operations a level, for any number of items.
+    Each level has the sums of :data:`CHILDREN` neighbours of the level below; the lowest level has the weights. Setting
+    and finding take a few numpy operations a level, for any number of items.
     """
 
     def __init__(self, size: int):
@@ -232,20 +231,20 @@ class SumTree:
         return float(self._levels[-1].sum())
 
     def weights(self, items: Any) -> np.ndarray:
-        """Return the weights of items, given by an array or a slice."""
+        """Return the weights of items, given as an array or a slice."""
         return self._levels[0].reshape(-1)[items]
 
     def set(self, items: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of items; for an item given twice, the last weight counts."""
+        """Set the weights of items; for a repeated item the last weight counts."""
         self._levels[0].reshape(-1)[items] = weights
         for lower, upper in pairwise(self._levels):
             items = items // CHILDREN
             upper.reshape(-1)[items] = lower[items].sum(axis=1)
 
     def find(self, points: np.ndarray) -> np.ndarray:
-        """Return, for each point from 0 up to ``total``, the first item whose cumulative weight exceeds the point.
+        """Return, for each point from 0 up to ``total``, the first item with a cumulative weight above it.
 
-        Only items with a weight are found.
+        Items without weight are never found.
         """
         items, rest = np.zeros(len(points), np.int64), np.array(points, np.float64)
         rows = np.arange(len(points))
@@ -261,15 +260,15 @@ class SumTree:
 class PrioritizedReplay(ReplayMemory):
     """Proportional prioritised replay (Schaul et al. 2016, "Prioritized experience replay").
 
-    A transition is drawn with a probability proportional to (its error + ``floor``) to the power of ``alpha``; a new
-    one as if it had the largest error so far. Its weight is (size x probability) to the power of -``beta``, divided by
-    the largest of the batch.
+    A transition's probability is proportional to (its error + ``floor``) to the power of ``alpha``; new transitions
+    have the largest error so far. The weight is (size x probability) to the power of -``beta``, divided by the batch's
+    largest.
 
     Args:
         spaces, capacity, count, n, discount: as for :class:`ReplayMemory`.
         alpha: 0 draws uniformly, 1 in proportion to errors.
-        beta: how far weights correct for what is drawn more often, up to 1; it may be set at any time.
-        floor: what is added to errors, so that a transition without an error is drawn, too.
+        beta: how far weights correct for unequal probabilities, up to 1; it can be set at any time.
+        floor: added to errors, so that transitions without an error are drawn, too.
     """
 
     def __init__(
@@ -290,7 +289,7 @@ class PrioritizedReplay(ReplayMemory):
         self._largest = 1.0  # the largest priority so far
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Keep a step of all environments, with the largest priority so far."""
+        """Store a step of all environments, with the largest priority so far."""
         row = self._next
         super().add(observations, actions, step)
         environments = np.arange(self.count)
@@ -299,7 +298,7 @@ class PrioritizedReplay(ReplayMemory):
         self._tree.set(items, np.repeat([self._largest, 0.0], self.count))
 
     def sample(self, size: int, rng: np.random.Generator) -> Transitions:
-        """Draw ``size`` transitions by their priorities, one from each of ``size`` equal parts of their sum."""
+        """Draw ``size`` transitions by priority, one from each of ``size`` equal parts of the priorities' sum."""
         self._check_not_empty()
         points = (np.arange(size) + rng.random(size)) * (self._tree.total / size)
         indices = self._tree.find(points)
@@ -307,7 +306,7 @@ class PrioritizedReplay(ReplayMemory):
         return self._transitions(indices, (weights / weights.max()).astype(np.float32))
 
     def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """Set the priorities of transitions, by the ``indices`` of a batch, to their temporal-difference errors."""
+        """Set the priorities of transitions, by a batch's ``indices``, to their temporal-difference errors."""
         priorities = (np.abs(errors).astype(np.float64) + self.floor) ** self.alpha
         if not np.all(np.isfinite(priorities)):
             raise UserError("errors are not finite; the values diverge: lower the learning rate")
@@ -321,7 +320,7 @@ class PrioritizedReplay(ReplayMemory):
         return {**super().state(), "priorities": priorities, "largest": self._largest, "beta": self.beta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError for a memory of other sizes."""
         super().restore(state)
         priorities = np.asarray(state["priorities"], np.float64)
         self._tree.set(np.arange(len(priorities)), priorities)

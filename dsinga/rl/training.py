@@ -39,18 +39,17 @@ from dsinga.training.updater import factor_at
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-# The speed is that of about so many seconds.
+# The speed is measured over about this many seconds.
 SPEED_SECONDS = 1.0
 
 
 class AgentEngine(Engine):
-    """The training loop's engine for an agent: collects rollouts and learns from each; the last may go beyond the end.
+    """The training loop's engine for an agent: collects rollouts and learns from each; the last can exceed the end.
 
-    A row of training has the mean return and length of the latest episodes, and the metrics of the last updates. What
-    a checkpoint has besides the params goes on with the same bits: environments, random numbers, a replay memory.
+    A training row has the latest episodes' mean return and length, and the last updates' metrics. A checkpoint includes
+    environments, random numbers and replay memory, so a run continues bit for bit.
 
     Args:
-        job: a job with ``reinforcement``.
         learning: how the agent learns.
         environment: the environment of evaluations.
     """
@@ -70,16 +69,16 @@ class AgentEngine(Engine):
 
     @property
     def step(self) -> int:
-        """The steps of environments that were reported."""
+        """The environment steps reported so far."""
         return self._step
 
     @property
     def phases(self) -> Collection[Phase]:
-        """Training, and the evaluation in episodes, if the job has any."""
+        """Training, and evaluation in episodes, if the job has any."""
         return training_phases(self.job)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; called before :meth:`open`. Raises UserError where it is that of another layout."""
+        """Restore a state before :meth:`open`. Raises UserError if it has another layout."""
         saved = state["layout"]
         for name, value in layout_of(self._conf).items():
             if saved.get(name, value) != value:
@@ -106,17 +105,17 @@ class AgentEngine(Engine):
 
     @property
     def samples_per_second(self) -> float:
-        """Steps of environments per second."""
+        """Environment steps per second."""
         steps, seconds = map(sum, zip(*self._speeds, strict=True)) if self._speeds else (0, 0.0)
         return steps / max(seconds, 1e-9)
 
     def reach(self) -> tuple[int, float]:
-        """Return the step after one more rollout, and its seconds, both estimated from the last rollout."""
+        """Return the step after one more rollout, and its seconds, estimated from the last rollout."""
         steps, seconds = self._speeds[-1] if self._speeds else (1, 0.0)
         return self.step + steps, seconds
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return the figures of a row: of training those that hold now, whatever the sums; else the means."""
+        """Return a row's figures: the current ones for training, else the means of ``sums``."""
         if phase != "train":
             return super().means(phase, sums)
         statistics = self._learning.statistics
@@ -125,7 +124,7 @@ class AgentEngine(Engine):
         return {**self._summary, **self._metrics, "env_steps_per_second": self.samples_per_second}
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the sums of returns and lengths of ``batches`` episodes by the best actions, 0 for the job's."""
+        """Return the sums of returns and lengths of ``batches`` episodes, by default (0) the job's number."""
         episodes = batches or self._conf.evaluation_episodes
         result = evaluate(self._learning.agent, self._environment, episodes, seed=self.job.seed)
         return {
@@ -134,11 +133,11 @@ class AgentEngine(Engine):
         }
 
     def params(self) -> ParamArrays:
-        """Return copies of the params of the algorithm."""
+        """Return copies of the algorithm's params."""
         return {name: array.copy() for name, array in self._algorithm.params.items()}
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the params and of the updater's state; the whole state is that of :meth:`state`."""
+        """Return copies of params and updater's state; :meth:`state` has the whole state."""
         state = self._algorithm.updater.state
         return self.params(), {
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in state.items()
@@ -153,7 +152,7 @@ class AgentEngine(Engine):
         return self._algorithm.updater.rate(self._algorithm.updater.steps)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate of the updates by each rollout by the factor that holds at its first step."""
+        """Multiply the learning rate of a rollout's updates by the factor at its first step."""
         self._factors = factors
 
     use_rate_factors = set_rate_factors
@@ -166,13 +165,13 @@ class AgentEngine(Engine):
                 updater.set_rate_factors({0: factor})
 
     def close(self, message: str | None = None) -> None:
-        """Free the environments, or let go of the actors."""
+        """Free the environments or release the actors."""
         if not self._is_closed:
             self._is_closed = True
             self._learning.close()
 
 
-# Metrics of episodes, and those of how rollouts are taken, some of them with remote actors only.
+# Metrics of episodes and of rollouts; some occur with remote actors only.
 EPISODES = ("episode_return", "episode_length")
 OF_ROLLOUTS = ("env_steps_per_second", "staleness", "actors_in_batch")
 
@@ -183,9 +182,8 @@ class AgentTask:
 
     Attributes:
         job: a job with ``reinforcement``.
-        agent: the agent.
         environment: as for :func:`dsinga.rl.make_environments`.
-        in_groups: whether params are on servers, even where a single worker learns.
+        in_groups: whether params are on servers, even if a single worker learns.
     """
 
     job: Job
@@ -195,9 +193,9 @@ class AgentTask:
 
     @classmethod
     def of(cls, job: Job, environment: Environment | None = None, in_groups: bool = False) -> AgentTask:
-        """Return the task that a checked job describes, perhaps in another environment.
+        """Return the task of a checked job, optionally in another environment.
 
-        Raises UserError for what is wrong with the agent or the environment.
+        Raises UserError for a fault in the agent or the environment.
         """
         environment = reinforcement_of(job).environment if environment is None else environment
         with contextlib.closing(make_environments(environment, 1)) as environments:
@@ -209,7 +207,7 @@ class AgentTask:
         return self.in_groups or has_groups(self.job)
 
     def check(self) -> None:
-        """Raise UserError if the algorithm cannot learn in the way that the job sets."""
+        """Raise UserError if the algorithm does not support the job's way of learning."""
         conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
         name = type(algorithm).__name__
         if conf.num_actors and isinstance(algorithm, ES):
@@ -232,7 +230,7 @@ class AgentTask:
             _check_replay_with_actors(conf, replay, name)
 
     def metric_names(self) -> dict[str, Sequence[str]]:
-        """Return the names of the metrics by phase; a phase whose metrics are not known is left out."""
+        """Return the known names of metrics by phase."""
         names: dict[str, Sequence[str]] = {"test": EPISODES} if Phase.kTest in training_phases(self.job) else {}
         algorithm = self.agent.algorithm
         if algorithm.metric_names and not any(map(is_user_code, (type(self.agent), type(algorithm)))):
@@ -241,7 +239,7 @@ class AgentTask:
 
 
 def _check_replay_with_actors(conf: ReinforcementConf, replay: ReplayConf, name: str) -> None:
-    """Raise UserError for what an algorithm with a replay memory, called ``name``, does not do with remote actors."""
+    """Raise UserError for settings that the algorithm ``name`` with a replay memory does not support with actors."""
     if conf.central_inference:
         raise conf.error(
             f"{name} learns from a replay memory, for which actors choose their actions; leave central_inference out",
@@ -263,20 +261,20 @@ def _check_replay_with_actors(conf: ReinforcementConf, replay: ReplayConf, name:
 
 
 def has_groups(job: Job) -> bool:
-    """Whether a job has more than one worker, as ``cluster { nworker_groups: 2 }`` says."""
+    """Whether a job has more than one worker, as with ``cluster { nworker_groups: 2 }``."""
     cluster = job.cluster or ClusterConf()
     return max(cluster.nworker_groups, cluster.nworkers_per_group) > 1
 
 
 class ReturnReached(Extension):
-    """Ends training once the mean return of an evaluation is at least ``value``."""
+    """Ends training once an evaluation's mean return is at least ``value``."""
 
     def __init__(self, value: float):
         self._value = value
         self.trigger = OnMetric(f"test/{EPISODES[0]}")
 
     def start(self, loop: LoopView) -> None:
-        """End a resumed run at once if its last evaluation has ended it."""
+        """End a resumed run at once if its last evaluation reached the value."""
         if loop.step and loop.metrics.get(f"test/{EPISODES[0]}", -np.inf) >= self._value:
             self.run(loop)
 
@@ -297,10 +295,8 @@ def stopping_rules(job: Job) -> list[Extension]:
 def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> TrainedParams:
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
-    The agent has the params of the outcome.
-
-    Raises UserError before training for bad input, RunError where an environment fails, Diverged where a param is no
-    longer finite, Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
+    Raises UserError before training for bad input, RunError if an environment fails, Diverged if a param is no longer
+    finite. Raises Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
     """
     started, cancellation = time.perf_counter(), Cancellation(options.cancelled)
     job = task.job
@@ -321,7 +317,7 @@ def train_agent(task: AgentTask, client: Client | None, observer: Observer, opti
 
 
 def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Give an agent its first params: its own, those of the job's ``checkpoint_path``, or the options' by name."""
+    """Set an agent's first params: its own, from the job's ``checkpoint_path``, or from the options, by name."""
     algorithm, job = task.agent.algorithm, task.job
     if options.params or job.checkpoint_path:
         if not algorithm.on_policy:
@@ -336,10 +332,7 @@ def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Return the checkpoint to go on from.
-
-    Raises UserError where there is none, or it does not fit the job.
-    """
+    """Return the checkpoint to continue from. Raises UserError if there is none, or if it does not fit the job."""
     path, checkpoint = find_checkpoint(options.workspace, options.resume)
     if "engine" not in checkpoint.loop:
         raise UserError(f"{path} has no checkpoint of rl.train; agent.restore reads those of agent.save")
@@ -373,14 +366,13 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
 
 
 def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
-    """Return an empty replay memory for the environments of this process, or of an actor."""
+    """Return an empty replay memory for environments of this process or of an actor."""
     replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     return kind(spaces, replay.capacity, count=conf.num_environments, n=replay.n_steps, discount=conf.discount)
 
 
 def _times_of(job: Job) -> dict[str, int]:
-    """Return the settings of :class:`ReplayUpdates`."""
     replay = reinforcement_of(job).replay_conf or ReplayConf()
     names = "batch_size", "learn_every", "learn_after"
     return {**{name: getattr(replay, name) for name in names}, "seed": job.seed}

@@ -1,13 +1,12 @@
 """Contracts for layers, updaters, extensions, sources, engines, synchronisations and kernels, as pytest classes.
 
-The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
+The built-in components pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
 :class:`SourceContract`, :class:`EngineContract`, :class:`GroupSyncContract`, :class:`CaptureContract` and
-:class:`KernelContract`, and code of your own should. The last one also needs hypothesis. :class:`AddonContract` is for
-a distribution that brings components by entry points.
+:class:`KernelContract`; your own components should, too. KernelContract also requires hypothesis.
+:class:`AddonContract` checks a distribution that adds components by entry points.
 
-Write a class in a test file, ``class TestMine(LayerContract)``, list its ``cases``, and run pytest on the file. The
-docstring of each contract has an example, and says what it checks. :class:`SimulatedLoop` runs extensions without a
-cluster.
+Write a class in a test file, ``class TestMine(LayerContract)``, list its ``cases``, and run pytest on the file. Each
+contract's docstring has an example and lists the checks. :class:`SimulatedLoop` runs extensions without a cluster.
 """
 
 import pkgutil
@@ -38,7 +37,7 @@ _find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a contract when it is first used: Dask workers, which need none, may lack pytest and hypothesis."""
+    """Import a contract at its first use: Dask workers can lack pytest and hypothesis."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

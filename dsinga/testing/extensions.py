@@ -25,11 +25,15 @@ CHECKPOINT_FREQ = 11  # steps; rows are at multiples of 5 and of 10
 class ExtensionContract:
     """The checks that every extension must pass; a subclass, named ``Test...``, creates an extension.
 
-    An extension must: keep in its state whatever its later actions depend on, so that a run that goes on from any
-    checkpoint does what an unbroken one does (one that has stopped the run stops it again in ``start``); begin anew
-    with an empty state, so that one object serves several runs; and keep the state in plain values and arrays. The runs
-    are simulated, without a cluster: 200 steps, rows of "train" every 5 and of "val" every 10, with metrics that
-    :meth:`metrics_of` gives.
+    An extension must:
+
+    - keep all that its later actions depend on in its state, so that a run resumed from any checkpoint equals an
+      unbroken one. If it has stopped the run, it stops it again in ``start``.
+    - start from scratch with an empty state, so that one object serves several runs.
+    - keep only plain values and arrays in its state.
+
+    Runs are simulated without a cluster: 200 steps, rows of "train" every 5 and of "val" every 10, with metrics from
+    :meth:`metrics_of`.
 
     >>> from dsinga.extensions import EarlyStopping
     >>> from dsinga.testing import ExtensionContract
@@ -43,38 +47,38 @@ class ExtensionContract:
         pytest.skip("the test class creates no extension")
 
     def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:
-        """Return the metrics of a phase at a step: a loss that falls in waves up to step 100 and rises after it."""
+        """Return a phase's metrics at a step: a loss that falls in waves up to step 100, then rises."""
         loss = 1 + abs(step - 100) / 50 + 0.3 * math.cos(step)
         return {"loss": loss, "accuracy": 1 / loss}
 
     def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
-        """Return a simulated run with the extension, from its beginning or from a checkpoint.
+        """Return a simulated run with the extension, from its beginning or a checkpoint.
 
-        From its beginning it writes checkpoints, at steps with all last digits; from one it writes the last only.
+        A run from the beginning writes checkpoints at steps with all last digits; a resumed run writes only the last.
         """
         freq = CHECKPOINT_FREQ if checkpoint is None else 1000
         return SimulatedLoop([extension], self.metrics_of, checkpoint_freq=freq).run(checkpoint)
 
     def test_a_resumed_run_does_what_an_unbroken_one_does(self) -> None:
-        """A run that goes on from any checkpoint has the history, the rates and the result of an unbroken one."""
+        """A run resumed from any checkpoint has an unbroken run's history, rates and result."""
         unbroken = self.simulate(self.create())
         assert unbroken.checkpoints
         for step, checkpoint in unbroken.checkpoints.items():
             assert_same_run(self.simulate(self.create(), checkpoint), unbroken, f"resumed after {step} steps")
 
     def test_one_object_serves_several_runs(self) -> None:
-        """Nothing of a run is left when the next one begins."""
+        """A run leaves nothing behind for the next one."""
         extension = self.create()
         first, second = self.simulate(extension), self.simulate(extension)
         assert_same_run(second, first, "in a second run of one object")
 
     def test_looking_at_the_state_changes_nothing(self) -> None:
-        """A run does the same whether it writes checkpoints or not."""
+        """A run is the same with and without checkpoints."""
         seldom = SimulatedLoop([self.create()], self.metrics_of, checkpoint_freq=1000).run()
         assert_same_run(seldom, self.simulate(self.create()), "without checkpoints on the way")
 
     def test_an_empty_state_is_that_of_a_new_run(self) -> None:
-        """After ``load_state({})``, the state is that of a new object."""
+        """After ``load_state({})``, the state equals a new object's."""
         extension, new = self.create(), self.create()
         self.simulate(extension)
         extension.load_state({})
@@ -84,7 +88,7 @@ class ExtensionContract:
         assert extension.trigger.state_dict() == new.trigger.state_dict()
 
     def test_the_state_can_be_saved(self) -> None:
-        """The state consists of plain values and arrays, before a run and after it."""
+        """Before and after a run, the state has only plain values and arrays."""
         extension = self.create()
         separate_arrays(extension.state_dict())
         self.simulate(extension)
@@ -104,7 +108,7 @@ def assert_same_run(run: SimulatedLoop, expected: SimulatedLoop, when: str) -> N
 
 
 def assert_same_state(state: Any, expected: Any) -> None:
-    """Assert that two states, nested dicts of plain values and arrays, are the same."""
+    """Assert that two states, nested dicts of plain values and arrays, are equal."""
     data, arrays = separate_arrays(state)
     expected_data, expected_arrays = separate_arrays(expected)
     assert data == expected_data
@@ -113,10 +117,10 @@ def assert_same_state(state: Any, expected: Any) -> None:
 
 
 class AddonContract:
-    """Checks that the entry points of a distribution name components, which are imported only when asked for.
+    """Checks that a distribution's entry points name components, imported only on demand.
 
     Attributes:
-        distribution: the name of the distribution, which is installed.
+        distribution: the name of the installed distribution.
     """
 
     distribution: ClassVar[str]
@@ -127,7 +131,7 @@ class AddonContract:
         return {(point.name.partition(".")[0], point.name.partition(".")[2]): point for point in points}
 
     def test_each_name_is_that_of_a_kind_and_of_no_other_component(self) -> None:
-        """Two distributions with one name are refused where a job names it."""
+        """If two distributions share a name, a job that uses it is refused."""
         assert self.names()
         for kind, name in self.names():
             assert kind in KINDS
@@ -144,7 +148,7 @@ class AddonContract:
             assert settings is None or settings.__doc__
 
     def test_nothing_is_imported_before_it_is_asked_for(self) -> None:
-        """A process that uses none of the components does not wait for them."""
+        """A process does not wait for components that it does not use."""
         modules = {point.module for point in self.names().values()}
         listed = (
             f"from dsinga.base.registry import KINDS, registered; [*map(registered, KINDS)]; assert not {modules!r}"

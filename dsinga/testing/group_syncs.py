@@ -23,9 +23,9 @@ LINKS = {"pair": [(0, 1)], "all to all": [(0, 1), (0, 2), (1, 2)], "chain": [(0,
 
 
 class LinkedGroups:
-    """Server groups of one worker each, with a trainable slice 0 and a slice 1 of averages, and the links between them.
+    """Linked server groups of one worker each, with a trainable slice 0 and a slice 1 of averages.
 
-    Messages wait until :meth:`deliver`, which takes the oldest or the newest.
+    Messages wait until :meth:`deliver`, oldest or newest first.
     """
 
     def __init__(self, policy: Policy, links: Sequence[tuple[int, int]]):
@@ -45,14 +45,14 @@ class LinkedGroups:
         return self.messages[-1][-1]
 
     def deliver(self, newest: bool = False) -> None:
-        """Deliver all messages, also those that are sent meanwhile."""
+        """Deliver all messages, including new ones."""
         while self.messages:
             group, route, keys, arrays, sender, arrival = self.messages.pop() if newest else self.messages.popleft()
             self.shards[group].group_sync.receive(route, keys, arrays, sender, 0)
             arrival.set_result(None)
 
     def train(self, newest: bool = False) -> None:
-        """Compute some steps in all groups, each with other gradients and averages."""
+        """Compute some steps in all groups, with different gradients and averages."""
         for step in range(STEPS):
             for group, shard in enumerate(self.shards):
                 pushed = np.random.default_rng([group, step]).normal(size=(2, SIZE)).astype(np.float32)
@@ -60,7 +60,7 @@ class LinkedGroups:
             self.deliver(newest)
 
     def flush(self, newest: bool = False) -> list[np.ndarray]:
-        """Flush until the numbers of messages stay the same; return the values of each group, (2, SIZE)."""
+        """Flush until the numbers of messages stay equal; return each group's values, (2, SIZE)."""
         last: list[int] | None = None
         numbers: list[int] = []
         while numbers != last:
@@ -73,24 +73,24 @@ class LinkedGroups:
 class GroupSyncContract:
     """The checks that every :class:`GroupSync` must pass; a subclass, named ``Test...``, creates its policy.
 
-    In the end all server groups must have the same values, to rounding, along whatever links and in whatever order
-    messages have come; messages of another generation, and all after the end, must be refused.
+    In the end all server groups must have equal values, to rounding, for any links and any order of messages. Messages
+    of another generation, and messages after the end, must be refused.
     """
 
     tolerance = 1e-5  # between the values of groups in the end
 
     def create(self, groups: int) -> Policy:
-        """Return the policy of so many server groups, of one worker group each. To be overridden."""
+        """Return the policy for ``groups`` server groups of one worker group each. Subclasses override this."""
         pytest.skip("the test class creates no policy")
 
     def test_it_is_sent_to_servers(self) -> None:
-        """The policy survives a pickle."""
+        """The policy can be pickled."""
         LinkedGroups(pickle.loads(pickle.dumps(self.create(2))), LINKS["pair"]).train()
 
     @pytest.mark.parametrize("links", LINKS)
     @pytest.mark.parametrize("newest", [False, True])
     def test_all_groups_have_the_same_values_in_the_end(self, links: str, newest: bool) -> None:
-        """Whichever messages come first, and a second flush changes nothing."""
+        """The order of messages does not matter, and a second flush changes nothing."""
         groups = LinkedGroups(self.create(2 if links == "pair" else 3), LINKS[links])
         groups.train(newest)
         values = groups.flush(newest)
@@ -108,13 +108,13 @@ class GroupSyncContract:
         np.testing.assert_array_equal(once.flush(), twice.flush())
 
     def test_messages_of_another_generation_are_refused(self) -> None:
-        """A process that was given up may still send."""
+        """A process that was given up can still send."""
         groups = LinkedGroups(self.create(2), LINKS["pair"])
         with pytest.raises(RunError, match="a message of server group 1 is of generation 3"):
             groups.shards[0].group_sync.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 3)
 
     def test_nothing_waits_after_the_end(self) -> None:
-        """Flushes fail with the error of close, and messages raise it."""
+        """Flushes fail with the error of ``close``, and messages raise it."""
         groups, error = LinkedGroups(self.create(2), LINKS["pair"]), RunError("the run has ended")
         for step in range(STEPS):
             groups.shards[0].push(Push(0, 0, step, 0), {0: np.ones(SIZE, np.float32)})

@@ -1,4 +1,4 @@
-"""Random arguments for the kernel contract, and a backend whose kernels it calls in one dtype."""
+"""Random arguments for the kernel contract, and a backend that runs its kernels in one dtype."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ SETTINGS = settings(
 
 
 def given(**strategies: Any) -> Callable[[Any], Any]:
-    """Decorate a test method of the contract to run with random arguments, the same in every run."""
+    """Decorate a test method to run with random arguments, equal in every run."""
     return lambda test: SETTINGS(hypothesis_given(**strategies)(test))
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    """Return normally distributed float64 numbers of ``shape``, the same for a seed and shape."""
+    """Return normally distributed float64 numbers, determined by seed and shape."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 def distinct(seed: int, *shape: int) -> np.ndarray:
-    """Return numbers at least 0.01 apart: a small step of a numerical gradient does not change a maximum."""
+    """Return numbers at least 0.01 apart: a numerical gradient's small step does not change a maximum."""
     size = int(np.prod(shape))
     return (np.random.default_rng([seed, *shape]).permutation(size) * 0.01 - size * 0.005 + 0.003).reshape(shape)
 
 
 @st.composite
 def windowed(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw an image or a volume, and windows that fit it: any kernel, stride, and a pad smaller than the kernel."""
+    """Draw an image or a volume, and windows that fit it: any kernel and stride, and a pad smaller than the kernel."""
     batch, channels = draw(BATCHES), draw(CHANNELS)
     sizes = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)) | st.tuples(*[st.integers(1, 5)] * 3))
     kernel, pad = [], []
@@ -67,7 +67,7 @@ def windowed(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class LayoutChecks:
-    """Assertions on the memory layout of results, for backends whose images are channels-last."""
+    """Assertions on the memory layout of results, for backends with channels-last images."""
 
     channels_last: ClassVar[bool] = False
 
@@ -77,7 +77,7 @@ class LayoutChecks:
             assert is_channels_last(x)
 
     def assert_same_layout(self, result: Any, x: Any) -> None:
-        """Assert that a result has the layout of the argument ``x``, if that is without gaps."""
+        """Assert that a result has the layout of ``x``, if ``x`` has no gaps."""
         if not self.channels_last:
             return
         if x.flags.c_contiguous:
@@ -87,7 +87,7 @@ class LayoutChecks:
 
 
 WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "rms_norm", "recurrent", "crf", "attention", "attention_weights")
-"""Kernels whose last result is a workspace, which only their gradient can read."""
+"""Kernels that return a workspace last, which only their gradient can read."""
 
 
 class KernelBackend:
@@ -98,7 +98,7 @@ class KernelBackend:
 
     @functools.cached_property
     def ops(self) -> Ops:
-        """The backend; the test is skipped where making it raises UserError."""
+        """The backend; the test is skipped if making it raises UserError."""
         try:
             return self.make_ops()
         except UserError as error:
@@ -107,13 +107,13 @@ class KernelBackend:
     def run(self, kernel: str, *arguments: Any) -> Any:
         """Call ``ops.kernel`` on arrays of the backend's dtype, and assert that it leaves them unchanged.
 
-        The results are in host memory, with their layout, except for workspaces, which stay as they are.
+        Results are in host memory, with their layout, except for workspaces, which stay unchanged.
         """
         placed = [self.asarray(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
         copies = [self.host(argument).copy() if is_array(argument) else None for argument in placed]
         try:
             compute = self.ops.kernel(kernel)
-        except UserError as error:  # the add-on whose kernel it is is not installed
+        except UserError as error:  # the kernel's add-on is not installed
             pytest.skip(str(error))
         result = compute(*placed)
         for argument, copy in zip(placed, copies, strict=True):
@@ -124,7 +124,7 @@ class KernelBackend:
         return self.host(result)
 
     def host(self, result: Any) -> Any:
-        """Return an array in host memory with its layout; sequences likewise; everything else unchanged."""
+        """Return arrays, also in sequences, in host memory with their layout; other values unchanged."""
         if isinstance(result, tuple | list):
             return type(result)(map(self.host, result))
         if self.ops.xp is np or not is_array(result):
@@ -133,7 +133,7 @@ class KernelBackend:
         return self.ops.to_numpy(result.transpose(order)).transpose(np.argsort(order).tolist())
 
     def asarray(self, array: np.ndarray) -> Any:
-        """Return ``array`` for the backend, floating-point numbers in its dtype; read-only in host memory."""
+        """Return ``array`` for the backend, floats in its dtype; read-only in host memory."""
         if self.ops.xp is not np and isinstance(array, self.ops.xp.ndarray):
             return array
         if array.dtype.kind == "f" and array.dtype != self.dtype:
@@ -163,10 +163,10 @@ class KernelBackend:
 
 
 def axes_in_memory(array: Any) -> list[int]:
-    """Return the axes of an array, the one with the longest stride first."""
+    """Return the axes of an array, longest stride first."""
     return np.argsort([-abs(stride) for stride in array.strides], kind="stable").tolist()
 
 
 def is_array(value: Any) -> bool:
-    """Whether ``value`` is an array, of the host or of a device."""
+    """Whether ``value`` is a host or device array."""
     return hasattr(value, "strides")

@@ -32,17 +32,17 @@ ROWS, STEPS = 8, 6
 
 
 class CaptureContract:
-    """The checks of :meth:`dsinga.ops.Ops.capture`; a subclass, named ``Test...``, makes the backend by ``make_ops``.
+    """The checks of :meth:`dsinga.ops.Ops.capture`; a subclass, named ``Test...``, sets ``make_ops``.
 
-    A worker without a capture must compute in host memory. One with a capture must give the bits of calls, for forward
-    passes and for training, and must decline what is not finite and what raises NotCapturable.
+    A worker without capture must compute in host memory. A worker with capture must give the bits of calls, for
+    forward passes and training. It must decline results that are not finite, and calls that raise NotCapturable.
     """
 
     make_ops: ClassVar[Callable[[], Ops]]
 
     @pytest.fixture
     def worker(self) -> Ops:
-        """A worker's kernels; the test is skipped where making them raises UserError."""
+        """A worker's kernels; the test is skipped if making them raises UserError."""
         try:
             ops = type(self).make_ops().for_worker()
         except UserError as error:
@@ -129,7 +129,7 @@ def net_of(phase: Phase) -> NeuralNet:
 
 
 def records_of(step: int, first: float = 0.5) -> dict[str, Records]:
-    """Return the records of a step, of which ``first`` is a number."""
+    """Return the records of a step; one of their numbers is ``first``."""
     rng = np.random.default_rng(step)
     data = rng.standard_normal((ROWS, 5)).astype(np.float32)
     data[0, 0] = first

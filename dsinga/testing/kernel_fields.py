@@ -32,7 +32,7 @@ class FieldKernels(LayoutChecks):
     def test_transposed_convolution(
         self, backend: KernelBackend, case: dict[str, Any], filters: int, bias: bool
     ) -> None:
-        """It is the gradient of a convolution's images, plus the bias."""
+        """It equals the gradient for a convolution's images, plus the bias."""
         channels, size, (kernel, stride, pad) = case["shape"][1], case["shape"][2:], case["window"]
         w = normal(case["seed"], filters, channels, *kernel)
         image = normal(case["seed"], *case["shape"])
@@ -65,7 +65,7 @@ class FieldKernels(LayoutChecks):
         dilation: tuple[int, ...],
         needs: tuple[bool, bool, bool],
     ) -> None:
-        """Each group is a convolution of its own, whose filters have zeros in the gaps."""
+        """Each group is a separate convolution; dilation fills the filters' gaps with zeros."""
         (batch, _, *size), (kernel, stride, pad), seed = case["shape"], case["window"], case["seed"]
         dilation = dilation[: len(size)]
         spans = [(length - 1) * gap + 1 for length, gap in zip(kernel, dilation, strict=True)]
@@ -107,7 +107,7 @@ class FieldKernels(LayoutChecks):
     def test_softmax_of_points(
         self, backend: KernelBackend, shape: tuple[int, int, tuple[int, ...]], layout: str, weighted: bool, coarse: bool
     ) -> None:
-        """Coarse scores have ties, of which the first class counts."""
+        """Coarse scores have ties, where the first class counts."""
         batch, classes, size = shape
         points, x = math.prod(size), normal(1, batch, classes, *size)
         x = np.rint(x) if coarse else 3 * x
@@ -173,5 +173,5 @@ class FieldKernels(LayoutChecks):
 
 
 def _by_point(x: np.ndarray) -> np.ndarray:
-    """Return (B, K, *space) as (n, K), a row for each point."""
+    """Return (B, K, *space) as (n, K), one row a point."""
     return np.moveaxis(x, 1, -1).reshape(math.prod((len(x), *x.shape[2:])), x.shape[1])

@@ -16,7 +16,7 @@ from dsinga.ops.types import CELL_ACTIVATIONS, CellActivations
 def windows(
     x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple, fill: float
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yield (place, window (B, C, kh, kw)) for every place (row, column) where a window of the padded image fits."""
+    """Yield (place, window (B, C, kh, kw)) for every place (row, column) where a window fits the padded image."""
     padded = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pad)), constant_values=fill)
     counts = [(size - k) // s + 1 for size, k, s in zip(padded.shape[2:], kernel, stride, strict=True)]
     for place in np.ndindex(*counts):
@@ -67,7 +67,7 @@ def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.nda
 
 
 def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return each row brought to mean 0 and variance 1, then scaled and shifted."""
+    """Return each row scaled to mean 0 and variance 1, then multiplied by ``scale`` and shifted."""
     rows = [scale * (row - row.mean()) / np.sqrt(row.var() + epsilon) + shift for row in x]
     return np.array(rows).reshape(x.shape)
 
@@ -140,7 +140,7 @@ def recurrent(
 
 
 def param_shapes(cell: str, inputs: int, size: int, bias: bool, reset_bias: bool = False) -> list[tuple[int, ...]]:
-    """Return the shapes of the params of a cell, in their order; ``reset_bias`` is a GRU's fourth bias."""
+    """Return a cell's param shapes, in order; ``reset_bias`` is a GRU's fourth bias."""
     count, gates = {"rnn": (1, 1), "gru": (3, 1), "lstm": (1, 4)}[cell]
     shapes: list[tuple[int, ...]] = [*[(gates * size, inputs)] * count, *[(gates * size, size)] * count]
     more = 1 if cell == "gru" and reset_bias else 0
@@ -150,8 +150,8 @@ def param_shapes(cell: str, inputs: int, size: int, bias: bool, reset_bias: bool
 def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | None = None) -> None:
     """Assert that shape, dtype and values are as expected.
 
-    A sum of n products of float32 (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in whatever order it is
-    taken, so ``scale``, the largest magnitude that went into a sum (by default, that came out), bounds the error.
+    ``scale``, the largest magnitude among a sum's terms (by default, among its results), bounds the error. In float32,
+    a sum of n products (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in any order.
     """
     assert actual.dtype == dtype
     assert actual.shape == expected.shape
@@ -166,8 +166,8 @@ def assert_gradient(
 ) -> None:
     """Assert that ``gradient`` has the shape of ``at`` and is the derivative of ``loss`` in several directions.
 
-    Directions are of norm 1. The difference quotient is exact to about step² = 1e-10, so the tolerances of float32
-    and float64 are relative to the norm of the gradient.
+    Directions have norm 1. The difference quotient is exact to about step² = 1e-10, so the tolerances of float32 and
+    float64 are relative to the gradient's norm.
     """
     assert gradient.dtype == dtype
     assert gradient.shape == at.shape

@@ -259,7 +259,7 @@ class NormalisationKernels:
     def test_batch_norm_of_a_whole_batch(
         self, backend: KernelBackend, batch: int, channels: int, image: bool, layout: str
     ) -> None:
-        """Batch normalisation of a whole batch at once gives the results of the separate kernels."""
+        """Batch normalisation in one call gives the results of the separate kernels."""
         shape, ops = (batch, channels, 3, 4) if image else (batch, channels), backend.ops
         x, dy = backend.place(normal(1, *shape), layout), backend.place(normal(2, *shape), "rows")
         params = [backend.asarray(normal(3 + number, channels)) for number in range(4)]

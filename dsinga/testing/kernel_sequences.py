@@ -22,7 +22,7 @@ CODES = st.lists(st.lists(st.integers(-1, SIZE - 1), min_size=3, max_size=3), ma
 
 @st.composite
 def sequences(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a cell, and rows of equal or different lengths, some of them without a step."""
+    """Draw a cell, and rows of equal or different lengths, some with no step."""
     batch, times = draw(st.integers(0, 4)), draw(st.integers(1, 5))
     lengths = st.lists(st.integers(0, times), min_size=batch, max_size=batch)
     return {
@@ -158,7 +158,7 @@ def drawn_sequences(draw: st.DrawFn) -> TaggedSequences:
 
 
 def score(x: np.ndarray, tags: Any, transitions: np.ndarray, start: np.ndarray) -> float:
-    """Return the score of the tags of one sequence, added up one by one."""
+    """Return the score of one sequence's tags, added up one by one."""
     total = start[tags[0]] + sum(x[t, tag] for t, tag in enumerate(tags))
     return total + sum(transitions[a, b] for a, b in zip(tags, tags[1:], strict=False))
 
@@ -170,7 +170,7 @@ def all_scores(case: TaggedSequences, row: int) -> dict[tuple[int, ...], float]:
 
 
 def losses(case: TaggedSequences) -> np.ndarray:
-    """Return the loss of each row, by enumeration of all tags."""
+    """Return each row's loss, by enumeration of all tags."""
     values = []
     for row, length in enumerate(case.lengths):
         scores = all_scores(case, row)
@@ -213,7 +213,7 @@ class CRFKernels:
             assert best == pytest.approx(max(scores.values()), rel=1e-5, abs=1e-5)
 
     def test_scores_far_apart_neither_overflow_nor_underflow(self, backend: KernelBackend) -> None:
-        """A tag that cannot follow another has a transition of -10,000, as people write it."""
+        """A forbidden transition is often written as -10,000."""
         case = tagged_sequences([5, 3], 5, 3, seed=1, scale=300)
         case.transitions[0, 1] = -1e4
         loss, workspace = backend.run("crf", *case, True)
@@ -222,7 +222,7 @@ class CRFKernels:
 
 
 class AttentionCase(NamedTuple):
-    """Queries (B, Tq, n), keys (B, Tk, n), the number of heads, and how the keys are scored."""
+    """Queries (B, Tq, n), keys (B, Tk, n), the number of heads, and how keys are scored."""
 
     query: np.ndarray
     keys: np.ndarray

@@ -27,23 +27,27 @@ class KernelContract(
     CRFKernels,
     AttentionKernels,
 ):
-    """The checks that every kernel backend must pass; a subclass, named ``Test...``, makes the backend.
+    """The checks that every kernel backend must pass; a subclass, named ``Test...``, sets ``make_ops``.
 
-    A backend must: compute the formulas of :class:`dsinga.ops.Ops`, and their derivatives, for arrays of any shape and
-    memory layout, empty ones included; leave its arguments unchanged; return numpy's random numbers bit for bit; and
-    give threads that compute at once the bits that each would get alone.
+    A backend must:
+
+    - compute the formulas of :class:`dsinga.ops.Ops`, and their derivatives, for arrays of any shape and memory layout,
+      including empty ones;
+    - leave its arguments unchanged;
+    - return numpy's random numbers bit for bit;
+    - give concurrent threads the bits that each would get alone.
 
     >>> from dsinga.testing import KernelContract
     >>> from dsinga.ops.interface import NumpyOps
     >>> class TestNumpy(KernelContract):  # in a file test_numpy.py, run by pytest
     ...     make_ops = NumpyOps
 
-    ``dsinga.ops.BACKENDS["mine"] = MyOps`` gives a backend the name by which ``DSINGA_OPS`` selects it. A backend that
-    records passes and replays them (``Ops.capture``) also passes :class:`dsinga.testing.CaptureContract`.
+    ``dsinga.ops.BACKENDS["mine"] = MyOps`` names a backend for ``DSINGA_OPS``. A backend that records and replays
+    passes (``Ops.capture``) also passes :class:`dsinga.testing.CaptureContract`.
 
-    ``make_ops`` is a class, or another function without arguments that is no method. It is called once for each of the
-    ``dtypes``; tests are skipped where it raises UserError, as for a missing library. ``channels_last`` also checks
-    that images which the backend makes are channels-last in memory.
+    ``make_ops`` is a class, or a function without arguments that is no method. It is called once for each of
+    ``dtypes``. Tests are skipped if it raises UserError, as for a missing library. With ``channels_last``, images made
+    by the backend must be channels-last in memory.
     """
 
     make_ops: ClassVar[Callable[[], Ops]]
@@ -60,5 +64,5 @@ class KernelContract(
 
 @functools.cache
 def backend_of(make_ops: Callable[[], Ops], dtype: Any) -> KernelBackend:
-    """Return the one backend of this factory and dtype, which all tests share."""
+    """Return the backend of this factory and dtype, shared by all tests."""
     return KernelBackend(make_ops, dtype)

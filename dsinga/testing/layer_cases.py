@@ -23,23 +23,25 @@ from dsinga.ops.layout import LAST, to_image, to_rows
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A layer to check: its type, the shapes of its sources, its configuration, and the sources that it can take.
+    """A layer to check: its type, the shapes of its sources, its configuration, and the sources that it accepts.
 
-    ``kind`` is the name under which the layer is registered: a type such as "kReLU", or the ``user_type`` of a user's
-    layer. ``shapes`` has the shape of each source, batch first, of 2 rows at least; 5 suffice. ``conf`` gives fields of
-    the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or ``{"extensions": {"mine": {...}}}``;
-    an input layer needs the ``info`` of its store. ``variant`` distinguishes several cases of one layer in the output
-    of pytest.
+    - ``kind``: the layer's registered name: a type such as "kReLU", or the ``user_type`` of a user's layer.
+    - ``shapes``: the shape of each source, batch first, of at least 2 rows; 5 suffice.
+    - ``conf``: fields of the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or
+      ``{"extensions": {"mine": {...}}}``. An input layer also requires the ``info`` of its store.
+    - ``variant``: distinguishes several cases of one layer in pytest's output.
+    - ``phases_differ``: whether training gives another feature than validation and test, as with dropout.
+    - ``joins_rows``: whether the feature separates the rows of a part of the batch, as with kConcate on axis 0.
+    - ``feature_dtype``: int64 for layers that return labels or codes.
 
-    Sources are random float numbers around 0, except: those at ``labels.source`` are integer labels below ``classes``,
-    (batch,), or (batch, ``steps``) of sequences of different lengths, or, without ``classes``, float32 labels of the
-    given shape; the first source has integers below ``codes``, -1 in its last row, where that is not 0; the source at
-    index ``probabilities`` has numbers between 0 and 1. A layer that needs other sources or params is checked with a
-    subclass that overrides :meth:`source` or :meth:`param`.
+    Sources are random float numbers around 0, except:
 
-    ``phases_differ`` says that the feature is another one in training than in validation and test, as with dropout;
-    ``joins_rows`` that the rows of one part of the batch are not neighbours in the feature, as with kConcate on axis 0.
-    ``feature_dtype`` is int64 for layers whose feature is labels or codes.
+    - The source at ``labels.source`` has integer labels below ``classes``, (batch,), or (batch, ``steps``) for
+      sequences of different lengths. Without ``classes`` it has float32 labels of the given shape.
+    - If ``codes`` is not 0, the first source has integers below ``codes``, and -1 in its last row.
+    - The source at index ``probabilities`` has numbers between 0 and 1.
+
+    For other sources or params, override :meth:`source` or :meth:`param` in a subclass.
     """
 
     kind: str
@@ -59,7 +61,7 @@ class LayerCase:
         return f"{self.kind}-{self.variant}" if self.variant else self.kind
 
     def layer(self) -> Layer:
-        """Return a new layer, made as a net makes it; raise UserError where it refuses its configuration or sources."""
+        """Return a new layer, made as in a net; raise UserError if it refuses its configuration or sources."""
         cls = lookup("layer", self.kind)
         shapes = [self.labels_shape(shape) if k == cls.labels.source else shape for k, shape in enumerate(self.shapes)]
         return make_layer(cls, self._layer_conf, shapes, self.info)
@@ -72,11 +74,11 @@ class LayerCase:
 
     @cached_property
     def _example(self) -> Layer:
-        """A layer for questions to which every layer of the case gives the same answer."""
+        """A layer for questions that all layers of the case answer alike."""
         return self.layer()
 
     def labels_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the labels at ``labels.source``, where ``shapes`` has ``shape``."""
+        """Return the shape of labels at ``labels.source`` for the ``shape`` in ``shapes``."""
         if self.steps:
             return (shape[0], self.steps)
         return shape[:1] if self.classes else tuple(shape)
@@ -93,12 +95,12 @@ class LayerCase:
         return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
 
     def needs(self) -> list[bool]:
-        """Return for each source whether it takes a gradient: labels and codes take none."""
+        """Return for each source whether it gets a gradient: labels and codes get none."""
         label_source = self._example.labels.source
         return [index != label_source and not (index == 0 and self.codes) for index in range(len(self.shapes))]
 
     def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
-        """Return (params, sources) as read-only arrays of ``ops`` in ``dtype``: the same numbers for every backend."""
+        """Return (params, sources) as read-only ``ops`` arrays in ``dtype``, with equal numbers for all backends."""
         layer, rng = self._example, np.random.default_rng(zlib.crc32(str(self).encode()))
         if layer.is_input:
             return [], [self.records(rng)]
@@ -112,7 +114,7 @@ class LayerCase:
         return [place(param) for param in params], placed
 
     def records(self, rng: np.random.Generator) -> Records:
-        """Return a batch of the store that ``info`` describes: bytes, and labels below 10 if the store has labels."""
+        """Return a batch of the store described by ``info``: bytes, and labels below 10 if it has labels."""
         assert self.info is not None, "a case of an input layer needs info=RecordInfo(...)"
         data = rng.integers(0, 256, (self.info.batchsize, *self.info.shape)).astype(np.uint8)
         labels = rng.integers(0, 10, self.info.batchsize) if self.info.has_labels else None
@@ -131,7 +133,7 @@ class LayerCase:
         return (numbers + 2) / 5 if index == self.probabilities else numbers
 
     def param(self, spec: ParamSpec, rng: np.random.Generator) -> np.ndarray:
-        """Return a float64 param: numbers from 0.3 to 1, all with the same random sign except for variances."""
+        """Return a float64 param: numbers from 0.3 to 1, all with one random sign, or positive for variances."""
         numbers = rng.uniform(0.3, 1.0, spec.shape)
         return numbers * (1 if "vari" in spec.role else rng.choice([-1, 1]))
 
@@ -147,7 +149,7 @@ class LayerCase:
 
 
 def distinct_numbers(shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
-    """Return float64 numbers far from each other and from 0, so that a kink is not within a small step of them.
+    """Return float64 numbers far from each other and from 0, so that small steps cross no kink.
 
     Images (4 axes) are channels-last in memory.
     """
@@ -165,7 +167,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def why_missing(backend: str) -> str:
-    """Return why ``backend`` does not load on this machine, the empty string if it does."""
+    """Return why ``backend`` does not load on this machine, "" if it does."""
     if backend not in BACKENDS:
         return f"there is no backend {backend}"
     try:

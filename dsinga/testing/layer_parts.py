@@ -48,12 +48,12 @@ def for_cases(choose: Callable[[LayerCase], bool]) -> Callable[[Any], Any]:
 
 
 def arrays_of(total: Any) -> list[Any]:
-    """Return the sum of a metric, a number or a state, as arrays."""
+    """Return a summed metric, a number or a state, as arrays."""
     return [*total.arrays().values()] if isinstance(total, MetricState) else [total]
 
 
 class LayerParts:
-    """The part of :class:`dsinga.testing.LayerContract` that cuts layers; see there for its attributes."""
+    """The checks of :class:`dsinga.testing.LayerContract` that cut layers; attributes are listed there."""
 
     cases: ClassVar[Sequence[LayerCase]] = ()
     backends: ClassVar[Sequence[str] | None] = None
@@ -61,7 +61,7 @@ class LayerParts:
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
-        """Run each test for each case that it is meant for, on each backend (called by pytest)."""
+        """Run each test for its cases, on each backend (called by pytest)."""
         if "case" in metafunc.fixturenames:
             choose = getattr(metafunc.function, "choose_case", lambda case: True)
             metafunc.parametrize("case", [case for case in cls.cases if is_chosen(case, choose)], ids=str)
@@ -70,18 +70,18 @@ class LayerParts:
             metafunc.parametrize("ops", [load_backend(name) for name in names], ids=names)
 
     def tolerance(self, ops: Ops) -> float:
-        """Return the largest relative and absolute difference between results of a backend in float32."""
+        """Return the largest relative and absolute difference allowed for a backend in float32."""
         return self.tolerances.get(ops.name, 2e-5)
 
     def assert_close(self, actual: Any, expected: Any, tolerance: float) -> None:
-        """Assert that arrays differ by ``tolerance`` at most, relative or absolute."""
+        """Assert that arrays differ by at most ``tolerance``, relative or absolute."""
         if not np.array_equal(actual, expected):  # a tenth of the time
             np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), tolerance, tolerance)
 
     def test_parts_of_a_batch_add_up_to_the_whole(self, case: LayerCase, ops: Ops) -> None:
-        """Features and gradients for sources are the rows of the whole's; metrics and gradients for params add up.
+        """Parts' features and source gradients are rows of the whole's; metrics and param gradients add up.
 
-        For two parts, three uneven ones, and two of which one is empty.
+        Cuts: two parts, three uneven parts, and two parts, one of them empty.
         """
         layer, (params, sources), batch = case.layer(), case.inputs(ops, np.float32), case.batch
         grad = gradient_for(case, params, sources, ops)
@@ -146,7 +146,7 @@ class LayerParts:
             self.check_feature_cut(case, ops, phase, columns)
 
     def check_feature_cut(self, case: LayerCase, ops: Ops, phase: Phase, cut: Sequence[Columns]) -> None:
-        """Assert that the parts of a layer that compute the columns in ``cut`` compute what the whole layer does."""
+        """Assert that parts of a layer, cut to the columns in ``cut``, compute what the whole layer does."""
         layer, (params, sources), needs = case.layer(), case.inputs(ops, np.float32), case.needs()
         one_to_one, axis = layer.cut.connection is Connection.kOneToOne, layer.cut.axis
         grad = gradient_for(case, params, sources, ops) if phase is Phase.kTrain else None
@@ -204,7 +204,7 @@ class LayerParts:
 
 
 def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
-    """Whether a test runs for ``case``; it does where the layer cannot even be made, for the test to report that."""
+    """Whether a test runs for ``case``; also if the layer cannot be made, so that the test reports it."""
     try:
         return choose(case)
     except Exception:
@@ -212,7 +212,7 @@ def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
 
 
 def feature_cuts(layer: Layer) -> list[list[Columns]]:
-    """Return cuts of a layer's features into two even parts, two uneven ones and three, as far as its width allows."""
+    """Return cuts of a layer's features into two even, two uneven and three parts, if it is wide enough."""
     columns = layer.shape[layer.cut.axis]
     width = layer.cut.groups or columns
     each = columns // width
@@ -225,7 +225,7 @@ def feature_cuts(layer: Layer) -> list[list[Columns]]:
 
 
 def gradient_for(case: LayerCase, params: Sequence[Any], sources: Sequence[Any], ops: Ops) -> Any:
-    """Return a random gradient for the feature of a case, None for layers that take none."""
+    """Return a random gradient for a case's feature, None for layers without one."""
     if not case.has_gradient:
         return None
     layer = case.layer()
@@ -233,7 +233,7 @@ def gradient_for(case: LayerCase, params: Sequence[Any], sources: Sequence[Any],
 
 
 def gradient_of_rows(case: LayerCase, layer: Layer, grad: Any, rows: Rows) -> Any:
-    """Return the rows of a gradient for the feature that belong to ``rows`` of the batch."""
+    """Return the rows of a feature's gradient that belong to ``rows`` of the batch."""
     if grad is None:
         return None
     take = slice(rows.start, rows.stop)
@@ -248,7 +248,7 @@ def gradient_of_rows(case: LayerCase, layer: Layer, grad: Any, rows: Rows) -> An
 
 
 class _Computed(NamedTuple):
-    """The passes of a part, and the points of the sources that it took, along the axis of the cut."""
+    """The passes of a part, and the source points that it used, along the axis of the cut."""
 
     region: Region
     passes: Passes
@@ -256,7 +256,7 @@ class _Computed(NamedTuple):
 
 
 class LayerRegions(LayerParts):
-    """The part of :class:`dsinga.testing.LayerContract` that cuts layers by space; see there for its attributes."""
+    """The checks of :class:`dsinga.testing.LayerContract` that cut layers by space; attributes are listed there."""
 
     @for_cases(lambda case: space_cuts(case.layer()) != [])
     def test_regions_of_points_make_the_whole(self, case: LayerCase, ops: Ops) -> None:
@@ -340,7 +340,7 @@ def space_cuts(layer: Layer) -> list[tuple[int, int]]:
 
 
 def take_points(source: Any, axis: int, points: np.ndarray, layer: Layer, ops: Ops) -> Any:
-    """Return an array of these points of a source along an axis."""
+    """Return these points of a source along an axis, as an array."""
     taken = ops.empty((*source.shape[:axis], len(points), *source.shape[axis + 1 :]), source.dtype)
     for place, point in enumerate(points.tolist()):
         index = along(axis, slice(place, place + 1))
@@ -349,7 +349,7 @@ def take_points(source: Any, axis: int, points: np.ndarray, layer: Layer, ops: O
 
 
 def add_points(target: np.ndarray, gradient: np.ndarray, axis: int, points: np.ndarray) -> None:
-    """Add the gradients of points to those of a whole source."""
+    """Add points' gradients to a whole source's gradients."""
     for place, point in enumerate(points.tolist()):
         if point != FILL:
             target[along(axis, slice(point, point + 1))] += gradient[along(axis, slice(place, place + 1))]

@@ -18,7 +18,7 @@ from dsinga.ops import Array, Ops
 from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics
 
-WAIT_SECONDS = 60.0  # a thread waits so long for the others of a collective
+WAIT_SECONDS = 60.0  # how long a thread waits for the others in a collective
 MOST_SLOPES = 50  # numerical gradients of an array
 
 threads = functools.cache(ThreadPoolExecutor)  # pools by the number of threads
@@ -35,16 +35,16 @@ class Passes(NamedTuple):
 def layer_context(
     ops: Ops, batch: int, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any
 ) -> Context:
-    """Return the context of an iteration on all rows of a batch of ``batch`` rows, or on ``rows``."""
+    """Return the context of an iteration on a batch of ``batch`` rows, or on its ``rows``."""
     return Context(ops, phase, rows or Rows(0, batch, batch), seed=7, step=step, **more)
 
 
 def run_passes(
     layer: Layer, params: Sequence[Any], sources: Sequence[Any], ctx: Context, grad: Any, needs: Sequence[bool]
 ) -> Passes:
-    """Run the forward pass, and the backward pass if the layer is a loss or there is a ``grad`` for its feature.
+    """Run the forward pass, and the backward pass for a loss or with a ``grad`` for the feature.
 
-    Raises UserError where the layer returns arrays of a wrong shape or dtype.
+    Raises UserError if the layer returns arrays of a wrong shape or dtype.
     """
     output, ops = layer.compute_feature(params, sources, ctx), ctx.ops
     check_output(layer, params, sources, output)
@@ -62,9 +62,9 @@ def feature_parts(layer: Layer, output: Output) -> list[Any]:
 
 
 def random_gradient(layer: Layer, output: Output) -> Any:
-    """Return a random gradient for the feature, in host memory: an array, a list with one for each part, or None.
+    """Return a random gradient for the feature, in host memory: an array, or a list with one for each part.
 
-    It is None for a loss, where back-propagation begins.
+    For a loss, where back-propagation begins, it is None.
     """
     if layer.is_loss:
         return None
@@ -88,8 +88,8 @@ def assert_slopes(
 ) -> None:
     """Assert that ``gradient`` has the central differences of ``function`` at ``at``.
 
-    That is in each element or, of more than MOST_SLOPES, in as many that are drawn, and in all others at once, along a
-    direction that is drawn: a wrong number anywhere changes the slope along it.
+    All elements are checked, or MOST_SLOPES random ones. The others are then checked together, along a random
+    direction: a wrong number anywhere changes the slope along it.
     """
     rng, elements = np.random.default_rng(2), np.arange(at.size)
     directions = []
@@ -118,7 +118,7 @@ def take_rows(source: Any, rows: Rows) -> Any:
 
 
 def take_columns(array: Any, axis: int | None, columns: Columns) -> Any:
-    """Return the share of ``columns`` of an array that is cut along ``axis``; None for one that is not cut."""
+    """Return the share of ``columns`` of an array cut along ``axis``, None for no cut."""
     if axis is None:
         return array
     start, stop = (array.shape[axis] * bound // columns.total for bound in columns[:2])
@@ -126,35 +126,35 @@ def take_columns(array: Any, axis: int | None, columns: Columns) -> Any:
 
 
 def on_host(value: Any, ops: Ops) -> Any:
-    """Return arrays, sequences of arrays and None with every array in host memory."""
+    """Return a value with all its arrays in host memory."""
     if isinstance(value, (tuple, list)):
         return [on_host(array, ops) for array in value]
     return ops.to_numpy(value) if hasattr(value, "ndim") else value
 
 
 def on_device(value: Any, ops: Ops) -> Any:
-    """Return arrays, sequences of arrays and None with every array as the backend has it."""
+    """Return a value with all its arrays as the backend has them."""
     if isinstance(value, (tuple, list)):
         return [on_device(array, ops) for array in value]
     return value if value is None else ops.asarray(value)
 
 
 def output_on_host(output: Output, ops: Ops) -> Output:
-    """Return ``output`` with its arrays in host memory and its metrics as numbers."""
+    """Return ``output`` with arrays in host memory and metrics as numbers."""
     ((_, metrics),) = read_metrics([("layer", output.metrics)], ops)
     state = {role: ops.to_numpy(array) for role, array in output.state.items()}
     return output._replace(feature=on_host(output.feature, ops), metrics=metrics, state=state)
 
 
 class ThreadCollectives:
-    """``Context.all_reduce`` and ``Context.all_gather`` for parts of a batch, each of which runs in its own thread."""
+    """``Context.all_reduce`` and ``Context.all_gather`` for parts of a batch, each in its own thread."""
 
     def __init__(self, parts: int):
         self._barrier = threading.Barrier(parts)
         self._arrays: dict[str, dict[int, np.ndarray]] = {}
 
     def of(self, part: int, join: Callable[[list[np.ndarray]], Any]) -> Callable[[str, np.ndarray], Any]:
-        """Return the collective of ``part``, which joins the arrays of all parts, in their order, by ``join``."""
+        """Return the collective of ``part``, which applies ``join`` to the arrays of all parts, in order."""
 
         def joined(key: str, array: np.ndarray) -> Any:
             self._arrays.setdefault(key, {})[part] = array
@@ -166,21 +166,21 @@ class ThreadCollectives:
 
 @dataclass(frozen=True)
 class RecordingContext(Context):
-    """A context that records which random numbers a layer draws, as (name, numbers in a row)."""
+    """A context that records a layer's random draws, as (name, numbers in a row)."""
 
     draws: list[tuple[str, int]] = field(default_factory=list)
 
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
-        """Record the draw; a part of a layer draws as many numbers as the whole layer and takes its own."""
+        """Record the draw; a part of a layer draws the whole layer's numbers and uses its share."""
         self.draws.append((layer, total_columns(columns, part)))
         return super().uniform(layer, columns, part)
 
     def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
-        """Record the draw, as :meth:`uniform` does."""
+        """Record the draw, like :meth:`uniform`."""
         self.draws.append((layer, total_columns(columns, part)))
         return super().random(layer, columns, part)
 
 
 def total_columns(columns: int, part: Columns | None) -> int:
-    """Return how many numbers the whole layer draws for a row where its ``part`` draws ``columns``."""
+    """Return how many numbers a row the whole layer draws if its ``part`` draws ``columns``."""
     return columns if part is None else columns // (part.stop - part.start) * part.total

@@ -33,22 +33,26 @@ without_gradient = for_cases(lambda case: not case.has_gradient)
 class LayerContract(LayerRegions):
     """The checks that every layer must pass; a subclass, named ``Test...``, lists the ``cases`` of a layer.
 
-    A layer must: have the declared shapes and dtypes; be a pure function of read-only arrays; give the derivative of
-    its feature (or of its loss) as its gradient, compared with central differences in float64; agree over backends;
-    compute for some rows of the batch what it computes for these rows of the whole; and, if it has a ``connection``,
-    compute for some features what the whole layer computes for these, with the whole layer's random numbers; likewise
-    for some points, if it is cut ``by_space``.
+    A layer must:
+
+    - have the declared shapes and dtypes;
+    - be a pure function of read-only arrays;
+    - return its feature's (or loss's) derivative as its gradient, compared with central differences in float64;
+    - agree across backends;
+    - compute for some rows of the batch the same as for these rows of the whole;
+    - with a ``connection``, compute for some features the same as the whole layer, with its random numbers;
+    - if it is cut ``by_space``, compute for some points the same as the whole layer.
 
     >>> from dsinga.testing import LayerCase, LayerContract
     >>> class TestMine(LayerContract):  # in a file test_mine.py that registers the layer "Mine", run by pytest
     ...     cases = [LayerCase("Mine", [(5, 3)])]
 
-    ``backends`` names the kernel backends to check, None for all that load. ``tolerances`` has the largest relative and
-    absolute difference between results of a backend in float32; it is 2e-5 for backends that it does not name.
+    ``backends`` names the kernel backends to check, None for all that load. ``tolerances`` has each backend's largest
+    relative and absolute difference between results in float32, 2e-5 by default.
     """
 
     def test_the_feature_has_the_declared_shape_and_dtype(self, case: LayerCase, ops: Ops) -> None:
-        """In training and in test; a lasting state is only of a param that is not trainable."""
+        """In training and in test; only params that are not trainable have a lasting state."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         for phase in (Phase.kTrain, Phase.kTest):
             output = layer.compute_feature(params, sources, layer_context(ops, case.batch, phase))
@@ -59,7 +63,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_gradients_have_the_shape_and_dtype_of_what_they_are_for(self, case: LayerCase, ops: Ops) -> None:
-        """Of each source that needs one, and of each trainable param; None for all others."""
+        """For each source that needs one, and for each trainable param; None for all others."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx, needs = layer_context(ops, case.batch), case.needs()
         output = layer.compute_feature(params, sources, ctx)
@@ -75,7 +79,7 @@ class LayerContract(LayerRegions):
 
     @without_gradient
     def test_a_layer_without_a_gradient_returns_none_and_has_no_params(self, case: LayerCase, ops: Ops) -> None:
-        """As the base class does for an input, a label or an output layer."""
+        """As in the base class, for an input, label or output layer."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx = layer_context(ops, case.batch)
         output = layer.compute_feature(params, sources, ctx)
@@ -85,7 +89,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_gradients_that_no_source_needs_are_not_computed(self, case: LayerCase, ops: Ops) -> None:
-        """The gradients for the params are the same without them."""
+        """Without them, the gradients for params stay the same."""
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         ctx = layer_context(ops, case.batch)
         output = layer.compute_feature(params, sources, ctx)
@@ -125,7 +129,7 @@ class LayerContract(LayerRegions):
 
     @with_gradient
     def test_the_gradient_is_the_derivative(self, case: LayerCase) -> None:
-        """In float64, beside central differences in the elements of the sources and the params."""
+        """In float64, compared with central differences for sources and params."""
         ops, layer, needs = BACKENDS["numpy"](), case.layer(), case.needs()
         params, sources = case.inputs(ops, np.float64)
         ctx = layer_context(ops, case.batch)
@@ -147,7 +151,7 @@ class LayerContract(LayerRegions):
                     assert_slopes(vary(arrays, index), arrays[index], gradient)
 
     def test_a_backend_agrees_with_numpy_in_float64(self, case: LayerCase, ops: Ops) -> None:
-        """Features and gradients in float32, on each backend, beside those of numpy in float64."""
+        """Features and gradients in float32, on each backend, compared with numpy's in float64."""
         reference, layer, needs, batch = BACKENDS["numpy"](), case.layer(), case.needs(), case.batch
         exact, single = case.inputs(reference, np.float64), case.inputs(ops, np.float32)
         grad = rounded = gradient_for(case, *exact, reference)
@@ -163,12 +167,12 @@ class LayerContract(LayerRegions):
 
 
 def arrays_of(layer: Layer, passes: Passes) -> list[Any]:
-    """Return all arrays that a layer has computed, None where it gave no gradient."""
+    """Return all arrays that a layer has computed, None for missing gradients."""
     states = passes.output.state.values()
     return [*feature_parts(layer, passes.output), *states, *passes.for_sources, *passes.for_params]
 
 
 def assert_same(actual: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Assert that arrays have the same bits, and are None at the same places."""
+    """Assert that arrays have equal bits, and are None at the same places."""
     for array, other in zip(actual, expected, strict=True):
         assert array is other is None or np.array_equal(array, other)

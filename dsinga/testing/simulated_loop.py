@@ -26,10 +26,10 @@ NAMES = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}
 
 
 class SimulatedLoop:
-    """A run whose metrics are a function of phase and step, and whose param "w" (3,) is the number of steps done.
+    """A run with metrics that depend on phase and step, and a param "w" (3,) that is the number of steps done.
 
-    It shows training metrics every 5 steps, validates every 10, and runs extensions by the loop of all runs. A step
-    takes a second of its clock and trains on one record.
+    It shows training metrics every 5 steps, validates every 10, and runs extensions in the real training loop. A step
+    takes one second of its clock and trains on one record.
 
     >>> from dsinga.extensions import EarlyStopping
     >>> from dsinga.testing import SimulatedLoop
@@ -40,14 +40,14 @@ class SimulatedLoop:
     Args:
         extensions: the extensions to run.
         metrics_of: the metrics.
-        train_steps: how many steps the run has.
-        checkpoint_freq: how many steps there are between checkpoints.
-        workspace: a folder for files of the extensions.
+        train_steps: number of steps.
+        checkpoint_freq: steps between checkpoints.
+        workspace: folder for files of the extensions.
 
     Attributes:
         rows: the history.
         checkpoints: what checkpoints hold of the loop, by step.
-        result: the param "w" that the run returns.
+        result: the param "w" at the end.
         view: what the extensions see.
     """
 
@@ -75,7 +75,7 @@ class SimulatedLoop:
         self.result = np.zeros(3)
 
     def run(self, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
-        """Run from the first step, or from a checkpoint of another run; return this object."""
+        """Run from the first step, or from another run's checkpoint; return this object."""
         begin = checkpoint or {"step": 0, "rows": []}
         self._engine.steps = begin["step"]
         self.rows = [*begin["rows"]]
@@ -94,26 +94,26 @@ class SimulatedLoop:
 
     @property
     def remarks(self) -> list[str]:
-        """The sentences of extensions."""
+        """The extensions' messages."""
         return self.view.remarks
 
     @property
     def rate_factors(self) -> dict[int, float]:
-        """By how much the learning rate is multiplied, by the first step at which it is."""
+        """The learning rate's factors, by the first step of each."""
         return self.view.rate_factors
 
     def waiting(self, sentence: str) -> None:
         """Do nothing: the run waits for nothing."""
 
     def begin(self, step: int) -> None:
-        """Do nothing: the run begins with :meth:`run`."""
+        """Do nothing: :meth:`run` begins the run."""
 
     def record(self, row: dict[str, Any]) -> None:
         """Add a row to ``rows``."""
         self.rows.append(row)
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Do nothing: nobody looks."""
+        """Ignore a report of progress."""
 
 
 class _SimulatedEngine(Engine):
@@ -126,60 +126,53 @@ class _SimulatedEngine(Engine):
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
         return self.steps
 
     @property
     def samples_per_second(self) -> float:
-        """Return 1: each step takes a second, for a record."""
+        """Return 1: a step reads one record and takes one second."""
         return 1.0
 
     def clock(self) -> float:
-        """Return the time: each step takes a second."""
+        """Return the time: one second a step."""
         return float(self.step)
 
     @property
     def phases(self) -> list[Phase]:
-        """All phases that people name."""
         return list(NAMES)
 
     def train(self, stop: int) -> list[StepReport]:
-        """Do one step."""
         self.steps += 1
         return [StepReport(self.evaluate(Phase.kTrain, 1))]
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the metrics of the phase at this step."""
         return {name: (value, 1) for name, value in self._metrics_of(NAMES[phase], self.step).items()}
 
     def params(self) -> dict[str, np.ndarray]:
-        """Return the param."""
         return {"w": np.full(3, self.step, np.float32)}
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-        """Return the param, without a state."""
+        """Return the param; there is no updater state."""
         return self.params(), {}
 
     def reach(self) -> tuple[int, float]:
-        """Return that a further step takes three seconds, all told."""
+        """Return the next step, and three estimated seconds."""
         return self.step + 1, 3.0
 
     def learning_rate(self, step: int) -> float:
-        """Return the job's base rate."""
         return self.job.updater.learning_rate.base_lr
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Do nothing: the loop has them."""
+        """Do nothing: the loop has the factors."""
 
 
 class _Checkpoints(Checkpoints):
-    """Keeps what checkpoints hold of the loop, as it would come back from a file."""
+    """Keeps the loop's checkpoints, as if read from a file."""
 
     def __init__(self, loop: SimulatedLoop):
         self._loop = loop
 
     def write(self, snapshot: Snapshot) -> None:
-        """Add a checkpoint to the loop's."""
         data, arrays = separate_arrays(copy.deepcopy({"step": snapshot.step, **(snapshot.loop or {})}))
         state = insert_arrays(json.loads(json.dumps(data)), arrays)
         self._loop.checkpoints[snapshot.step] = {**state, "rows": [*self._loop.rows]}

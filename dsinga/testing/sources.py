@@ -14,15 +14,18 @@ from dsinga.data.column import PointRanges
 from dsinga.data.record_source import clear_cache
 
 READERS = 4  # threads that read at once
-MOST_PICKLED = 1 << 16  # bytes that the pickle of a source of files may have beside records
+MOST_PICKLED = 1 << 16  # bytes of a pickled source of files, apart from records
 
 
 class SourceContract:
     """The checks that every source of records must pass; a subclass, named ``Test...``, creates a source.
 
-    A source must: give the same records whenever it is opened, in whatever order and in how many threads they are read,
-    and in another process, which gets it as a pickle; load the rows of a block in a dtype that casts safely to that of
-    its records; and, where records are in files, have no records in its pickle.
+    A source must:
+
+    - return the same records each time it is opened, in any order and any number of threads, and after pickling, in
+      another process;
+    - load the rows of a block in a dtype that casts safely to the records' dtype;
+    - pickle no records if they are in files.
 
     >>> import numpy as np
     >>> from dsinga.testing import SourceContract
@@ -32,11 +35,11 @@ class SourceContract:
     """
 
     def create(self) -> Any:
-        """Return a new source: a :class:`dsinga.data.DataSource`, or what its ``open`` returns. To be overridden."""
+        """Return a new :class:`dsinga.data.DataSource`, or its ``open``'s result. Subclasses override this."""
         pytest.skip("the test class creates no source")
 
     def test_rows_are_read_in_any_order(self) -> None:
-        """Rows in another order, some of them twice, are those of the records in order, in the promised dtypes."""
+        """Rows in another order, some twice, equal the records in order, in the promised dtypes."""
         source = self._open()
         expected = source.read(np.arange(len(source)))
         rows = np.random.default_rng(0).integers(0, len(source), 2 * len(source))
@@ -50,7 +53,7 @@ class SourceContract:
         assert_equal(read_all(self._open()), read_all(self._open()))
 
     def test_a_block_of_a_column_is_loaded(self) -> None:
-        """A column loads the rows of its last block, in a dtype that casts safely to the promised one."""
+        """A column loads its last block's rows, in a dtype that casts safely to the promised one."""
         source = self._open()
         for column, expected in zip(source.columns, read_all(source), strict=False):
             start = (column.length - 1) // column.block * column.block
@@ -60,7 +63,7 @@ class SourceContract:
             np.testing.assert_array_equal(block, expected[start:])
 
     def test_a_region_of_records_is_read(self) -> None:
-        """Some points of each record and label are those of whole ones, or else these are given."""
+        """Some points of each record and label equal the whole one's, or whole ones are given."""
         source = self._open()
         regions = [region_of(shape) for shape in (source.shape, source.label_shape)]
         part = source.in_region(*regions)
@@ -81,7 +84,7 @@ class SourceContract:
                 assert_equal(records, expected)
 
     def test_another_process_reads_it(self) -> None:
-        """It can be pickled, as for Dask workers; of files a pickle has no records."""
+        """It can be pickled, as for Dask workers; the pickle has no records from files."""
         source = self._open()
         assert [column.why_unsendable() for column in source.columns] == [""] * len(source.columns)
         pickled = dumps(source)
@@ -97,7 +100,7 @@ class SourceContract:
 
 
 def region_of(shape: tuple[int, ...]) -> PointRanges | None:
-    """Return the last two thirds along each axis of a row, but all channels of a field; None for single numbers."""
+    """Return the last two thirds of each axis of a row, but all channels of a field; None for single numbers."""
     ranges = tuple((size // 3, size) for size in shape)
     return ((0, shape[0]), *ranges[1:]) if len(shape) > 1 else ranges or None
 
@@ -108,7 +111,7 @@ def read_all(source: RecordSource) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def assert_equal(first: tuple[np.ndarray, np.ndarray | None], second: tuple[np.ndarray, np.ndarray | None]) -> None:
-    """Fail unless records and labels are equal, in the same dtypes."""
+    """Fail unless records and labels are equal, in equal dtypes."""
     assert (first[1] is None) == (second[1] is None)
     for array, expected in zip(first, second, strict=True):
         if array is not None and expected is not None:

@@ -24,14 +24,17 @@ ParamArrays = Mapping[str, np.ndarray]
 class UpdaterContract:
     """The checks that every updater must pass; a subclass, named ``Test...``, lists configurations of an updater.
 
-    An updater must: have the state arrays that ``slots`` names, float32 and 0 at first; change param and state in
-    place, in float32, and leave the gradient alone; keep nothing between updates but the state, so that training can
-    be resumed and threads can share it; give a slice of a param the bits that it gives the whole param; and treat the
-    rows of a sparse gradient as a param of their own.
+    An updater must:
 
-    :meth:`formula`, where a subclass defines it, is the update again in plain numpy: the updater must agree with it
-    over 6 steps. Clipping and weight decay are in the gradient already (a decoupled decay in the param), and
-    ``lr_scale`` in the rate.
+    - have the state arrays named in ``slots``, float32 and initially 0;
+    - change param and state in place, in float32, and leave the gradient alone;
+    - keep nothing between updates but the state, so that training can be resumed and threads can share the updater;
+    - give a slice of a param the same bits as the whole param;
+    - treat the rows of a sparse gradient as a separate param.
+
+    :meth:`formula`, if defined, is the update in plain numpy, with which the updater must agree over 6 steps. The
+    gradient already includes clipping and weight decay (a decoupled decay is in the param), and the rate includes
+    ``lr_scale``.
 
     >>> import numpy as np
     >>> from dsinga.job import UpdaterConf
@@ -63,7 +66,7 @@ class UpdaterContract:
             metafunc.parametrize("conf", cls.confs, ids=names)
 
     def test_the_update_follows_the_formula(self, conf: UpdaterConf) -> None:
-        """In 6 steps, with the learning rate's schedule, scales, clipping and weight decay of the configuration."""
+        """In 6 steps, with the configuration's learning rate schedule, scales, clipping and weight decay."""
         updater, value = make_updater(conf), numbers(0)
         state = updater.create_state(SIZE)
         w: np.ndarray = value.astype(np.float64)
@@ -85,7 +88,7 @@ class UpdaterContract:
                 np.testing.assert_allclose(state[slot], array, self.rtol, self.atol, err_msg=f"{slot}, step {step}")
 
     def test_the_state_is_what_slots_names(self, conf: UpdaterConf) -> None:
-        """Float32 arrays of the size of the param, 0 before the first update."""
+        """Float32 arrays of the param's size, 0 before the first update."""
         updater = make_updater(conf)
         state = updater.create_state(SIZE)
         assert tuple(state) == tuple(updater.slots)
@@ -95,7 +98,7 @@ class UpdaterContract:
             assert not array.any(), slot
 
     def test_param_and_state_change_in_place_in_float32(self, conf: UpdaterConf) -> None:
-        """The gradient, which may be read-only, stays as it is; an array without elements is no error."""
+        """The gradient can be read-only and does not change; empty arrays are no error."""
         updater, value, gradient = make_updater(conf), numbers(0), numbers(1)
         gradient.flags.writeable = False
         state = updater.create_state(SIZE)
@@ -110,7 +113,7 @@ class UpdaterContract:
     def test_a_slice_of_a_param_gets_the_bits_of_the_whole(
         self, conf: UpdaterConf, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However the param is cut; skipped with ``clip_norm`` and ``whole``, which need the whole param."""
+        """For any cut; skipped with ``clip_norm`` and ``whole``, which require the whole param."""
         if make_updater(conf).needs_whole_params:
             pytest.skip("the update is one of whole params")
         updater, whole, parts = make_updater(conf), numbers(0), numbers(0)
@@ -126,7 +129,7 @@ class UpdaterContract:
         assert_same({"param": parts, **part_state}, {"param": whole, **state})
 
     def test_training_can_be_resumed(self, conf: UpdaterConf) -> None:
-        """A new updater goes on from param, state and step alone; one updater serves two params in turn."""
+        """A new updater continues from only param, state and step; one updater serves two params in turn."""
         updater, value, second = make_updater(conf), numbers(0), numbers(9)
         state, second_state = updater.create_state(SIZE), updater.create_state(SIZE)
         resumed, resumed_state = numbers(0), updater.create_state(SIZE)
@@ -158,17 +161,17 @@ class UpdaterContract:
 
 
 def make_updater(conf: UpdaterConf) -> Updater:
-    """Return a new updater, as a server makes it; raise UserError for a configuration that is wrong."""
+    """Return a new updater, as on a server; raise UserError for a wrong configuration."""
     return create_updater(conf)
 
 
 def numbers(seed: int) -> np.ndarray:
-    """Return normally distributed float32 numbers (200,), the same for a seed."""
+    """Return normally distributed float32 numbers (200,), determined by the seed."""
     return np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
 
 
 def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the gradient in float64 as the weight decay finds it: clipped, then with penalties."""
+    """Return the gradient in float64 before weight decay: clipped, then with penalties."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))
@@ -178,7 +181,7 @@ def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarr
 
 
 def assert_same(actual: ParamArrays, expected: ParamArrays) -> None:
-    """Assert that arrays of the same names have the same bits."""
+    """Assert that arrays of equal names have equal bits."""
     assert list(actual) == list(expected)
     for name, array in actual.items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)

@@ -21,7 +21,7 @@ from dsinga.training import declared_metrics
 
 
 class Advantages(NamedTuple):
-    """Advantages (T, N) of the actions taken, and returns (T, N), the targets of the values: float32."""
+    """Advantages (T, N) of actions, and returns (T, N), the values' targets: float32."""
 
     advantages: np.ndarray
     returns: np.ndarray
@@ -40,13 +40,13 @@ def gae(
 ) -> Advantages:
     """Return generalised advantage estimates (Schulman et al. 2016, "High-dimensional continuous control").
 
-    The advantage of a step is the sum of the temporal-difference errors from there to the end of the episode, each
-    weighted by (discount x decay) to the power of its distance. ``decay``, the paper's lambda, is 0 for the error of
-    one step and 1 for the whole return. Returns are advantages plus values.
+    A step's advantage is the sum of temporal-difference errors up to the episode's end. Each is weighted by
+    (discount x decay) to the power of its distance. ``decay``, the paper's lambda, is 0 for the error of one step and 1
+    for the whole return. Returns are advantages plus values.
 
-    All arrays are float32 or float64, (T, N): T successive steps of N environments; ``values`` are those of the
-    observations before each step. After a ``terminated`` step nothing follows; after a ``truncated`` one the value of
-    the final observation, ``bootstrap``, stands for what would have followed, after the last one ``last_values`` (N,).
+    All arrays are float32 or float64, (T, N): T successive steps of N environments. ``values`` are the values of the
+    observations before each step. The value after a ``terminated`` step is 0, after a ``truncated`` step the final
+    observation's value, ``bootstrap``, and after the last step ``last_values`` (N,).
     """
     ended = terminated | truncated
     following = following_values(values, terminated, truncated, bootstrap, last_values)
@@ -66,10 +66,7 @@ def discounted_returns(
     *,
     discount: float,
 ) -> np.ndarray:
-    """Return the discounted sum (T, N) float32 of the rewards from each step to the end of its episode.
-
-    Its arguments are those of :func:`gae`.
-    """
+    """Return the discounted sum (T, N) float32 of rewards to each episode's end, with the arguments of :func:`gae`."""
     returns = np.array(rewards, np.float64)
     following = np.asarray(last_values, np.float64)
     for step in range(len(rewards) - 1, -1, -1):
@@ -81,7 +78,7 @@ def discounted_returns(
 def following_values(
     values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, bootstrap: np.ndarray, last_values: np.ndarray
 ) -> np.ndarray:
-    """Return the value after each step (T, N): that of the next observation, or its replacement at an episode's end."""
+    """Return the value after each step (T, N): the next observation's, or its replacement at an episode's end."""
     following = np.concatenate([values[1:], np.asarray(last_values)[np.newaxis]])
     return np.where(terminated, 0, np.where(truncated, bootstrap, following))
 
@@ -91,32 +88,32 @@ def single(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32, copy=False)
 
 
-# The input layers that these algorithms add to the net of a model.
+# The input layers that actor-critics add to a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"
 
-# The loss layers that they add.
+# The loss layers that actor-critics add to a model.
 POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_entropy_loss"
 
 
 class ActorCritic(Algorithm):
     """Base of algorithms with a policy, the model's first head, and perhaps a state value, its second head.
 
-    For discrete actions the policy has a score for each; for n numbers it has n means, then n logs of standard
+    For discrete actions the policy has a score for each action; for n numbers, n means, then n logs of standard
     deviations.
 
-    A subclass has settings ``value_scale``, ``entropy_scale`` and ``max_gradient_norm``, and ``decay`` if it calls
-    :meth:`estimate`.
+    A subclass has the settings ``value_scale``, ``entropy_scale``, ``max_gradient_norm``, and, for :meth:`estimate`,
+    ``decay``.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater, by default ``default_updater``.
+        updater: the updater; defaults to ``default_updater``.
         seed: determines the initial params and the order of the rows.
 
     Attributes:
-        learner: the net that is learnt, with the layers of the algorithm.
-        mean: returns the mean of an array over its rows, those of all workers that learn together.
+        learner: the net that learns, with the algorithm's layers.
+        mean: returns an array's mean over the rows of all workers that learn together.
     """
 
     def __init__(
@@ -143,14 +140,14 @@ class ActorCritic(Algorithm):
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the loss layers: of the policy, of the value, and of the policy's entropy unless its factor is 0."""
+        """Return the losses of policy and value, and of entropy unless its factor is 0."""
         scale = self.settings.entropy_scale
         losses = [self.policy_loss(model.head(0, "the policy"), spaces.action)]
         losses.append(value_loss(model.head(1, "the value of a state"), self.settings.value_scale))
         return [*losses, entropy_loss(model.heads[0], scale, spaces.action)] if scale else losses
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the loss of the policy, the head of this name: the policy gradient."""
+        """Return the policy gradient loss of the head ``policy``."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPolicyGradientLoss,
@@ -159,7 +156,7 @@ class ActorCritic(Algorithm):
         )
 
     def check_heads(self) -> None:
-        """Raise UserError unless the heads are a policy and, if there is a second one, a value."""
+        """Raise UserError unless the heads are a policy and, optionally, a value."""
         actions, model = self.spaces.action, self.model
         self.check_scores(model.head(0, "the policy"))
         self.check_head(model.heads[0], policy_size(actions), f"actions that are {actions}")
@@ -167,19 +164,16 @@ class ActorCritic(Algorithm):
             self.check_head(model.heads[1], 1, "the value of a state")
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the most probable action for each of N observations; update the hidden states in place."""
+        """Return each observation's most probable action; update hidden states in place."""
         return best_actions(self._head(0, observations, hidden), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator, hidden: HiddenStates | None = None) -> Sampled:
-        """Draw an action for each of N observations; the extra is its "log_probability".
-
-        Hidden states become those after the observations.
-        """
+        """Draw an action for each observation, with "log_probability"; update hidden states in place."""
         actions, logs = sample_actions(self._head(0, observations, hidden), self.spaces.action, rng)
         return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the state values (N,) of N observations, 0 without a value head; hidden states do not change."""
+        """Return state values (N,), 0 without a value head; hidden states do not change."""
         if len(self.model.heads) < 2:
             return np.zeros(len(observations), np.float32)
         return self._head(1, observations, hidden, moves=False).reshape(-1)
@@ -194,11 +188,11 @@ class ActorCritic(Algorithm):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics of an update."""
+        """The metric names of an update."""
         return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
     def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
-        """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
+        """Do an updater step for a batch; the gradient is scaled down to the largest norm."""
         if self.recurrence is None:
             gradients, metrics = self.learner.backward(
                 self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
@@ -209,31 +203,28 @@ class ActorCritic(Algorithm):
         return metrics
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Learn from a rollout of actions by the present params; return the means of its metrics over all updates."""
+        """Learn from a rollout by the present params; return mean metrics of all updates."""
         return mean_metrics([self.update(part) for part in self.batches(batch)])
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the batch of each update by a rollout: arrays by input layer, of the same number of rows.
+        """Yield a batch for each update on a rollout: arrays by input layer, with equal numbers of rows.
 
-        Where several workers learn together, each from its part of the environments, ``self.mean`` is over all parts.
+        ``self.mean`` is over the environments of all workers that learn together.
         """
         raise NotImplementedError
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example of its batch."""
+        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example batch."""
         return self.net.job, self.examples
 
     def estimate(self, rollout: Rollout) -> Advantages:
-        """Return the advantages and returns of a rollout, by generalised advantage estimation."""
+        """Return a rollout's advantages and returns, by generalised advantage estimation."""
         ends = rollout.terminated, rollout.truncated, rollout.bootstrap
         values = self.values_of(rollout)
         return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.settings.decay)
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
-        """Return the values (T + 1, N) of all observations of a rollout, including those after its last step.
-
-        They are computed here at once, in a fraction of the time that they would take step by step.
-        """
+        """Return the values (T + 1, N) of all observations of a rollout, including the last, in one batch."""
         observations = np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]])
         if self.recurrence is not None:
             rows = {self.model.input: self.as_rows(observations), **self.sequences(rollout, len(observations))}
@@ -242,7 +233,7 @@ class ActorCritic(Algorithm):
         return self.values(observations.reshape(-1, *observations.shape[2:])).reshape(observations.shape[:2])
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the steps of a rollout as rows of the input layers, in the order of :meth:`as_rows`."""
+        """Return a rollout's steps as rows of the input layers, as in :meth:`as_rows`."""
         rows = {
             self.model.input: self.as_rows(rollout.observations),
             ACTION: as_action_records(self.as_rows(rollout.actions)),
@@ -252,12 +243,12 @@ class ActorCritic(Algorithm):
         return rows if self.recurrence is None else {**rows, **self.sequences(rollout, len(rollout.rewards))}
 
     def as_rows(self, array: np.ndarray) -> np.ndarray:
-        """Return (T, N, ...) as rows: of a model with hidden states, all steps of an environment after another."""
+        """Return (T, N, ...) as rows; with hidden states, each environment's steps are adjacent."""
         array = array if self.recurrence is None else array.swapaxes(0, 1)
         return array.reshape(-1, *array.shape[2:])
 
     def sequences(self, rollout: Rollout, steps: int) -> dict[str, np.ndarray]:
-        """Return the inputs of ``steps`` steps that mark where sequences begin, with their first hidden states."""
+        """Return inputs for ``steps`` steps: where sequences begin, and their first hidden states."""
         ended = rollout.terminated | rollout.truncated
         begins = np.concatenate([np.ones_like(ended[:1]), ended])[:steps]
         rows = {BEGINS: self.as_rows(begins)}
@@ -269,7 +260,7 @@ class ActorCritic(Algorithm):
 
 
 def distribution_of(space: Space) -> PolicyDistribution:
-    """Return the kind of distribution, categorical or Gaussian, for the actions of a space."""
+    """Return the distribution, categorical or Gaussian, for the actions of a space."""
     return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
 
 

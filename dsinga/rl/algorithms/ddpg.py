@@ -21,7 +21,7 @@ from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
 from dsinga.training.local_updater import LocalUpdater
 
-# The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
+# The input and loss layers that DDPG and TD3 add to a model; a critic's loss also has its value's name.
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"
 
 
@@ -29,21 +29,21 @@ TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_lo
 class DDPG(Algorithm):
     """Learns a deterministic policy, the actor, from the values that a critic gives the actor's actions.
 
-    Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net: its first head is
-    the action for an observation, numbers from -1 to 1, as of kTanh, which stand for the bounds of the action space;
-    its second head the value of observation and action, for which layers take the first head as a source. What the
-    value needs besides the action is the critic, so that layers which both use are the critic's.
+    Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net. Its first head is
+    the action: numbers from -1 to 1, as from kTanh, scaled to the action space's bounds. Its second head is the value
+    of observation and action, with the first head as a source. All other layers that the value needs belong to the
+    critic, even if the actor uses them too.
 
-    An update lowers the squared error of the critic, for target reward + discount·Q'(next observation, its action by
-    the target params); then it raises the mean value of the actor's actions, through the critic as it is.
+    An update lowers the critic's squared error for the target reward + discount·Q'(next observation, its action by the
+    target params). Then it raises the mean value of the actor's actions, with a fixed critic.
 
     Args:
         model: the net.
-        spaces: the spaces of the environment; actions are a box with bounds.
-        updater: the actor's updater, by default Adam with a learning rate of 0.001.
+        spaces: the environment's spaces; actions are a box with bounds.
+        updater: the actor's updater; defaults to Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
-    Raises UserError for actions that are no box with bounds, and for a net that does not fit them.
+    Raises UserError unless actions are a box with bounds and the net fits them.
     """
 
     class Conf(Settings):
@@ -121,7 +121,6 @@ class DDPG(Algorithm):
         return space.low.astype(np.float32), space.high.astype(np.float32)
 
     def _critic_losses(self) -> list[LayerConf]:
-        """Return the layers that the critic's net gets besides those of the model."""
         losses = [
             LayerConf(name=f"{CRITIC_LOSS}{value}", type=LayerType.kEuclideanLoss, srclayers=[value, TARGET, WEIGHT])
             for value in self._values
@@ -135,11 +134,11 @@ class DDPG(Algorithm):
         return {model.input: observation, model.heads[0]: action, TARGET: number, WEIGHT: number}
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actor's action for each of N observations, (N, n) float32, within the bounds."""
+        """Return the actor's actions, (N, n) float32, within the bounds."""
         return self._from_unit(self._actions(self.params, observations))
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the actor's actions with exploration noise, or uniformly random actions during the first steps."""
+        """Return the actor's actions with noise; in the first steps, uniformly random actions."""
         shape = (len(observations), *self.spaces.action.shape)
         if self.sampled < self.settings.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
@@ -149,12 +148,12 @@ class DDPG(Algorithm):
         return Sampled(self._from_unit(actions), {})
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Make this copy act as a remote actor; correlated noise starts anew, and errors use the given params."""
+        """Make this copy act as a remote actor: restart correlated noise; use ``params`` for errors."""
         super().act_as(actor, actors, params, sampled)
         self.target_params, self.latest_noise = params, self.latest_noise[:0]
 
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the noise of the next step of N environments, (N, ...); a changed N restarts the noise process."""
+        """Return the next noise, (N, ...); a changed N restarts the noise process."""
         noise = rng.standard_normal(shape, np.float32) * np.float32(self.settings.noise)
         if self.settings.noise_correlation:
             if self.latest_noise.shape == shape:
@@ -164,18 +163,18 @@ class DDPG(Algorithm):
         return noise
 
     def targets(self, batch: Transitions) -> np.ndarray:
-        """Return the targets (B,) of the values of a batch's actions, float32."""
+        """Return the targets (B,) float32 of the action values of a batch."""
         return self._targets(batch, self._target_actions(batch.next_observations))
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the temporal differences (B,) of a batch, of the first critic, for a prioritised replay."""
+        """Return the first critic's temporal differences (B,), for prioritised replay."""
         batch.targets = self.targets(batch)
         values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
         return values[0] - batch.targets
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics of an update."""
+        """The metric names of an update."""
         return "loss", "value"
 
     @property
@@ -184,7 +183,7 @@ class DDPG(Algorithm):
         return self.updater, self.critic_updater
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""
+        """Do one update; return the critic's "loss" and "value", the mean value of the actor's actions."""
         metrics = self._learn_critic(batch)
         value = self._learn_actor(batch)
         follow(self.target_params, self.params, self.settings.target_share)
@@ -214,7 +213,6 @@ class DDPG(Algorithm):
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), values)
 
     def _actions(self, params: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
-        """Return the action head for B observations, (B, n)."""
         action = self.model.heads[0]
         actions = self.net.forward(params, observations, layers=(action,)).outputs[action]
         return actions.reshape(len(actions), -1)
@@ -232,12 +230,12 @@ class DDPG(Algorithm):
         return ((actions - self.low) / (self.high - self.low) * 2 - 1).reshape(len(actions), -1)
 
     def _from_unit(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions (N, ...) for numbers from -1 to 1; others count as the nearest of these."""
+        """Return actions (N, ...) for numbers from -1 to 1, clipped."""
         shares = (np.clip(actions, -1, 1).reshape(len(actions), *self.low.shape) + 1) / 2
         return self.low + shares * (self.high - self.low)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, the target params, the steps taken and the latest noise included."""
+        """Return the state of learning, with target params, steps and latest noise."""
         return {
             **super().state(),
             "target": self.target_params,
@@ -248,7 +246,7 @@ class DDPG(Algorithm):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another updater, or of another net."""
+        """Restore a state. Raises UserError if it is for another updater or net."""
         critic_updater = self.critic_updater.copy()
         critic_updater.resume_learnt(state["critic_updater"], int(state["critic_steps"]))
         super().restore(state)
@@ -267,10 +265,9 @@ def _actor_loss(value: str) -> LayerConf:
 class TD3(DDPG):
     """DDPG with the three changes of Fujimoto et al., Addressing function approximation error, 2018.
 
-    The model has a third head, the value by a second critic; a target is by the smaller value of the two. The action in
-    a target gets noise. The actor and the target params change in every second update of the critics.
-
-    The heads of the model are the action, its value, and its value by the second critic.
+    Targets use the smaller of two critics' values, and noisy actions. The actor and the target params change in every
+    ``actor_every``-th update of the critics, by default every second. The model's heads are the action, its value, and
+    its value by the second critic.
 
     Raises UserError as :class:`DDPG`.
     """
@@ -286,7 +283,7 @@ class TD3(DDPG):
     critics: ClassVar[int] = 2
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch, of the actor in every second; return "loss" and, with the actor's, "value"."""
+        """Do one update; return "loss" and, in every ``actor_every``-th, "value"."""
         metrics: dict[str, Any] = {"loss": self._learn_critic(batch)["loss"]}
         if self.critic_updater.steps % self.settings.actor_every == 0:
             metrics["value"] = self._learn_actor(batch)
@@ -294,7 +291,7 @@ class TD3(DDPG):
         return metrics
 
     def _target_actions(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actions of the target params with noise, which depends on the seed and the number of updates."""
+        """Return the target params' actions plus noise, determined by the seed and the number of updates."""
         actions = super()._target_actions(observations)
         rng = np.random.default_rng([self.seed, self.critic_updater.steps])
         noise = rng.standard_normal(actions.shape, np.float32) * np.float32(self.settings.target_noise)

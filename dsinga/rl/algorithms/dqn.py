@@ -24,24 +24,24 @@ ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
 
 @register("learning_algorithm", kDQN=5)
 class DQN(Algorithm):
-    """Learns the value Q of each discrete action, by the temporal differences of transitions from a replay memory.
+    """Learns the value Q of each discrete action, by temporal differences of transitions from a replay memory.
 
     Mnih et al., Human-level control through deep reinforcement learning, 2015. The target of an action's value is
     reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action comes
     from Q', or from Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model,
     which ends in a layer kDueling.
 
-    Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
-    probability epsilon below, actor i of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an
-    epsilon of 0.4 and the spread 7, for hundreds of actors.
+    Remote actors explore differently, as in Ape-X (Horgan et al. 2018). Actor i of N, from 0, takes random actions with
+    probability epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an epsilon of 0.4 and the spread 7,
+    for hundreds of actors.
 
     Args:
         model: the net; its first head has a value for each action.
-        spaces: the spaces of the environment; actions are discrete.
-        updater: by default Adam with a learning rate of 0.001.
+        spaces: the environment's spaces; actions are discrete.
+        updater: defaults to Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
-    Raises UserError for actions that are not discrete, and for a head of another size.
+    Raises UserError unless actions are discrete and the head has their number.
     """
 
     class Conf(Settings):
@@ -104,9 +104,9 @@ class DQN(Algorithm):
         return (first + done * (last - first)) ** self._exponent
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Let this copy be that of a remote actor: epsilon to the power of 1 + actor_spread·actor/(actors - 1).
+        """Make this copy act as a remote actor, with epsilon to the power of 1 + actor_spread·actor/(actors - 1).
 
-        Errors are those by the params alone, which stand for the target params, too.
+        Errors use ``params`` also as target params.
         """
         super().act_as(actor, actors, params, sampled)
         self.target_params, self._exponent = params, 1 + self.settings.actor_spread * actor / max(1, actors - 1)
@@ -116,7 +116,7 @@ class DQN(Algorithm):
         return self.heads(observations)[0].argmax(axis=1)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the best action for each of N observations, or, with the probability epsilon, a random one."""
+        """Return each observation's best action, or, with probability epsilon, a random one."""
         count = len(observations)
         is_random = rng.random(count) < self.epsilon
         actions = rng.integers(0, self.spaces.action.n, count)  # type: ignore[union-attr]
@@ -126,29 +126,29 @@ class DQN(Algorithm):
         return Sampled(actions, {})
 
     def targets(self, batch: Transitions) -> np.ndarray:
-        """Return the targets (B,) of the values of a batch's actions, float32."""
+        """Return the targets (B,) float32 of the action values of a batch."""
         values = self.heads(batch.next_observations, self.target_params)[0]
         best = self.predict(batch.next_observations) if self.settings.double else values.argmax(axis=1)
         following = self.following(values, best)
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the value (B,) of the next state, from its action values (B, K) and the index of the best action."""
+        """Return the next state's value (B,), from action values (B, K) and the best actions' indices."""
         return values[np.arange(len(values)), best]
 
     def errors(self, batch: Transitions) -> np.ndarray:
-        """Return the temporal differences (B,) of a batch, by which a prioritised replay draws."""
+        """Return the temporal differences (B,) of a batch, for prioritised replay."""
         values = self.heads(batch.observations)[0]
         batch.targets = self.targets(batch)
         return values[np.arange(len(values)), batch.actions] - batch.targets
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics of an update."""
+        """The metric names of an update."""
         return "loss", "value"
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update by a batch; return "loss" and "value", the mean value of its actions."""
+        """Do one update; return "loss" and "value", the mean value of the batch's actions."""
         metrics = self.update(
             {
                 self.model.input: batch.observations,
@@ -162,11 +162,11 @@ class DQN(Algorithm):
         return {"loss": metrics["loss"], "value": metrics["value"]}
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, the target params and the steps taken included."""
+        """Return the state of learning, with target params and steps."""
         return {**super().state(), "target": self.target_params, "sampled": self.sampled}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where its params are not those of the net."""
+        """Restore a state. Raises UserError if it is for another net."""
         super().restore(state)
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
         self.sampled = int(state["sampled"])
@@ -176,9 +176,9 @@ class DQN(Algorithm):
 class ExpectedSARSA(DQN):
     """DQN with targets that use the mean of the next values over the exploring policy's actions, not the largest.
 
-    van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. What follows has the value
-    (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon: where exploring is
-    dangerous, the agent keeps away from danger.
+    van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. The next state has the value (1 -
+    epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon. So the agent keeps away
+    from states where exploring is dangerous.
 
     Raises UserError as :class:`DQN`.
     """
@@ -187,6 +187,6 @@ class ExpectedSARSA(DQN):
         """Settings of kExpectedSARSA."""
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the mean (B,) of the action values (B, K), weighted by the probabilities of the exploring policy."""
+        """Return the mean (B,) of action values (B, K), weighted by the exploring policy's probabilities."""
         share = np.float32(self.epsilon)
         return (1 - share) * super().following(values, best) + share * values.mean(axis=1)

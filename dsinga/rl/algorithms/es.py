@@ -1,4 +1,4 @@
-"""ES, evolution strategies: the params move towards random changes of them that have reached high returns."""
+"""ES, evolution strategies: the params move towards random changes that have reached high returns."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from dsinga.rl.model import Model
 class ES(Algorithm):
     """Evolution strategies of Salimans et al. (2017), "Evolution Strategies as a Scalable Alternative".
 
-    The net is a function only: no gradient is computed. Each generation has pairs of candidates, the params plus and
-    minus the same normal noise (mirrored sampling). The noise, weighted by the ranks of the returns, is the direction
-    in which the updater moves the params.
+    No gradient is computed. Each generation has pairs of candidates: the params plus and minus the same normal noise
+    (mirrored sampling). The updater moves the params along the noise, weighted by the returns' ranks.
 
     Args:
-        model: the net; its first head is the policy, of which the best actions are taken.
-        spaces: the spaces of the environment.
-        updater: the updater; by default Adam at a rate of 0.01.
+        model: the net; its first head is the policy, which takes its best actions.
+        spaces: the environment's spaces.
+        updater: defaults to Adam at a rate of 0.01.
         seed: determines the initial params and the noise.
     """
 
@@ -69,11 +68,11 @@ class ES(Algorithm):
         return self.actions(observations, self.params)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the best action for each of N observations; exploration comes from the noise in the params."""
+        """Return each observation's best action; noise in the params explores."""
         return Sampled(self.predict(observations), {})
 
     def actions(self, observations: np.ndarray, params: ParamArrays) -> np.ndarray:
-        """Return the best action for each of N observations, computed with the given params."""
+        """Return the best action for each of N observations with the given params."""
         head = self.model.heads[0]
         outputs = self.net.forward(params, observations, layers=(head,)).outputs
         return best_actions(outputs[head], self.spaces.action)
@@ -88,11 +87,11 @@ class ES(Algorithm):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics of an update."""
+        """The metric names of an update."""
         return "candidate_return", "best_candidate_return"
 
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
-        """Update the params by the returns of all candidates, in the candidates' order; begin the next generation."""
+        """Update the params by the candidates' returns, in order; begin the next generation."""
         ranks = centred_ranks(np.asarray(batch, np.float64))
         sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
         for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
@@ -102,13 +101,13 @@ class ES(Algorithm):
         return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
 
     def _noise(self, pair: int) -> ParamArrays:
-        """Return the noise of a pair of candidates of this generation; repeated calls return the same noise."""
+        """Return a candidate pair's noise in this generation; repeated calls return equal noise."""
         rng = np.random.default_rng((self.seed, self.updater.steps, pair))
         return {name: rng.standard_normal(self.params[name].shape, np.float32) for name in self._evolving}
 
 
 def centred_ranks(returns: np.ndarray) -> np.ndarray:
-    """Return the ranks of returns, -0.5 for the lowest to 0.5 for the highest; equal ones have the mean of theirs."""
+    """Return ranks of returns, -0.5 (lowest) to 0.5 (highest); equal returns share their mean rank."""
     _, positions, counts = np.unique(returns, return_inverse=True, return_counts=True)
     means = np.cumsum(counts) - (counts + 1) / 2
     return means[positions] / (len(returns) - 1) - 0.5

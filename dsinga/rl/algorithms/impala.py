@@ -35,7 +35,7 @@ from dsinga.rl.policy_loss import PolicyConf, check_actions, chosen_actions
 
 
 class VTraceTargets(NamedTuple):
-    """Targets of the values (B, T), and advantages (B, T) for the policy gradient; both count as constants."""
+    """Targets of values (B, T), and advantages (B, T) for the policy gradient; both are constants."""
 
     targets: Array
     advantages: Array
@@ -135,7 +135,7 @@ class VTraceLoss(Layer):
         return Output(vtrace.targets, saved=saved, metrics=metrics)
 
     def targets(self, ratio: Array, values: Array, reward: Array, discount: Array, ctx: Context) -> VTraceTargets:
-        """Return the targets of the values and the advantages, from ratios (B, T) and values (B, T + 1)."""
+        """Return targets and advantages, from ratios (B, T) and values (B, T + 1)."""
         xp, as_dtype = ctx.ops.xp, values.dtype.type
         rho = xp.minimum(ratio, as_dtype(self.rho_clip))
         carried = discount * xp.minimum(ratio, as_dtype(self.c_clip))
@@ -162,23 +162,23 @@ class VTraceLoss(Layer):
         return gradients, ()
 
 
-# The input layers of the learner besides those of other algorithms.
+# The learner's further input layers.
 REWARD, DISCOUNT = "rl_reward", "rl_discount"
 INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 
 
 @register("learning_algorithm", kIMPALA=3)
 class IMPALA(ActorCritic):
-    """The learner of IMPALA (Espeholt et al. 2018): one update by each rollout, by the loss kVTraceLoss.
+    """The learner of IMPALA (Espeholt et al. 2018): one update on each rollout, with the loss kVTraceLoss.
 
     The actions of a rollout may come from older params: "log_probability" belongs to the policy that has acted. All
     layers of the model compute the steps of a rollout together (``per_step``).
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default RMSProp at a rate of 0.0006, as in the paper.
+        updater: defaults to RMSProp at a rate of 0.0006, as in the paper.
         seed: determines the initial params.
     """
 
@@ -201,7 +201,7 @@ class IMPALA(ActorCritic):
     corrects_older_actions: ClassVar[bool] = True
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return no losses for the net of single steps; keep the losses for the nets that learn from rollouts."""
+        """Return no losses for the net of single steps; keep them for nets that learn from rollouts."""
         policy, value, chosen = model.head(0, "the policy"), model.head(1, "the value of a state"), self.settings
         clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
         conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
@@ -214,7 +214,7 @@ class IMPALA(ActorCritic):
         return []
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by a rollout whose actions came from the present or older params; return the metrics."""
+        """Do one update on a rollout by present or older params; return the metrics."""
         steps = len(batch.rewards)
         if steps not in self._learners:
             job, example = self.learning_net(steps)
@@ -227,7 +227,7 @@ class IMPALA(ActorCritic):
         yield self._sequences(rollout)
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that computes ``steps`` steps of each environment, and one more, together."""
+        """Return the job of the net for ``steps`` + 1 steps of each environment."""
         net = NetConf(layer=[*self.model.layers_over(steps + 1), *map(input_layer, INPUTS), *self._losses])
         observation, action = self.spaces.observation, self.spaces.action
         example = {name: np.zeros((1, steps), np.float32) for name in INPUTS}
@@ -237,7 +237,7 @@ class IMPALA(ActorCritic):
         return self.net.job.replace(neuralnet=net), example
 
     def _sequences(self, rollout: Rollout) -> dict[str, np.ndarray]:
-        """Return a rollout as records of the learner's input layers, a row for each environment."""
+        """Return a rollout as records of the learner's input layers, a row an environment."""
         ended = rollout.terminated | rollout.truncated
         rewards = rollout.rewards + np.float32(self.discount) * rollout.bootstrap
         actions = rollout.actions.reshape(*rollout.rewards.shape, -1)

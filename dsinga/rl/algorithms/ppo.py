@@ -27,13 +27,13 @@ from dsinga.rl.experience import Rollout
 
 @register("learning_algorithm", kA2C=1)
 class A2C(ActorCritic):
-    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and for boxes of numbers.
+    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and boxes of numbers.
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default RMSProp at a rate of 0.0007.
+        updater: defaults to RMSProp at a rate of 0.0007.
         seed: determines the initial params.
     """
 
@@ -65,7 +65,7 @@ class A2C(ActorCritic):
 
 @register("learning_algorithm", kPPO=0)
 class PPO(ActorCritic):
-    """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
+    """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and boxes of numbers.
 
     The advantages come from :func:`dsinga.rl.algorithms.actor_critic.gae`. Each rollout is learnt in ``epochs``
     passes, in ``minibatches`` parts of random steps each; of a model with hidden states, of all steps of random
@@ -73,9 +73,9 @@ class PPO(ActorCritic):
 
     Args:
         model: the net; its heads are the policy and the value.
-        spaces: the spaces of the environment.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default Adam at a rate of 0.0003.
+        updater: defaults to Adam at a rate of 0.0003.
         seed: determines the initial params and the order of the rows.
     """
 
@@ -99,7 +99,7 @@ class PPO(ActorCritic):
     learns_sequences: ClassVar[bool] = True
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the loss of the policy, with clipped ratios of new to old probabilities."""
+        """Return the policy's loss, with clipped ratios of new to old probabilities."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
@@ -108,12 +108,12 @@ class PPO(ActorCritic):
         )
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the minibatches of a rollout, shuffled anew in each epoch."""
+        """Yield a rollout's minibatches, shuffled in each epoch."""
         advantages, returns = self.estimate(rollout)
         rows = self.rows(rollout, advantages, returns)
         rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]
         rng = np.random.default_rng((self.seed, self.updater.steps))
-        length = 1 if self.recurrence is None else len(rollout.rewards)  # the length of what an update takes as a whole
+        length = 1 if self.recurrence is None else len(rollout.rewards)  # steps that a minibatch keeps together
         size = -(-rollout.steps // length // self.settings.minibatches) * length
         for _ in range(self.settings.epochs):
             order = rng.permutation(rollout.steps // length)

@@ -27,17 +27,17 @@ from dsinga.rl.model import Model
 
 @register("learning_algorithm", kREINFORCE=2)
 class REINFORCE(ActorCritic):
-    """The policy gradient of Williams (1992), one update by each rollout.
+    """The policy gradient of Williams (1992), one update on each rollout.
 
     The advantage of a step is the discounted return up to the end of its episode; less the value as a baseline, if the
     model has a second head. Steps do not count if their episode does not end in the rollout: let a
     rollout be longer than an episode.
 
     Args:
-        model: the net; its heads are the policy and, if wanted, the value.
-        spaces: the spaces of the environment.
+        model: the net; its heads are the policy and, optionally, the value.
+        spaces: the environment's spaces.
         discount: factor of the next step's reward, gamma.
-        updater: the updater; by default Adam at a rate of 0.01.
+        updater: defaults to Adam at a rate of 0.01.
         seed: determines the initial params.
     """
 
@@ -55,7 +55,7 @@ class REINFORCE(ActorCritic):
     default_updater: ClassVar = adam(0.01)
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return the loss layers; without a second head, those of the policy and of its entropy."""
+        """Return the loss layers; without a second head, only for policy and entropy."""
         if len(model.heads) > 1:
             return super().losses(model, spaces)
         policy = model.head(0, "the policy")
@@ -63,7 +63,7 @@ class REINFORCE(ActorCritic):
         return [self.policy_loss(policy, spaces.action), entropy]
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by the episodes that end in a rollout; return the metrics, {} where no episode ends."""
+        """Do one update on a rollout's ended episodes; return the metrics, {} if no episode ends."""
         ends = batch.terminated, batch.truncated, batch.bootstrap
         last = np.zeros(batch.rewards.shape[1], np.float32)
         returns = discounted_returns(batch.rewards, *ends, last, discount=self.discount)

@@ -13,27 +13,24 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.rl.environments.spaces import DiscreteSpace, Spaces, space_of
 from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment, episode_seed
 
-# Of a longer episode the actions are not kept, so that one without end does not fill the memory.
+# Actions of longer episodes are dropped, so that an endless episode does not fill the memory.
 LONGEST_REPLAY = 100_000
 
 _NONE_ENDED = np.zeros(0, np.int64)
 
 
 class EnvironmentLoop(VectorEnvironment):
-    """Environments of any class with the interface of Gymnasium, stepped in a loop.
+    """Environments of any class with Gymnasium's interface, stepped in a loop.
 
-    Each episode begins by ``reset(seed=...)`` with a seed of its own, which depends on the seed of the run, the number
-    of the environment and that of the episode. So the state of an environment is the number of its episode and the
-    actions taken in it, and is restored by taking them again.
+    Each episode begins with ``reset(seed=...)``, seeded by the run's seed and the numbers of environment and episode.
+    An environment's state is its episode's number and actions; it is restored by repeating the actions.
 
     Args:
-        name: the name of the environment, for messages.
+        name: the environment's name, for messages.
         create: returns a new environment; called ``count`` times.
-        count: how many environments there are.
-        seed: determines the random numbers of the environments.
-        first: the number of the first environment.
+        seed: determines the random numbers.
 
-    Raises UserError for spaces that have no counterpart here.
+    Raises UserError for unsupported spaces.
     """
 
     def __init__(self, name: str, create: Callable[[], Any], count: int, seed: int = 0, first: int = 0):
@@ -44,11 +41,11 @@ class EnvironmentLoop(VectorEnvironment):
         self._episodes = [-1] * count
         self._starts = [0] * count  # the step of the run in which the current episode began
         self._actions: list[deque[Any]] = [deque(maxlen=LONGEST_REPLAY) for _ in environments]
-        self._observations = self._empty()  # the last ones, to recognise a replay that differs
+        self._observations = self._empty()  # the last observations, to recognise a replay that differs
         self._no_finals = np.zeros((0, *self.spaces.observation.shape), self.spaces.observation.dtype)
 
     def reset(self) -> np.ndarray:
-        """Begin the next episode in each environment and return the observations (N, ...)."""
+        """Begin each environment's next episode and return the observations (N, ...)."""
         observations = self._empty()
         self.steps = 0
         for i in range(self.count):
@@ -75,7 +72,7 @@ class EnvironmentLoop(VectorEnvironment):
         except Exception as error:
             self._check_result(i, result)
             self._fail(i, f"in step {self.steps - self._starts[i] + 1}", error)
-        if not self.steps:  # an observation of one number would have been taken for each element
+        if not self.steps:  # numpy would broadcast an observation of one number
             self._check_result(i, result)
         final_observations = observations[ended] if ended else self._no_finals
         for i in ended:
@@ -91,7 +88,7 @@ class EnvironmentLoop(VectorEnvironment):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the number of each environment's episode, and the actions taken in it."""
+        """Return each environment's episode number, and the actions in the episode."""
         return {
             "episodes": list(self._episodes),
             "lengths": [self.steps - start for start in self._starts],
@@ -102,8 +99,8 @@ class EnvironmentLoop(VectorEnvironment):
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
         """Restore the environments by repeating their episodes' actions; return the observations (N, ...).
 
-        An environment whose episode cannot be repeated begins the next one, with a warning: it was too long, or the
-        environment is not determined by the seed of ``reset`` and the actions.
+        If an episode cannot be repeated, the environment begins the next one, with a warning. Either the episode was
+        too long, or the seed of ``reset`` and the actions do not determine the environment.
         """
         if len(state["episodes"]) != self.count:
             raise UserError(
@@ -135,7 +132,7 @@ class EnvironmentLoop(VectorEnvironment):
                 environment.close()
 
     def _repeat(self, i: int, actions: np.ndarray, start: int) -> np.ndarray | None:
-        """Repeat actions from the beginning of an episode; return the observation, None where the episode ends."""
+        """Repeat an episode's actions; return the observation, None if the episode ends."""
         if len(actions) != self.steps - start:
             return None
         observation = self._begin_episode(i, start)
@@ -147,7 +144,7 @@ class EnvironmentLoop(VectorEnvironment):
         return np.asarray(observation, self._observations.dtype)
 
     def _begin_episode(self, i: int, step: int = 0) -> Any:
-        """Reset an environment, with its next episode beginning at a step of the run; return the observation."""
+        """Begin an environment's next episode at a step of the run; return the observation."""
         self._episodes[i] += 1
         self._starts[i] = step
         self._actions[i].clear()
@@ -169,7 +166,7 @@ class EnvironmentLoop(VectorEnvironment):
         return result[0]
 
     def _check_result(self, i: int, result: Any) -> None:
-        """Raise UserError unless the result of a step has the form that Gymnasium defines."""
+        """Raise UserError unless the result of a step has Gymnasium's form."""
         if result is None:
             return
         if not isinstance(result, tuple) or len(result) != 5:
@@ -208,7 +205,7 @@ def _kind(result: Any) -> str:
 
 
 def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
-    """Return the spaces of an environment with the attributes of Gymnasium; raise UserError where it has none."""
+    """Return an environment's spaces; raise UserError if it lacks Gymnasium's attributes."""
     try:
         observation, action, *_ = [
             getattr(environment, attribute)
@@ -223,15 +220,13 @@ def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
 
 
 class GymnasiumVector(VectorEnvironment):
-    """Steps a ``gymnasium.vector.VectorEnv`` that resets an environment in the same step that ends its episode.
+    """Steps a ``gymnasium.vector.VectorEnv`` that resets an environment in the step that ends its episode.
 
-    Its state is not saved: after :meth:`restore` all environments begin new episodes.
+    Its state is not saved: :meth:`restore` begins new episodes.
 
     Args:
-        name: the name of the environment, for messages.
-        vector: the environment.
-        seed: determines its random numbers.
-        first: the number of the first environment.
+        name: the environment's name, for messages.
+        seed: determines the random numbers.
 
     Raises UserError for an environment that resets in the next step instead.
     """
@@ -272,11 +267,11 @@ class GymnasiumVector(VectorEnvironment):
         )
 
     def _restart(self, observations: np.ndarray, ended: np.ndarray, infos: Mapping[str, Any]) -> np.ndarray:
-        """Return the final observations of ended episodes; ``observations`` has the first ones of the next episodes."""
+        """Return the final observations of ended episodes; ``observations`` begin the next episodes."""
         return self._array(np.stack(list(infos["final_obs"][ended])))
 
     def state(self) -> dict[str, Any]:
-        """Return the number of resets, from which the seeds of the episodes after restoring are derived."""
+        """Return the number of resets, which seeds the episodes after restoring."""
         return {"resets": self._resets}
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
@@ -308,13 +303,13 @@ class CartPoleVector(GymnasiumVector):
         return finals
 
     def state(self) -> dict[str, Any]:
-        """Return the positions, the lengths of the episodes, and the state of the random numbers."""
+        """Return the positions, the episodes' lengths, and the random numbers' state."""
         vector = self._vector
         rng = vector.np_random.bit_generator.state
         return {"state": vector.state.copy(), "lengths": vector.steps.copy(), "rng": rng, "resets": self._resets}
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Go on from a state: the same bits as if it had not been saved."""
+        """Continue from a state, bit for bit."""
         vector = self._vector
         if state["lengths"].shape != (self.count,):
             raise UserError(

@@ -34,33 +34,33 @@ def make_environments(
     """Return ``count`` environments that are stepped together.
 
     Args:
-        environment: a name that was registered by ``@dsinga.register("environment", name)``, else one of Gymnasium,
-            such as "CartPole-v1"; or a class or function that returns an environment. A class or function returns one
-            environment with Gymnasium's interface, or is a subclass of ``gymnasium.vector.VectorEnv`` that resets in
-            the step that ends an episode (autoreset mode SAME_STEP).
+        environment: a name registered by ``@dsinga.register("environment", name)``, or Gymnasium's, such as
+            "CartPole-v1". Or a class or function that returns an environment with Gymnasium's interface. Or a subclass
+            of ``gymnasium.vector.VectorEnv`` with autoreset mode SAME_STEP (it resets in the step that ends an
+            episode).
         count: how many.
         seed: determines their random numbers.
-        first: the number of the first environment, where others of the same run are elsewhere; each number has random
-            numbers of its own.
+        first: the number of the first environment, if others of the run are elsewhere; each number has its own random
+            numbers.
         settings: further arguments of the environment.
 
     A class has ``observation_space`` and ``action_space`` (Gymnasium's ``Box`` and ``Discrete``, or
-    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)`` and
-    ``step(action)``, and may have ``render()``.
+    :func:`dsinga.rl.box` and :class:`dsinga.rl.DiscreteSpace`), ``reset(seed=)``, ``step(action)``, and optionally
+    ``render()``.
 
-    - ``terminated`` says that no reward would have come after the step. With ``truncated``, the value of the last
-      observation stands for what would have come.
+    - ``terminated`` means that no reward would follow the step. After ``truncated``, the last observation's value
+      replaces the rewards that would follow.
     - Observations of uint8 and bool are kept as uint8, others become float32. Actions of a box are clipped to its
-      bounds; scale others to about -1 to 1 by ``gymnasium.wrappers.RescaleAction``.
-    - Random numbers come from the ``seed`` of ``reset``, another one in each episode. An environment is saved as the
-      number of its episode and the actions since, which are taken again to restore it. One that carries something from
-      one episode to the next (sticky actions of MinAtar, the physics of BipedalWalker) begins a new episode, with a
-      warning; a ``VectorEnv`` always does.
-    - An exception, a reward that is not finite and an observation of another shape end the run; the message names the
+      bounds; scale others to about -1 to 1 with ``gymnasium.wrappers.RescaleAction``.
+    - Random numbers come from the ``seed`` of ``reset``, which differs in each episode. An environment is saved as its
+      episode's number and actions, and restored by repeating them. If episodes are not independent (MinAtar's sticky
+      actions, BipedalWalker's physics), it begins a new episode, with a warning. A ``VectorEnv`` always begins a new
+      one.
+    - An exception, a reward that is not finite or an observation of another shape ends the run. The message names the
       environment and its step.
-    - Environments are stepped one after the other; a ``VectorEnv`` steps all by array operations.
+    - Environments are stepped one after the other; a ``VectorEnv`` steps all with array operations.
 
-    Raises UserError for an environment that is unknown, not installed, or has spaces without a counterpart here.
+    Raises UserError if an environment is unknown, not installed, or has unsupported spaces.
     """
     check_whole("the number of environments", count, 1)
     name, create = _find(environment)
@@ -83,13 +83,13 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
 
 
 def without_registered_name(environment: Environment) -> Environment:
-    """Return the class or function of a registered name: the processes of Dask workers may not know the name."""
+    """Return a registered name's class or function: Dask workers may not know the name."""
     _, create = _find(environment)
     return environment if create is None else create
 
 
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
-    """Return the environment that a class or function makes; raise UserError where the call raises."""
+    """Return the environment that a class or function makes; raise UserError if the call fails."""
     try:
         return create(**settings)
     except UserError:
@@ -101,9 +101,9 @@ def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
 
 
 def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
-    """Return the name of an environment, and an instance whose ``render()`` returns arrays, if the environment can.
+    """Return an environment's name, and an instance that renders arrays, if it can.
 
-    Raises UserError as :func:`make_environments`, and for an environment of Gymnasium that cannot render arrays.
+    Raises UserError as :func:`make_environments`, and if an environment of Gymnasium cannot render arrays.
     """
     name, create = _find(environment)
     if create is None or "render_mode" in inspect.signature(create).parameters:
@@ -121,7 +121,7 @@ def make_rendering_environment(environment: Environment, **settings: Any) -> tup
 
 
 def _find(environment: Environment) -> tuple[str, Callable[..., Any] | None]:
-    """Return the name of an environment and the class or function that makes it, None for one of Gymnasium."""
+    """Return an environment's name, and the class or function that makes it, None for Gymnasium's."""
     if not isinstance(environment, str):
         if not callable(environment):
             what = f"is made already: {environment}" if hasattr(environment, "step") else f"is {environment!r}"
@@ -145,7 +145,7 @@ def _gymnasium(name: str) -> Any:
 
 
 def _gymnasium_spec(name: str) -> Any:
-    """Return Gymnasium's spec of an environment; raise UserError, with the nearest name, if there is none."""
+    """Return Gymnasium's spec of an environment; raise UserError with the nearest name if there is none."""
     gymnasium = _gymnasium(name)
     module, _, identifier = name.rpartition(":")  # as in "package.module:Name-v0"
     try:
@@ -169,7 +169,7 @@ def _gymnasium_spec(name: str) -> Any:
 
 
 def _register_package(namespace: str) -> None:
-    """Let a package register the environments "namespace/..." in Gymnasium, if it is installed."""
+    """Let an installed package register the environments "namespace/..." in Gymnasium."""
     for entry_point in entry_points(group="gymnasium.envs", name=namespace):
         entry_point.load()()
     with contextlib.suppress(ImportError):

@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 
 @dataclass(frozen=True)
 class DiscreteSpace:
-    """Actions, or observations, that are integers 0 to ``n`` - 1."""
+    """Actions or observations that are integers 0 to ``n`` - 1."""
 
     n: int
 
@@ -36,7 +36,7 @@ class BoxSpace:
     """Arrays of one shape between bounds.
 
     Attributes:
-        low: smallest value of each element, an array of ``shape``; -inf where there is no bound.
+        low: smallest value of each element, an array of ``shape``; -inf for no bound.
         high: largest value of each element.
         dtype: uint8 for images and bits, else float32.
     """
@@ -70,11 +70,10 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Return dsinga's space for a space of Gymnasium; return a space of dsinga unchanged.
+    """Convert Gymnasium's space to dsinga's; return dsinga's spaces unchanged.
 
-    ``what`` is "observation" or "action".
-
-    Raises UserError for a kind of space that has no counterpart, such as Dict, or actions in a box of integers.
+    ``what`` is "observation" or "action". Raises UserError for an unsupported space, such as Dict, or actions in a box
+    of integers.
     """
     if isinstance(space, DiscreteSpace | BoxSpace):
         return space
@@ -96,10 +95,10 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an action from each row of ``policy``; return the actions and their log probabilities (N,) float32.
+    """Draw an action from each row of ``policy``; return actions and log probabilities (N,) float32.
 
-    ``policy`` (N, K) has scores of K discrete actions, whose softmax is their probabilities; or, for a box of n
-    numbers, (N, 2n): means, and logs of standard deviations.
+    ``policy`` is (N, K) scores of K discrete actions, the logits of their probabilities. For a box of n numbers it is
+    (N, 2n): means, then logs of standard deviations.
     """
     if isinstance(space, DiscreteSpace):  # the largest of scores with Gumbel noise is distributed as their softmax
         noise = rng.random(policy.shape, np.float32)
@@ -128,5 +127,5 @@ def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> 
 
 
 def policy_size(space: Space) -> int:
-    """Return how many outputs a net needs for the distribution of actions of a space."""
+    """Return how many net outputs the distribution of a space's actions needs."""
     return space.n if isinstance(space, DiscreteSpace) else 2 * math.prod(space.shape)

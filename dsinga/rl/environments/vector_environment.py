@@ -18,16 +18,16 @@ _MASK = 2**64 - 1
 class EnvironmentStep(NamedTuple):
     """The result of one step of N environments: observations, rewards, and ends of episodes.
 
-    An environment whose episode has ended is reset in the same step: its row of ``observations`` is the first of the
-    next episode, and the last of the ended one is in ``final_observations``.
+    An environment is reset in the step that ends its episode: ``observations`` then has the next episode's first
+    observation.
 
     Attributes:
-        observations: (N, ...), in the dtype of the observation space.
+        observations: (N, ...), in the observation space's dtype.
         rewards: (N,) float32.
         terminated: (N,) bool, whether the episode ended by itself.
         truncated: (N,) bool, whether it was cut off, as by a time limit.
-        ended: (K,) int64, the environments whose episode has ended, in ascending order.
-        final_observations: (K, ...), the last observations of these episodes.
+        ended: (K,) int64, the environments with ended episodes, in ascending order.
+        final_observations: (K, ...), these episodes' last observations.
     """
 
     observations: np.ndarray
@@ -38,7 +38,7 @@ class EnvironmentStep(NamedTuple):
     final_observations: np.ndarray
 
     def next_observations(self) -> np.ndarray:
-        """Return the observations (N, ...) that the actions led to: the final ones where an episode has ended."""
+        """Return the observations (N, ...) after the actions, final ones for ended episodes."""
         if not len(self.ended):
             return self.observations
         observations = self.observations.copy()
@@ -50,14 +50,14 @@ class VectorEnvironment(ABC):
     """Base of N environments of one kind that are stepped together.
 
     Args:
-        name: the name of the environment, for messages.
+        name: the environment's name, for messages.
         spaces: the spaces of one environment.
         count: N.
-        seed: determines the random numbers of the environments.
-        first: the number of the first environment, where others of the same run are elsewhere.
+        seed: determines the random numbers.
+        first: the number of the first environment, if others of the run are elsewhere.
 
     Attributes:
-        steps: how often all were stepped since the last reset or restore.
+        steps: number of steps since the last reset or restore.
     """
 
     def __init__(self, name: str, spaces: Spaces, count: int, seed: int = 0, first: int = 0):
@@ -86,9 +86,9 @@ class VectorEnvironment(ABC):
         """Free the resources of the environments, such as windows."""
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
-        """Step each environment by its action: (N,) integers, or (N, n) numbers, which are clipped to their bounds.
+        """Step each environment by its action: (N,) integers, or (N, n) numbers, clipped to their bounds.
 
-        Raises RunError where an environment raises an exception or gives a reward that is not finite.
+        Raises RunError if an environment raises an exception or gives a reward that is not finite.
         """
         if actions.shape != self._action_shape:
             raise UserError(
@@ -113,7 +113,7 @@ class VectorEnvironment(ABC):
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """Return the seed, less than 2**31, with which an environment is reset for an episode: a hash of its arguments."""
+    """Return a seed, less than 2**31, for an environment's reset in an episode: a hash of the arguments."""
     key = seed & _MASK
     for number in (environment, episode):
         key = (key + 0x9E3779B97F4A7C15 * (number + 1)) & _MASK

@@ -21,14 +21,10 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class RemoteLearning(ABC):
-    """Base of the ways to learn from remote actors.
-
-    Args:
-        agent: the agent; it learns in this process.
-        actors: the actors.
+    """Base of the ways to learn from remote actors; the agent learns in this process.
 
     Attributes:
-        statistics: of the episodes of all actors.
+        statistics: statistics of all actors' episodes.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool):
@@ -40,11 +36,11 @@ class RemoteLearning(ABC):
         """Take ``steps`` steps of each environment and learn; return metrics."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning; rollouts that are not yet learnt are left out."""
+        """Return the state of learning, without rollouts that are not learnt yet."""
         return {"agent": self.agent.state(), "actors": self.actors.states(), "statistics": self.statistics.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net or environment."""
+        """Restore a state. Raises UserError if it is for another net or environment."""
         self.agent.set_state(state["agent"])
         self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
@@ -57,15 +53,14 @@ class RemoteLearning(ABC):
 class RemoteRolloutLearning(RemoteLearning):
     """Learns from each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
-    With ``max_staleness`` 0 or None no actor goes on meanwhile: each update is by the rollouts of all actors, joined in
-    their order, so that a seed and a number of actors give the same bits wherever the actors are, lost ones included.
+    With ``max_staleness`` 0 or None all actors wait for the update, which uses all their rollouts, in order. A seed and
+    a number of actors then determine the bits, wherever the actors are, even if some are lost.
 
     Args:
         agent: the agent; it learns here.
-        actors: the actors.
         batch: as for :class:`RolloutStream`.
-        max_staleness: as for :class:`RolloutStream`; None for an algorithm that learns by the newest params alone, of
-            which no staleness is reported.
+        max_staleness: as for :class:`RolloutStream`. With None, for algorithms that require the newest params, no
+            staleness is reported.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool, *, batch: int = 0, max_staleness: int | None = None):
@@ -76,7 +71,7 @@ class RemoteRolloutLearning(RemoteLearning):
     def advance(self, steps: int) -> Mapping[str, float]:
         """Learn from as many rollouts of ``steps`` steps as there are actors, at least one batch; return metrics.
 
-        "staleness" is the mean number of updates between the params of a rollout and the update by it.
+        "staleness" is the mean number of updates between a rollout's params and its update.
         """
         updates: list[Mapping[str, float]] = []
         staleness: list[int] = []
@@ -92,21 +87,20 @@ class RemoteRolloutLearning(RemoteLearning):
         return {**means, "staleness": float(np.mean(staleness))} if self._reports_staleness else means
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning; rollouts that are not yet learnt are left out."""
+        """Return the state of learning, without rollouts that are not learnt yet."""
         return {**super().state(), **self.stream.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net or environment."""
+        """Restore a state. Raises UserError if it is for another net or environment."""
         super().restore(state)
         self.stream.restore(state)
 
 
 class CentralInferenceLearning(RemoteLearning):
-    """Chooses the actions of all actors in this process, as GA3C does (Babaeizadeh et al. 2017).
+    """Chooses the actions of all actors in this process, as in GA3C (Babaeizadeh et al. 2017).
 
-    Actors send observations and get actions; only this process, perhaps with a GPU, computes the net, for the
-    observations of all actors that are waiting in one batch. The agent learns from as many rollouts as there are
-    actors.
+    Only this process computes the net, perhaps on a GPU, in one batch for the observations of all waiting actors. The
+    agent learns from as many rollouts as there are actors.
     """
 
     def __init__(self, agent: Agent, actors: ActorPool):
@@ -118,7 +112,7 @@ class CentralInferenceLearning(RemoteLearning):
     def advance(self, steps: int) -> Mapping[str, float]:
         """Learn from a rollout of ``steps`` steps for each actor; return metrics.
 
-        "actors_in_batch" is the mean number of actors whose observations were computed together.
+        "actors_in_batch" is the mean number of actors in a batch of observations.
         """
         ready: list[Rollout] = []
         batches: list[int] = []
@@ -135,8 +129,8 @@ class CentralInferenceLearning(RemoteLearning):
         return {**self.agent.learn(join_rollouts(ready)), "actors_in_batch": float(np.mean(batches))}
 
     def _record(self, number: int, result: ActorStep) -> list[Rollout]:
-        """Add a step of an actor to its rollout; return this when it is complete."""
-        if result.step is None:  # a new actor: what a lost one had begun is dropped
+        """Add an actor's step to its rollout; return the rollout if it is complete."""
+        if result.step is None:  # a new actor: drop the lost actor's unfinished rollout
             self._recorders.pop(number, None)
             return []
         recorder = self._recorders[number]
@@ -148,7 +142,7 @@ class CentralInferenceLearning(RemoteLearning):
         return [recorder.finish(result.observations, getattr(self.agent.algorithm, "values", None))]
 
     def _act(self, steps: int) -> None:
-        """Choose the actions of the actors that have answered, and let them take a step of a rollout of ``steps``."""
+        """Choose actions for the actors that have answered, and start their next step of a rollout of ``steps``."""
         results, self._answered = self._answered, {}
         sampled = self.agent.sample(np.concatenate([result.observations for result in results.values()]))
         start = 0
@@ -162,13 +156,13 @@ class CentralInferenceLearning(RemoteLearning):
             self._waiting[self.actors.start(number, "step", part.actions, result.actor)] = number
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning; the rollouts that have begun are left out."""
+        """Return the state of learning, without unfinished rollouts."""
         calls = [self.actors.start(number, "state") for number in range(self.actors.count)]
         return {**super().state(), "actors": {str(number): call.result() for number, call in enumerate(calls)}}
 
 
 def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> RemoteLearning:
-    """Return the learning loop for actors of an agent that has no replay memory."""
+    """Return the learning loop for actors, for an agent without replay memory."""
     if conf.central_inference:
         return CentralInferenceLearning(agent, actors)
     return RemoteRolloutLearning(
@@ -177,19 +171,19 @@ def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementC
 
 
 class RemoteReplayLearning(RemoteLearning):
-    """Learns from a replay memory in this process, which remote actors fill (Ape-X, Horgan et al. 2018).
+    """Learns from a replay memory in this process, filled by remote actors (Ape-X, Horgan et al. 2018).
 
-    Actors take steps by the newest params that they have got, each with an exploration of its own, and send the steps
-    of a rollout at once, with the errors of its transitions where the memory has priorities. A rollout comes into the
-    memory whole, then the updates due for its steps are made. Meanwhile at most ``max_staleness`` times such updates
-    were made since the params of the rollout. A transition of several steps ends with its rollout.
+    Each actor steps with the newest params it has and explores in its own way. It sends a rollout's steps at once, with
+    their errors if the memory has priorities. After each rollout the updates due for its steps are made. At most
+    ``max_staleness`` such rounds are made between a rollout's params and its arrival. Transitions of several steps end
+    with their rollout.
 
-    With ``max_staleness`` 0 actors wait for the updates, and a seed and a number of actors give the same bits, resumed
-    or not; else the bits depend on which actor is faster.
+    With ``max_staleness`` 0 actors wait for the updates, and a seed and a number of actors determine the bits, resumed
+    or not. Otherwise the bits depend on the actors' speeds.
 
     Args:
         agent: the agent; it learns here.
-        actors: the actors, each with as many environments as the memory has.
+        actors: the actors, each with as many environments as the memory.
         updates: the memory, and when the agent learns from it.
         max_staleness: as for :class:`RolloutStream`.
     """
@@ -200,9 +194,9 @@ class RemoteReplayLearning(RemoteLearning):
         self.stream = RolloutStream(actors, max_staleness=max_staleness, method="transitions", pack=self._pack)
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Take as many rollouts of ``steps`` steps as there are actors, and do the updates due; return their metrics.
+        """Learn from as many rollouts of ``steps`` steps as there are actors; return the updates' mean metrics.
 
-        "staleness" is the mean number of updates of the params, as actors get them, since those of a rollout.
+        "staleness" is the mean number of params versions sent to actors since a rollout's params.
         """
         metrics: list[dict[str, float]] = []
         staleness: list[int] = []
@@ -216,7 +210,7 @@ class RemoteReplayLearning(RemoteLearning):
         return {**mean_metrics(metrics), "staleness": float(np.mean(staleness))}
 
     def _keep(self, result: ActorRollout[ActorTransitions]) -> int:
-        """Put the steps of a rollout into the memory; return how many there are."""
+        """Put a rollout's steps into the memory; return how many there are."""
         part = result.rollout
         indices = self.memory.extend(part.memory)
         if isinstance(self.memory, PrioritizedReplay) and part.errors is not None:
@@ -233,11 +227,11 @@ class RemoteReplayLearning(RemoteLearning):
         return pack(Acting(dict(params), sampled, self.actors.count, memory.n, memory.discount, is_prioritized))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of learning, the memory included; rollouts that have not come are left out."""
+        """Return the state of learning, including the memory, without rollouts on their way."""
         return {**super().state(), **self.stream.state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError for another net, environment or memory."""
         super().restore(state)
         self.stream.restore(state)
         self.updates.restore(state)

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two checks whether the Dask workers of actors are still there.
 CHECK_SECONDS = 1.0
-# Seconds after which a Dask worker that does not answer counts as one that cannot be reached from here.
+# Seconds after which a Dask worker without reply counts as unreachable from here.
 REACH_SECONDS = 5.0
 # How often in succession an actor is replaced before it has returned a rollout.
 MOST_REPLACEMENTS = 5
@@ -41,17 +41,15 @@ Call = concurrent.futures.Future[Any]
 class ActorPool:
     """Actors that compute rollouts on the Dask workers of a cluster, spread evenly.
 
-    An actor whose Dask worker is lost is made again on another one, from the state of its environments after its last
-    rollout, and computes the rollout that was lost.
+    If an actor's Dask worker is lost, a new actor on another worker continues from the last rollout, and computes
+    the lost rollout.
 
     Args:
-        client: the client of the cluster.
-        agent: the agent; actors get a copy of it.
+        agent: the agent; actors get copies.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
-        actors: how many actors.
-        environments: the number of environments of each actor.
+        environments: environments of each actor.
         seed: determines the random numbers of environments and actions.
-        first: the number of the first actor, where others of the same run are those of other learners.
+        first: the number of the first actor, if other learners of the run have actors.
 
     Raises:
         UserError: the agent or the environment cannot be sent to other processes.
@@ -86,12 +84,12 @@ class ActorPool:
         # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
         self._actors: dict[int, tuple[str, Any, Any]] = {}
         self._is_direct: dict[str, bool] = {}  # by the address of a Dask worker, whether it can be reached from here
-        self._calls: set[Call] = set()  # those on their way
+        self._calls: set[Call] = set()  # pending calls
         self.replaced = 0
         self.count = actors
 
     def start(self, number: int, method: str, *arguments: Any) -> Call:
-        """Call a method of an actor; return a future of its result, which raises RunError where it cannot be had."""
+        """Call an actor's method; return a future of its result, which raises RunError on failure."""
         coroutine = self._call(number, method, arguments)
         call = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
         self._calls.add(call)
@@ -99,11 +97,11 @@ class ActorPool:
         return call
 
     def states(self) -> dict[str, Any]:
-        """Return the states of the environments of each actor after its last rollout, by the actor's number as text."""
+        """Return each actor's environment states after its last rollout, by its number as text."""
         return {str(number): state for number, state in dict(self._states).items()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Let all actors go on from states of their environments, as :meth:`states` returns them."""
+        """Let all actors continue from environment states, as returned by :meth:`states`."""
         self._states = {int(number): state for number, state in states.items()}
         self._actors.clear()
 
@@ -115,7 +113,7 @@ class ActorPool:
         self._actors.clear()
 
     async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of an actor's method; if the actor's Dask worker is lost, call a replacement actor."""
+        """Return the result of an actor's method; if its Dask worker is lost, call a replacement actor."""
         for _ in range(MOST_REPLACEMENTS + 1):
             address = ""
             try:
@@ -134,7 +132,7 @@ class ActorPool:
         raise RunError(f"actor {number} was lost {MOST_REPLACEMENTS + 1} times in succession; look at the Dask workers")
 
     async def _create(self, number: int) -> tuple[str, Any, Any]:
-        """Create an actor on a Dask worker; return its address, the actor and its future."""
+        """Create an actor on a Dask worker; return the address, the actor and its future."""
         address = await self._choose(number)
         with run_span():
             future = self._client.submit(
@@ -147,7 +145,7 @@ class ActorPool:
         return address, actor, future
 
     async def _reaches(self, address: str) -> bool:
-        """Whether this process can connect to a Dask worker; otherwise the scheduler passes on calls."""
+        """Whether this process can connect to a Dask worker; else the scheduler passes on calls."""
         try:
             await asyncio.wait_for(self._client.rpc(address).identity(), REACH_SECONDS)
         except OSError:  # and TimeoutError
@@ -155,9 +153,9 @@ class ActorPool:
         return True
 
     async def _execute(self, address: str, key: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of a method of an actor, asked for at its Dask worker.
+        """Return the result of an actor's method, called directly on its Dask worker.
 
-        Calls of a Dask Actor outside of tasks all go through the scheduler, which has one thread, by default.
+        Calls of a Dask Actor outside of tasks go through the scheduler, by default with one thread.
         """
         rpc = self._client.rpc(address) if self._is_direct[address] else ProxyRPC(self._client.scheduler, address)
         packed = [to_serialize(argument) for argument in arguments]
@@ -167,7 +165,7 @@ class ActorPool:
         return answer["result"]
 
     async def _choose(self, number: int) -> str:
-        """Return the Dask worker for an actor: as many actors on each as possible; wait where there is none."""
+        """Return the Dask worker for an actor, to spread actors evenly; wait if there is none."""
         failure = RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
 
         def find(_: float) -> Workers | StillWaiting:
@@ -186,7 +184,7 @@ class ActorPool:
         return min(rotated, key=lambda address: loads[address])
 
     async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
-        """Return what an actor or Dask answers. Raises _ActorLost once its Dask worker is gone, RunError on timeout."""
+        """Return a reply of an actor or Dask. Raises _ActorLost if the Dask worker is lost, RunError on timeout."""
         task = asyncio.ensure_future(awaitable)
         deadline = time.monotonic() + self._seconds
         try:
@@ -212,7 +210,7 @@ class ActorPool:
             task.cancel()
 
     async def _check_workers(self) -> None:
-        """Ask the scheduler which Dask workers are not lost, at most once in CHECK_SECONDS."""
+        """Update the list of present Dask workers, at most once in CHECK_SECONDS."""
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + CHECK_SECONDS
             self._workers = await asyncio.to_thread(self._present_workers)
@@ -223,4 +221,4 @@ class ActorPool:
 
 
 class _ActorLost(Exception):
-    """The Dask worker of an actor is gone; the argument is its address."""
+    """An actor's Dask worker is lost; the argument is its address."""

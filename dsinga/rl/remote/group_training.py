@@ -1,7 +1,7 @@
 """Trains an agent with one or more groups of workers that share params on the run's parameter servers.
 
-With one worker in each of several groups this is A3C (Mnih et al. 2016), with several workers in one group it is
-synchronous and data-parallel, and with actors and IMPALA there are several learners, each with actors of its own.
+One worker in each of several groups is A3C (Mnih et al. 2016). Several workers in one group are synchronous and
+data-parallel. With actors and IMPALA, each of several learners has its own actors.
 """
 
 from __future__ import annotations
@@ -43,22 +43,21 @@ from dsinga.training.bp import Push
 from dsinga.training.local_updater import norm_of
 from dsinga.training.metrics import name_metrics
 
-# Multiplied by the step at which a learner begins: one in place of a lost one draws other random numbers.
+# Multiplied by a learner's first step, so that a replacement of a lost learner draws other random numbers.
 _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
 
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """Settings by which the workers of groups get rollouts to learn from.
+    """How the workers of groups get rollouts to learn from.
 
     Attributes:
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
-        environments: the number of environments of each worker, or with actors of each actor.
+        environments: environments of each worker or, with actors, of each actor.
         rollout_steps: steps of each environment in a rollout.
-        groups: the number of worker groups.
-        workers: the number of workers of a group.
-        actors: the number of remote actors of each worker; 0 for workers that step environments themselves.
-        max_staleness: how many updates may be made between the params of an actor's rollout and the update by it.
+        workers: workers of a group.
+        actors: remote actors of each worker; 0 for workers that step environments themselves.
+        max_staleness: the most updates between the params of an actor's rollout and its update.
         seed: determines the random numbers.
     """
 
@@ -73,18 +72,17 @@ class GroupSettings:
 
 
 class ExperienceLearner:
-    """Algorithm of a job whose groups of workers learn from rollouts instead of records.
+    """Algorithm of a job that trains groups of workers with rollouts instead of records.
 
-    In each step a worker computes the gradient for a batch of its rollout by the params that it has pulled, and pushes
-    it. After the last batch of a rollout there is a new one: of the worker's own environments, or of its actors. The
-    batches of the workers of a group together are the batch of the job.
+    In each step a worker pulls params, computes the gradient for a batch of its rollout, and pushes it. After the last
+    batch, its environments or actors provide a new rollout. The batches of a group's workers form the job's batch.
 
     Args:
         agent: its algorithm has the method ``batches``; each worker has a copy.
         settings: how workers get rollouts.
 
     Attributes:
-        waits_for_tasks: whether a step may wait for tasks of Dask, here those that create actors.
+        waits_for_tasks: whether a step may wait for Dask tasks, here those that create actors.
     """
 
     def __init__(self, agent: Agent, settings: GroupSettings):
@@ -102,7 +100,7 @@ class ExperienceLearner:
         worker = self._workers.get(id(values))
         if worker is None:
             worker = self._workers[id(values)] = _Worker(copy.deepcopy(self._agent), self._settings, ctx)
-            # Its environments and actors last as long as the worker of the group.
+            # The environments and actors last as long as the group's worker.
             weakref.finalize(values, _close, self._workers, id(values)).atexit = False
         return worker.step(net, values, ctx, push)
 
@@ -112,7 +110,7 @@ def _close(workers: dict[int, _Worker], key: int) -> None:
 
 
 class _Worker:
-    """One worker of a group: its agent, its environments or actors, and the batches that are left of its rollout."""
+    """One worker of a group: its agent, environments or actors, and its rollout's remaining batches."""
 
     def __init__(self, agent: Agent, settings: GroupSettings, ctx: Context):
         self._agent, self._settings = agent, settings
@@ -139,7 +137,7 @@ class _Worker:
         self._stream = RolloutStream(pool, max_staleness=settings.max_staleness)
 
     def step(self, net: NeuralNet, values: Mapping[str, Any], ctx: Context, push: Push) -> Metrics:
-        """Compute the gradients for the next batch, push them, and return the metrics."""
+        """Compute and push the next batch's gradients; return the metrics."""
         batch, metrics = self._next_batch(values, ctx)
         records = {name: Records(as_records(batch[name])) for name in net.inputs}
         gradients: dict[str, Any] = {}
@@ -150,7 +148,7 @@ class _Worker:
         return {**name_metrics(net, losses), **metrics}
 
     def _next_batch(self, values: Mapping[str, Any], ctx: Context) -> tuple[dict[str, np.ndarray], Metrics]:
-        """Return the next batch, of a new rollout where there is none left, and the metrics of the new rollout."""
+        """Return the next batch, if necessary from a new rollout, and the new rollout's metrics."""
         algorithm, metrics = self._algorithm, Metrics()
         algorithm.mean = _GroupMean(ctx, self._settings.workers)
         batch = next(self._batches, None)
@@ -164,7 +162,7 @@ class _Worker:
         return batch, metrics
 
     def _rollout(self, ctx: Context) -> tuple[Rollout, Metrics]:
-        """Return the next rollout, and the returns of the episodes that have ended in it."""
+        """Return the next rollout, and the returns of its ended episodes."""
         settings, episodes, metrics = self._settings, list[Episode](), Metrics()
         if self._collector is not None:
             rng = np.random.default_rng([ctx.seed, ctx.step])
@@ -184,7 +182,7 @@ class _Worker:
         return rollout, metrics
 
     def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
-        """Return the factor that limits the gradient of the group's batch to the algorithm's largest norm."""
+        """Return the factor that limits the gradient of the group's batch to the largest norm."""
         largest = self._algorithm.settings.max_gradient_norm
         if not largest:
             return 1.0
@@ -196,7 +194,6 @@ class _Worker:
         return largest / max(norm_of(trained), largest)
 
     def close(self) -> None:
-        """Free the environments, or let go of the actors."""
         if self._collector is not None:
             self._collector.environments.close()
         if self._stream is not None:
@@ -204,18 +201,12 @@ class _Worker:
 
 
 class _GroupMean:
-    """Computes means over the rows of all workers of a group, which have equally many.
-
-    Args:
-        ctx: the context of the step.
-        workers: the number of workers of the group.
-    """
+    """Computes means over the rows of all workers of a group, which have equal numbers of rows."""
 
     def __init__(self, ctx: Context, workers: int):
         self._ctx, self._workers, self._calls = ctx, workers, 0
 
     def __call__(self, array: np.ndarray) -> Any:
-        """Return the mean of an array over all workers."""
         if self._workers == 1:
             return array.mean()
         self._calls += 1
@@ -224,13 +215,11 @@ class _GroupMean:
 
 
 class _RandomNumbersOfWorker:
-    """Draws the random numbers of the environments of all workers of a group, and returns those of one worker.
+    """Draws random numbers for the environments of all workers of a group, and returns those for one worker.
 
     Args:
         rng: the generator, in the same state at all workers.
-        number: the number of the worker.
-        count: its environments.
-        workers: the number of workers.
+        count: the worker's environments.
     """
 
     def __init__(self, rng: np.random.Generator, number: int, count: int, workers: int):
@@ -252,11 +241,11 @@ class _RandomNumbersOfWorker:
 
 
 class AgentEvaluation(Extension):
-    """Evaluates an agent with the params of this step, and adds the mean return and length to the history.
+    """Evaluates an agent with the step's params, and adds the mean return and length to the history.
 
     Args:
         task: the agent and its environment.
-        every: after how many updates, besides the end; 0 for at the end only.
+        every: updates between evaluations; 0 evaluates at the end only.
     """
 
     phase = "test"
@@ -276,10 +265,10 @@ class AgentEvaluation(Extension):
 class GroupTraining:
     """Trains an agent with groups of workers, as a job of the cluster.
 
-    The workers of a group learn together: their gradients are added up, as if one worker had the environments of all
-    (those of a vector class of Gymnasium begin episodes in other states than these would). Groups learn independently
-    of each other; the topology of servers says whether they share params (Downpour) or average them now and then
-    (Hogwild). A run goes on when processes are lost; their environments begin new episodes.
+    A group's workers add up their gradients, as if one worker had all environments. (Only a vector class of Gymnasium
+    begins episodes in other states.) Groups learn independently. The topology of servers says whether they share params
+    (Downpour) or average them now and then (Hogwild). If processes are lost, the run continues with new episodes in
+    their environments.
 
     Args:
         task: an agent of A2C, PPO or IMPALA, and its environment.
@@ -287,7 +276,7 @@ class GroupTraining:
     Attributes:
         job: the job of the net that learns, fed with experience; its steps are updates.
 
-    Raises UserError for another algorithm, and for what worker groups do not do.
+    Raises UserError for another algorithm, and for anything else that worker groups do not support.
     """
 
     def __init__(self, task: AgentTask):
@@ -320,14 +309,14 @@ class GroupTraining:
         )  # fmt: skip
 
     def extensions(self, given: Sequence[ExtensionLike]) -> list[ExtensionLike]:
-        """Return the extensions of the run: the evaluation, those ``given``, and the rule of ``stop_return``."""
+        """Return the run's extensions: the evaluation, ``given``, and the rule of ``stop_return``."""
         job = self._task.job
         evaluations = [AgentEvaluation(self._task, self._evaluate_every)] if Phase.kTest in training_phases(job) else []
         return [*evaluations, *given, *stopping_rules(job)]
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
-    """Return the algorithm of an agent. Raises UserError for one that worker groups cannot have."""
+    """Return an agent's algorithm. Raises UserError if worker groups do not support it."""
     algorithm = agent.algorithm
     if not isinstance(algorithm, A2C | PPO | IMPALA):
         raise UserError(f"worker groups learn by A2C, PPO or IMPALA, not by {type(algorithm).__name__}")
@@ -345,7 +334,7 @@ def _check_agent(agent: Agent, actors: int) -> ActorCritic:
 
 
 def _job_of(algorithm: ActorCritic, settings: GroupSettings, steps: int) -> tuple[Job, int]:
-    """Return a job of the algorithm's net, fed with experience, and its number of steps (updates)."""
+    """Return a job of the algorithm's net, fed with experience, and its number of updates."""
     rollouts = rollouts_of_update(settings.actors, settings.max_staleness) or 1
     count = rollouts * settings.environments  # environments of an update of one worker
     rows, updates = count * settings.rollout_steps, 1

@@ -26,10 +26,10 @@ class ActorTransitions:
     """The steps of an actor's rollout as transitions.
 
     Attributes:
-        actor: the number of the actor.
-        memory: the state of a :class:`ReplayMemory` that has these steps alone.
-        errors: (T·N,) float32, those of the transitions by the params of the actor, the oldest step first; None where
-            the memory of the learner has no priorities.
+        actor: the actor's number.
+        memory: the state of a :class:`ReplayMemory` with only these steps.
+        errors: (T·N,) float32, the transitions' errors by the actor's params, oldest step first; None if the learner's
+            memory has no priorities.
     """
 
     actor: int
@@ -38,7 +38,7 @@ class ActorTransitions:
 
     @property
     def steps(self) -> int:
-        """Steps of an environment, T times N."""
+        """Environment steps, T times N."""
         return int(np.size(self.memory["rewards"][: self.memory["filled"]]))
 
 
@@ -47,10 +47,9 @@ class Acting:
     """Params and settings with which remote actors choose actions.
 
     Attributes:
-        params: the params of the learner.
         sampled: the steps of all actors so far.
         actors: how many actors there are.
-        n_steps, discount: as for :class:`ReplayMemory`; errors are those of such transitions.
+        n_steps, discount: as for :class:`ReplayMemory`; errors are for such transitions.
         prioritized: whether errors are needed.
     """
 
@@ -62,7 +61,7 @@ class Acting:
     prioritized: bool
 
     def collect(self, agent: Agent, collector: Collector, actor: int, steps: int) -> ActorTransitions:
-        """Take ``steps`` steps of each environment of an actor. Raises RunError where an environment fails."""
+        """Take ``steps`` steps of each environment of an actor. Raises RunError if one fails."""
         agent.algorithm.act_as(actor, self.actors, self.params, self.sampled)
         count, spaces = collector.environments.count, collector.environments.spaces
         memory = ReplayMemory(spaces, steps * count, count=count, n=self.n_steps, discount=self.discount)
@@ -76,12 +75,12 @@ Experience = TypeVar("Experience")
 
 @dataclass
 class ActorRollout(Generic[Experience]):
-    """The reply of an actor: its rollout, and the state from which another actor could go on in its place.
+    """The reply of an actor: its rollout, and the state from which another actor could continue.
 
     Attributes:
-        rollout: the rollout, or the transitions of one.
-        episodes: the episodes that have ended in it.
-        state: the state of the environments after it.
+        rollout: the rollout, or its transitions.
+        episodes: the episodes that ended in it.
+        state: the environments' state after it.
         version: the version of the params that chose the actions.
     """
 
@@ -93,13 +92,13 @@ class ActorRollout(Generic[Experience]):
 
 @dataclass
 class ActorStep:
-    """The reply of an actor to actions: the step of its environments.
+    """The reply of an actor to actions: a step of its environments.
 
     Attributes:
-        observations: (N, ...), those before the next step.
-        step: the step; None where the actor has just been made, and has taken none.
-        episodes: the episodes that have ended in it.
-        actor: a name that no other actor has had.
+        observations: (N, ...), before the next step.
+        step: the step; None if the actor is new.
+        episodes: the episodes that ended in the step.
+        actor: the actor's unique name.
     """
 
     observations: np.ndarray
@@ -109,28 +108,28 @@ class ActorStep:
 
 
 def pack(value: Any) -> bytes:
-    """Return a value as bytes: made once for several actors, and a copy that the learner may not change."""
+    """Return a value as bytes, for several actors: a copy that the learner cannot change."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
-    """Return params as bytes, as :func:`pack` does."""
+    """Return params as bytes, like :func:`pack`."""
     return pack(dict(params))
 
 
 class RolloutActor:
     """Steps its own environments by an agent's actions, in its own thread.
 
-    A rollout depends on the params, the state of the environments, the seed, the actor's number and the rollout's: a
-    lost actor's next rollout is computed elsewhere with the same bits.
+    Params, environments' state, seed, and the numbers of actor and rollout determine a rollout. So another actor
+    computes a lost actor's next rollout with the same bits.
 
     Args:
-        number: the number of the actor among all.
-        agent: chooses actions; its params are replaced by those of each call.
+        number: the actor's number among all.
+        agent: chooses actions; each call replaces its params.
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
-        count: the number of environments of each actor.
+        count: environments of each actor.
         seed: determines the random numbers.
-        state: that of the environments of the actor in whose place this one comes, None for the first one.
+        state: the environments' state of the actor that this one replaces, or None.
     """
 
     def __init__(
@@ -149,29 +148,29 @@ class RolloutActor:
         self._collector = self._thread.run(self._create, environment, count, state)
 
     async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout[Rollout]:
-        """Return the rollout ``number`` of this actor, of ``steps`` steps, by the packed params of ``version``.
+        """Return the rollout ``number``, of ``steps`` steps, by the packed params of ``version``.
 
-        Raises RunError where an environment fails.
+        Raises RunError if an environment fails.
         """
         return await asyncio.wrap_future(self._thread.submit(self._collect, params, version, number, steps))
 
     async def transitions(self, packed: bytes, version: int, number: int, steps: int) -> ActorRollout[ActorTransitions]:
         """Return the transitions of the rollout ``number``, by a packed :class:`Acting` of ``version``.
 
-        Raises RunError where an environment fails.
+        Raises RunError if an environment fails.
         """
         return await asyncio.wrap_future(self._thread.submit(self._transitions, packed, version, number, steps))
 
     async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
-        """Step the environments by ``actions``; do nothing if they are None or meant for another ``actor``."""
+        """Step the environments by ``actions``, unless they are None or for another ``actor``."""
         return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
     async def state(self) -> dict[str, Any]:
-        """Return the state of the environments, after the calls before this one."""
+        """Return the environments' state after all earlier calls."""
         return await asyncio.wrap_future(self._thread.submit(self._collector.state))
 
     async def close(self) -> None:
-        """Free the resources of the environments; end the thread."""
+        """Free the environments; end the thread."""
         self._thread.submit(self._collector.environments.close)
         self._thread.close("the actor is closed")
 
@@ -197,7 +196,7 @@ class RolloutActor:
         return ActorRollout(transitions, self._collector.ended, self._collector.state(), version)
 
     def _seed_agent(self, number: int) -> None:
-        """Seed the agent's actions by the rollout's number, so that they do not depend on earlier rollouts."""
+        """Seed the agent's actions by the rollout's number, independent of earlier rollouts."""
         self._agent.rng = np.random.default_rng([self._seed, self._number, number])
 
     def _step(self, actions: np.ndarray | None) -> ActorStep:

@@ -17,14 +17,13 @@ class RolloutStream:
     """Takes each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
     An actor gets the newest params with each rollout. A rollout is at most ``max_staleness`` updates old when it is
-    learnt: where an actor is slower than that, the learner waits for it, and where the learner is, actors wait.
+    learnt: the learner waits for slower actors, and actors wait for a slower learner.
 
     Args:
-        actors: the actors.
-        batch: rollouts in an update; 0 for as many as keep all actors at work.
-        max_staleness: how many updates may be made between the params of a rollout and the update by it.
+        batch: rollouts in an update; 0 for as many as keep all actors busy.
+        max_staleness: the most updates between a rollout's params and its update.
         method: the method of :class:`RolloutActor` that returns rollouts.
-        pack: returns params as the bytes that this method takes.
+        pack: returns params as bytes for the method.
 
     Attributes:
         version: how many updates have had their rollouts.
@@ -50,11 +49,10 @@ class RolloutStream:
         self._arrived: list[tuple[int, int, ActorRollout[Any]]] = []  # with the version and the actor
 
     def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout[Any]]:
-        """Return the rollouts of ``steps`` steps for the next update, the oldest ones; idle actors get ``params``.
+        """Return the oldest rollouts of ``steps`` steps, for the next update; send ``params`` to idle actors.
 
-        Rollouts by the same params come in the order of the actors.
-
-        Raises RunError where an environment fails, or where there is no Dask worker for an actor.
+        Rollouts by the same params come in the actors' order. Raises RunError if an environment fails, or if there is
+        no Dask worker for an actor.
         """
         self._packed = b""
         while True:
@@ -62,13 +60,13 @@ class RolloutStream:
             self._collect()
             if len(self._arrived) >= self.batch and not self._must_wait():
                 break
-        self._start_idle(steps, params)  # also those whose rollouts are learnt now
+        self._start_idle(steps, params)  # also actors of the rollouts that are learnt now
         part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
         self.version += 1
         return [result for _, _, result in part]
 
     def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
-        """Start the idle actors, as many as can have their rollouts learnt before they are too old."""
+        """Start idle actors if their rollouts can be learnt before they are too old."""
         while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
             number = self._idle.popleft()
             self._packed = self._packed or self._pack(params)
@@ -78,7 +76,7 @@ class RolloutStream:
             call.add_done_callback(self._ended.put)
 
     def _collect(self) -> None:
-        """Take the rollouts that have arrived, the oldest first; wait for another if an update is not possible yet."""
+        """Take the rollouts that have arrived, oldest first; wait for another if an update is not possible yet."""
         waits = len(self._arrived) < self.batch or self._must_wait()
         while waits or not self._ended.empty():
             call, waits = self._ended.get(), False
@@ -88,7 +86,7 @@ class RolloutStream:
         self._arrived.sort(key=lambda arrival: arrival[:2])
 
     def _must_wait(self) -> bool:
-        """Return whether an update now would make a pending rollout too old before it can be learnt."""
+        """Return whether an update now would make a pending rollout too old to be learnt."""
         versions = [version for version, _, _ in self._arrived[self.batch :]]
         versions += [version for _, version in self._running.values()]
         following = self.version + 1
@@ -98,13 +96,13 @@ class RolloutStream:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the numbers of updates, and of rollouts of each actor; those that are not yet learnt are left out."""
+        """Return the numbers of updates and of each actor's rollouts, without rollouts not learnt yet."""
         return {"version": self.version, "rollouts": list(self._rollouts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self.version = int(state["version"])
-        # Of another number of actors, the new ones draw their first random numbers.
+        # If there are more actors than before, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 
     def close(self) -> None:
@@ -113,8 +111,8 @@ class RolloutStream:
 
 
 def rollouts_of_update(actors: int, max_staleness: int) -> int:
-    """Return the number of rollouts for each update that keeps all actors busy.
+    """Return how many rollouts an update needs to keep all actors busy.
 
-    The rollouts on their way are those of the updates in which they may be learnt.
+    All rollouts on their way can still be learnt in time.
     """
     return -(-actors // (max_staleness + 1))
