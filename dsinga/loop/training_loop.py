@@ -30,20 +30,19 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """Runs training from the first step to the last, with an engine for the steps and extensions between steps.
+    """Runs training from the first step to the last, with an engine for the steps and extensions between them.
 
-    Extensions see worker group 0, if there are several: it pauses at the steps that their triggers name, with the
-    params as its server group has them then. At the end they run when all groups have the same
-    params. Each step is seen once, whatever the engine computes again.
+    Extensions see worker group 0, which pauses at the steps of their triggers with its server group's params. At the
+    end they run when all groups have the same params. Each step is seen once, even if the engine computes it again.
 
     Args:
         engine: computes the steps.
-        observer: is told the rows and the progress.
-        extensions: what else happens between the steps.
+        observer: receives the rows and the progress.
+        extensions: run between the steps.
         workspace: the folder of the run, None for none.
         checkpoints: writes checkpoints; None for a run without a workspace.
         cancellation: the request to end the run.
-        started: when training was asked for, by the clock.
+        started: when training was requested, by the clock.
         clock: the time in seconds.
     """
 
@@ -79,18 +78,18 @@ class TrainingLoop:
 
     @property
     def stopped(self) -> str:
-        """Why training ends early, "" while it does not."""
+        """Why training ends early, else ""."""
         return self.view.stopped
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can go on later, from where it stands."""
+        """Whether training was stopped so that the run can continue later from its present step."""
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
         """Train from step ``begin`` to the last one, or until an extension stops; return the params.
 
-        ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
+        ``state`` is the loop's state in the checkpoint to resume from, empty for a new run.
         """
         failure: BaseException | None = None
         try:
@@ -128,7 +127,7 @@ class TrainingLoop:
         kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 
     def _rescue(self, error: BaseException) -> None:
-        """Keep what was trained, if the caller keeps it, where the run has failed or was interrupted."""
+        """After a failure or interrupt, keep the trained params if the caller wants them."""
         kept, end = self.kept, None
         if kept is None or kept.params is not None or isinstance(error, Diverged):
             return
@@ -142,14 +141,14 @@ class TrainingLoop:
             self._keep(kept, end)
 
     def resume_hint(self) -> str:
-        """Return a text that says how to go on with a run that has ended."""
+        """Return a text that says how to resume an ended run."""
         kept = self.kept
         if kept is None or not kept.hint:
             return resume_hint(self._workspace, self.step)
         return resume_hint(self._workspace, kept.step, kept.hint)
 
     def _end_params(self) -> ParamArrays:
-        """Return the params that the run ends with, and keep them with the updater's state, if the caller does."""
+        """Return the params at the end of a run, and keep them and the updater's state for the caller."""
         view, kept = self.view, self.kept
         has_state = kept is not None and create_updater(self._job.updater).has_state
         state = view.returned_state or (view.last_state() if has_state else {})
@@ -159,7 +158,7 @@ class TrainingLoop:
         return params
 
     def _train(self) -> None:
-        """Train to the last step, unless training is stopped before; pause on the way."""
+        """Train to the last step, unless training is stopped before, with pauses."""
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None or self.kept is not None
         if self.kept is not None and self._workspace is None:
@@ -177,7 +176,7 @@ class TrainingLoop:
         self._in_training = self._cancellation.ends_in_order = False
 
     def _train_until_pause(self, stop: int) -> None:
-        """Train up to ``stop``, or to the end of what was sent already if an extension wants that."""
+        """Train up to ``stop``, or to the end of the sent steps if an extension wants a pause."""
         while self._engine.step < stop:
             self._read_round(stop)
             if self.view.stopped or self._extensions.wants_pause():
@@ -200,7 +199,7 @@ class TrainingLoop:
         )
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history: after so many seconds the run stands where it had stood."""
+        """Add a restart to the history; ``seconds`` is the time until the run was where it had been."""
         row = self.view.recovery_row(restart, seconds)
         _log.warning(
             "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
@@ -210,7 +209,7 @@ class TrainingLoop:
             self._observer.record(row)
 
     def _show_steps(self, stop: int | None = None) -> None:
-        """Show the steps of the last round to the extensions; those beyond ``stop`` are not computed yet."""
+        """Show the steps of the last round to the extensions; steps beyond ``stop`` are not computed yet."""
         while self._unseen:
             look = self._extensions.next_look(self.view.step) or math.inf
             steps: list[Metrics] = []
@@ -224,7 +223,7 @@ class TrainingLoop:
         self.view.paused = False
 
     def _estimate_seconds_to_stop(self) -> float:
-        """Return how long it would take to end in order after one more round."""
+        """Return the seconds to end in order after one more round."""
         reached, seconds = self._engine.reach()
         next_pause = self._extensions.next_pause(self.view.step)
         pauses_before = next_pause is not None and next_pause <= reached
@@ -234,9 +233,9 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the extensions that are due while training stands, then write the checkpoint that one has asked for.
+        """Run the due extensions in a pause of training, then write a requested checkpoint.
 
-        If an extension has stopped training, the checkpoint is written at the last pause. Without ``runs`` none is run.
+        After a stop by an extension, the checkpoint is written at the last pause. Without ``runs`` no extension runs.
         """
         view, started = self.view, self._clock()
         view.paused = True
@@ -269,7 +268,7 @@ class TrainingLoop:
         self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop for a checkpoint, with what the engine adds to it."""
+        """Return the state of the loop and of the engine for a checkpoint."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
         if not self._job.experience:
@@ -278,7 +277,7 @@ class TrainingLoop:
         return {**state, "engine": engine} if engine else state
 
     def save_snapshot(self) -> None:
-        """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
+        """Write the newest snapshot of a failed run as a checkpoint, if its step has none."""
         newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)
@@ -304,7 +303,7 @@ class TrainingLoop:
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:
-        """Read the rounds in flight and write a checkpoint, so that a run can resume from this step."""
+        """Read the rounds in flight and write a checkpoint from which a run can resume."""
         if self._workspace is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)

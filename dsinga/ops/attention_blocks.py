@@ -1,8 +1,8 @@
 """Attention block by block, without the weights of all queries and keys in memory at once.
 
-Dao et al., FlashAttention (2022): the softmax of a query goes over blocks of keys with a running maximum and a running
-sum (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018), and the backward pass computes the
-weights of a block anew from the logarithm of that sum. Blocks of keys that no query of a block sees are left out.
+Dao et al., FlashAttention (2022): a query's softmax goes over blocks of keys with a running maximum and sum (Milakov
+and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes a block's weights from
+the logarithm of that sum. Blocks of keys that no query of a block sees are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockSums(NamedTuple):
 
 
 class ScoreBlock(NamedTuple):
-    """Rows of the batch, queries and keys whose scores are computed together; ``hidden`` says which are not seen."""
+    """Rows of the batch, queries and keys with scores computed together; ``hidden`` marks unseen ones."""
 
     rows: slice
     queries: slice
@@ -91,7 +91,7 @@ class RunningMeans:
         self.top, self.total, self.mean = top, total, mean
 
     def finish(self, out: Array) -> Array:
-        """Write the means to ``out``, 0 where a query sees no key; return the logarithms of the sums."""
+        """Write the means to ``out``, 0 for a query that sees no key; return the logarithms of the sums."""
         assert self.top is not None
         seen = self.total > 0
         total = np.where(seen, self.total, 1)
@@ -102,7 +102,7 @@ class RunningMeans:
 def attend_in_blocks(
     product: BatchedProduct, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None,
 ) -> tuple[Array, BlockSums]:  # fmt: skip
-    """Return the means (B, Tq, m) of the values, and what :func:`derive_in_blocks` needs."""
+    """Return the means (B, Tq, m) of the values, and the input of :func:`derive_in_blocks`."""
     q, k, v = (by_head(x, heads) for x in (query, keys, values))
     batch, _, steps, _ = q.shape
     result = buffers.empty((batch, steps, values.shape[2]), dtype=query.dtype)
@@ -147,7 +147,7 @@ def derive_in_blocks(
 
 
 def _scores(product: BatchedProduct, q: Array, k: Array, block: ScoreBlock, factor: float) -> Array:
-    """Return the scores of a block, (rows, heads, keys, queries), -inf where the query does not see the key."""
+    """Return the scores of a block, (rows, heads, keys, queries), -inf for unseen keys."""
     rows, queries, keys, hidden = block
     q, k = q[rows, :, queries], k[rows, :, keys]
     # Keys first, since reductions over keys are then several times as fast.

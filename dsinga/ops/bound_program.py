@@ -1,4 +1,4 @@
-"""Runs an updater's formula on arrays that stay where they are, by a list of ufunc calls that is made once."""
+"""Runs an updater's formula on arrays at fixed addresses, as a prepared list of ufunc calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """A formula's ufuncs with their arrays: the same calls, on numbers of the same bits, as the formula would do.
+    """A formula's ufuncs with their arrays; the results have the formula's bits.
 
-    Its constants are float32 arrays without axes, which numpy takes sooner than numbers of Python's.
+    Constants are float32 arrays without axes, which numpy handles faster than Python's numbers.
 
     Args:
         traced: the program of the formula at all steps.

@@ -1,8 +1,7 @@
 """The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
 
-Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory. Functions that take images take volumes, too.
-
-CPU convolutions are fastest on channels-last memory; SINGA's params are for logical (B, C, H, W).
+Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory. Functions for images accept volumes. CPU convolutions are fastest
+on channels-last memory; SINGA's params are for logical (B, C, H, W).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def to_image(rows: Array) -> Array:
 
 
 def is_channels_last(x: Array) -> bool:
-    """Whether x is an image or a volume whose channels-last memory has no gaps."""
+    """Whether x is an image or a volume with gapless channels-last memory."""
     return x.ndim in LAST and bool(x.transpose(LAST[x.ndim]).flags.c_contiguous)
 
 
@@ -61,8 +60,8 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
     """Return ``xp.einsum`` of two arrays: sums over no rows are 0.
 
-    numpy's einsum reads memory that it does not own if an array is empty and its strides are 0 (seen in 2.4 and 2.5),
-    and a sum over no rows may be NaN. Arrays from ``zeros`` have the strides of their shape.
+    numpy's einsum (2.4 and 2.5) reads foreign memory for an empty array with strides 0, and a sum over no rows may be
+    NaN. Arrays from ``zeros`` have the strides of their shape.
     """
     if not x.size or not y.size:
         x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
@@ -70,7 +69,7 @@ def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None)
 
 
 def join_rows(x: Array) -> Array:
-    """Return x (n, C) as (n/g, g·C), g rows joined: sums over n are faster, and more exact, on fewer long rows."""
+    """Return x (n, C) as (n/g, g·C), g rows joined: sums over n are faster and more exact on fewer long rows."""
     rows, columns = x.shape
     group = gcd(rows, 16)
     return x.reshape(rows // group, group * columns)
@@ -89,7 +88,7 @@ def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Sizes,
 
 
 def extents(kernel: Sequence[int], dilation: Sizes) -> Sizes:
-    """Return how many pixels a window covers along each axis if its own are ``dilation`` pixels apart."""
+    """Return how many pixels a window with ``dilation`` covers along each axis."""
     return tuple((size - 1) * gap + 1 for size, gap in zip(kernel, dilation, strict=True))
 
 
@@ -148,5 +147,5 @@ WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or fast
 
 
 def computes_in_blocks(queries: int, keys: int) -> bool:
-    """Whether attention of so many queries and keys is computed block by block, where a backend has blocks."""
+    """Whether a backend with blocks computes attention of this size block by block."""
     return queries > 1 and keys > WHOLE_KEYS

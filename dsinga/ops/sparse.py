@@ -1,4 +1,4 @@
-"""Gradients that are zero except for some rows, as those of an embedding table."""
+"""Gradients that are zero except for some rows, as of an embedding table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.ops.types import Array
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A sparse array of shape ``shape``: its rows ``rows`` are ``values``, (n, ...), all others are zero.
+    """A sparse array of shape ``shape``: rows ``rows`` are ``values``, (n, ...), all others are zero.
 
     ``rows`` (n,) are int64, strictly ascending. Both arrays are in host memory.
     """
@@ -29,7 +29,7 @@ class SparseRows:
 
     @property
     def nbytes(self) -> int:
-        """The size of a message with the rows, whose numbers are sent as int32."""
+        """The bytes of a message with the rows, numbered in int32."""
         return 4 * self.rows.size + self.values.nbytes
 
     def dense(self) -> np.ndarray:
@@ -42,7 +42,7 @@ class SparseRows:
         return self.dense().astype(dtype or self.dtype, copy=False)
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """Return rows ``start`` to ``stop`` as a sparse array that begins with row ``start``; the values are a view."""
+        """Return rows ``start`` to ``stop`` as a sparse array counted from ``start``; the values are a view."""
         first, last = np.searchsorted(self.rows, (start, stop))
         return SparseRows(self.rows[first:last] - start, self.values[first:last], (stop - start, *self.shape[1:]))
 
@@ -65,12 +65,12 @@ def to_host(gradient: Array | SparseRows, ops: Any) -> np.ndarray | SparseRows:
 
 
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in the shape of its param; sparse rows have the right shape already."""
+    """Return a gradient in the shape of its param; sparse rows are returned unchanged."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
 
 
 def no_rows(shape: tuple[int, ...]) -> SparseRows:
-    """Return a sparse float32 array of this shape without rows: zeros."""
+    """Return a sparse float32 array of this shape without rows."""
     return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)
 
 
@@ -87,9 +87,9 @@ def fault(gradient: SparseRows) -> str:
 
 
 def add_up(parts: Sequence[Array | SparseRows]) -> Array | SparseRows:
-    """Return the sum of gradients of one param, added in order: sparse if all of them are, else a new dense array.
+    """Return the sum of gradients of one param, added in order: sparse if all are, else a new dense array.
 
-    The result has the bits of the sum of the dense arrays.
+    The bits equal the sum of dense arrays.
     """
     sparse = [part for part in parts if isinstance(part, SparseRows)]
     if len(sparse) < len(parts):

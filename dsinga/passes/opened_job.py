@@ -1,4 +1,4 @@
-"""A job with open stores and built nets, which gives the batch reader, net and passes of each phase."""
+"""A job with open stores and built nets: the batch reader, net and passes of each phase."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 class OpenedJob(NamedTuple):
     """The batch reader and the whole net of each phase of a job.
 
-    ``complete`` has the passes of the phases that are evaluated over all records. Reader and net of the first one are
-    also those of the phase.
+    ``complete`` has the passes of the phases that are evaluated over all records. The first pass uses the phase's own
+    reader and net.
     """
 
     readers: Mapping[Phase, BatchReader]
@@ -34,9 +34,9 @@ class OpenedJob(NamedTuple):
 
 
 def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJob:
-    """Open the stores of a job for ``groups`` worker groups of so many workers, and build its nets.
+    """Open a job's stores for ``groups`` worker groups of ``workers`` workers, and build its nets.
 
-    Raises UserError for what is wrong with them.
+    Raises UserError if the job, stores or nets are wrong.
     """
     job = checked.job
     readers = {  # a single group validates and tests
@@ -69,7 +69,7 @@ def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> lis
 
 
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
-    """Log a sentence if layers normalise by statistics of the rows that are computed at once."""
+    """Warn if layers normalise by statistics of a micro-batch."""
     layers = (node.layer for node in net.nodes)
     names = [layer.name for layer in layers if not getattr(layer, "use_global_stats", True)]
     if names:

@@ -1,4 +1,4 @@
-"""Reads batches ahead in a thread, so that each step finds its batch ready."""
+"""Reads batches ahead in a thread, so that steps need not wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END: Any = object()  # an item that wakes the consumer when the queue is closed
 class Prefetch(Generic[T], Iterator[T]):
     """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead.
 
-    The thread ends with :meth:`close`, after the last step, after an error, or when the iterator is garbage-collected
+    The thread ends with :meth:`close`, after the last step, after an error, or with the iterator's garbage collection
     (``read`` must not refer to it).
 
     Args:
@@ -55,7 +55,7 @@ class Prefetch(Generic[T], Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread and discard results read ahead; wait at most a second for a running ``read``."""
+        """End the thread and discard results; wait at most a second for a running ``read``."""
         if self._finalizer.alive:
             self._finalizer()
             self._thread.join(timeout=1.0)
@@ -70,9 +70,9 @@ class Prefetch(Generic[T], Iterator[T]):
 class _Queue(Generic[T]):
     """The queue between the reading thread and the consumer.
 
-    The reader takes a ticket for each read, and the consumer returns one for each item. Tickets and items go through
-    queues written in C: a Condition would wake the threads several times a batch, and each time take the interpreter
-    lock from the thread that computes.
+    The reader needs a ticket for each read, and the consumer returns one for each item. Tickets and items use C queues:
+    a Condition would wake the threads several times a batch, and each time take the interpreter lock from the computing
+    thread.
     """
 
     def __init__(self, depth: int):
@@ -89,7 +89,7 @@ class _Queue(Generic[T]):
             self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Make the consumer raise ``error`` after it has taken the items read before the error."""
+        """Make the consumer raise ``error`` after the items read before it."""
         self._error = error
         self._items.put(_END)
 
@@ -106,7 +106,7 @@ class _Queue(Generic[T]):
         self._items.put(_END)
 
     def wait_for_room(self) -> bool:
-        """Wait until an item may be put; return False if the queue is closed instead."""
+        """Wait until there is room for an item; return False if the queue is closed instead."""
         self._tickets.get()
         return not self._closed
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Return a module of compiled loops for arrays of ``size`` numbers; None if they are too small, or without numba.
+    """Return a module of compiled loops for arrays of ``size`` numbers; None if too small, or without numba.
 
     Raises UserError for an unknown value of ``DSINGA_COMPILED``.
     """
@@ -57,9 +57,9 @@ def is_wanted() -> bool:
 
 
 def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Return a loop compiled for a ``signature`` of numba's types, rounded as written, without the interpreter's lock.
+    """Return a loop compiled for a numba ``signature``, rounded as written, without the interpreter's lock.
 
-    The machine code is kept on disk where numba finds a folder for it.
+    The machine code is cached on disk if numba finds a folder.
     """
     import numba
 

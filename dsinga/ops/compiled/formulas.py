@@ -1,4 +1,4 @@
-"""Updates of params by one compiled pass over memory, with the bits of the updater's formula in numpy's ufuncs."""
+"""Updates of params in one compiled pass over memory, with the bits of the formula's numpy ufuncs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return a function that does what a formula does to the value, gradient and state ``arrays``, 1-d.
+    """Return a compiled function with a formula's effect on the value, gradient and state ``arrays``, 1-d.
 
-    It needs no scratch. None where the formula cannot be traced, as a user's may not, or the arrays are not float32.
+    It needs no scratch. None if the formula cannot be traced, or the arrays are not float32.
     """
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
@@ -58,7 +58,7 @@ def _loop(program: UfuncProgram) -> Callable[..., None]:
 
 
 def source_of(program: UfuncProgram) -> str:
-    """Return the Python source of the loop of a program, with registers r0, r1, ... of an element."""
+    """Return the Python source of a program's loop, with registers r0, r1, ... of an element."""
     arrays = ["w", "g", *(f"h{slot}" for slot in range(program.slots))]
     used = {W, G, *range(FIRST_SLOT, FIRST_SLOT + program.slots)}
     lines = [f"r{number} = {arrays[number]}[at]" for number in sorted(used)]
