@@ -1,11 +1,11 @@
 """Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
-dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is what column x of the
-outputs contributes to row i of the kernel, summed over b and y: of the F numbers of an output, and of the kw·C numbers
-that the row of the kernel meets there, which are contiguous in channels-last memory. In memory that has rows of the
-images outermost, then records, the numbers of any (y, b) and those of the next are one stride apart: so the images are
-copied once, not kw·kh times as im2col does. Where the kernel overlaps the border, products are of its pixels inside the
-image: nothing is padded, no zeros are multiplied.
+dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
+column x of the outputs to row i of the kernel, summed over b and y. Its factors are the F numbers of an output, and the
+kw·C numbers that the row of the kernel meets there, which are contiguous in channels-last memory. With rows of the
+images outermost, then records, the numbers of consecutive (y, b) are one stride apart. So the images are copied once,
+not kw·kh times as in im2col. At the border, products use only pixels inside the image: nothing is padded, no zeros are
+multiplied.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINE = 16  # numbers in a line of the cache
 class RowProduct(NamedTuple):
     """The product of one row of the kernel and one column of the outputs; offsets are in bytes from the first number.
 
-    ``rows`` are those of the outputs, of all records, that the row of the kernel meets inside the images, ``width`` the
-    numbers that it meets at each. The offsets are those of the first image and output, and of the weights.
+    ``rows`` counts the rows of outputs, of all records, that the row of the kernel meets inside the images, ``width``
+    the numbers that it meets at each. The offsets belong to the first image, the first output, and the weights.
     """
 
     rows: int
@@ -40,9 +40,9 @@ class RowProduct(NamedTuple):
 
 
 class RowProducts:
-    """The products of the convolution of some records, at most ``records``, and scratch memory for their operands.
+    """The products of the convolution of at most ``records`` records, and scratch memory for their operands.
 
-    Images are laid out as (step, ceil(H / step), n, stride): every step-th row, then those after them; of each row W·C
+    Images are laid out as (step, ceil(H / step), n, stride): every step-th row, then the rows after them; each has W·C
     numbers, then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
@@ -64,7 +64,7 @@ class RowProducts:
         return images, (1, self.outputs[0], count, self.output_stride)
 
     def scratch(self, count: int) -> tuple[Array, Array]:
-        """Return memory for the images and the outputs of ``count`` records, valid until the thread's next kernel."""
+        """Return memory for images and outputs of ``count`` records, valid until the thread's next kernel."""
         images, outputs = self._shapes(count)
         middle, end = prod(images), prod(images) + prod(outputs)
         numbers = self._scratch.array[: 4 * end].view(np.float32)
@@ -113,7 +113,7 @@ def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _odd_lines(numbers: int) -> int:
-    """Round up to an odd number of cache lines: rows a power of two apart would share few sets of the caches."""
+    """Round up to an odd number of cache lines: rows a power of two apart share few sets of the caches."""
     lines = -(-numbers // LINE)
     return (lines + 1 - lines % 2) * LINE
 
@@ -146,7 +146,7 @@ class KernelGradient:
         return dw
 
     def _add(self, x: Array, dy: Array, sums: Array) -> None:
-        """Add to ``sums`` those over some records."""
+        """Add the products of some records to ``sums``."""
         row_products = self.row_products
         images, outputs = row_products.scratch(len(x))
         x_start, dy_start, sums_start = copy_rows(x, images), copy_rows(dy, outputs), address(sums)

@@ -1,9 +1,7 @@
 """Recurrent layers and attention with oneDNN's products.
 
-The weights of recurrent layers are packed once for all steps. Attention is computed block by block where the table of
-choices says so.
-
-The library's own recurrent primitives, which have other layouts of the gates and do not support lengths, are not used.
+The weights of recurrent layers are packed once for all steps. The table in choices.py selects attention block by block.
+The library's recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix by which many others are multiplied, the row counts for which it is packed, and its packed forms."""
+    """A matrix that many others are multiplied by, the row counts for which it is packed, and its packed forms."""
 
     matrix: Array
     rows: frozenset[int]
@@ -73,7 +71,7 @@ def is_tall(a: Array, out: Array) -> bool:
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """The products of recurrent layers by the library, on float32; ``factor_dtype`` is what factors are rounded to."""
+    """The library's products for recurrent layers, on float32; factors are rounded to ``factor_dtype``."""
 
     factor_dtype = FLOAT32
 
@@ -115,7 +113,7 @@ class OnednnRecurrent(NumpyRecurrent):
 
 
 class OnednnAttention(NumpyAttention):
-    """The products of attention by the library, on float32; its softmax and tanh are those of other layers."""
+    """The library's products for attention, on float32, with the softmax and tanh of other layers."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         kernel = None

@@ -48,11 +48,11 @@ class Stack(ctypes.Structure):
 
 
 class SignalStack:
-    """The alternate stack of the thread that makes it, unless the thread has one already; on Linux only.
+    """The alternate signal stack of the thread that makes it, unless it already has one; on Linux only.
 
-    In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until its issue 4845 was mended in 2026, the
-    register of the stack pointer holds the address of an array on the heap. A signal that arrives meanwhile, such as
-    Ctrl+C, is written below that array, over memory of others. Python's handlers use a thread's alternate stack.
+    In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
+    pointer register holds the address of a heap array. A signal such as Ctrl+C would then overwrite memory below that
+    array. Python's handlers use a thread's alternate stack.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def current_stack() -> Stack:
 
 
 class Arena:
-    """Scratch memory that grows to the largest requested size; its contents are valid for one call of one kernel."""
+    """Scratch memory that grows to the largest request; its contents are valid for one call of one kernel."""
 
     def __init__(self) -> None:
         self.array = np.empty(0, np.uint8)
@@ -93,8 +93,8 @@ class Arena:
 class Team:
     """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones.
 
-    The threads end where the process is forked, but OpenMP would wait for them: a forked child computes with ``most``
-    1 if its parent has had some.
+    OpenMP would wait for threads that do not survive a fork: a forked child computes with ``most`` 1 if its parent had
+    threads.
     """
 
     most = sys.maxsize
@@ -105,7 +105,7 @@ class Team:
         self.size = min(self.current, available_cores(), Team.most)
 
     def use(self, count: int) -> None:
-        """Set the number of threads with which the next kernel is made, or runs."""
+        """Set the number of threads for making or running the next kernel."""
         if count != self.current:
             set_omp_threads(count)
             self.current = count
@@ -175,7 +175,7 @@ def is_small(operations: int, nbytes: int) -> bool:
 def sgemm(
     transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any, memory: Sequence[Any]
 ) -> None:
-    """Multiply matrices, whose ``memory`` are these arrays, by ``dnnl_sgemm``; with all threads if that is much."""
+    """Multiply matrices in the arrays ``memory`` with ``dnnl_sgemm``, with all threads for large ones."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
     call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)
@@ -189,7 +189,7 @@ def sgemm(
 
 
 def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
-    """Note a call of the library with so many threads."""
+    """Record a call of the library with ``threads`` threads."""
     if threads > 1:
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:

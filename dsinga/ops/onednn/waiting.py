@@ -1,11 +1,11 @@
 """Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly at all while cores are scarce.
 
-A thread that spins starts the next kernel at once. On a busy machine it keeps the core from the very thread that it
-waits for. GNU OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT says otherwise;
-where the user has set one of these variables, this module does nothing.
+A spinning thread starts the next kernel at once, but on a busy machine it blocks the very thread that it waits for. GNU
+OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set; if the user has set one,
+this module does nothing.
 
-The number of turns is read when the library is loaded. Later the library has one rule: it spins for only 100 turns
-while the process has more OpenMP threads than cores. :class:`SpinLimiter` uses this rule.
+The number of turns is read when the library is loaded. Later only one rule remains, which :class:`SpinLimiter` uses:
+the library spins for just 100 turns while the process has more OpenMP threads than cores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def limit_spinning() -> bool:
 
 
 def core_wait_seconds() -> float | None:
-    """Return how long the calling thread has waited for a core while it could run; None if the system cannot say."""
+    """Return how long the calling thread has waited for a core while runnable; None if the system cannot tell."""
     try:
         return 1e-9 * int(RUN_TIMES.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -48,7 +48,7 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """More OpenMP threads than the process has cores, which sleep; while they exist, no OpenMP thread spins for long.
+    """Sleeping OpenMP threads beyond the process's cores; while they exist, no OpenMP thread spins for long.
 
     ``library`` is GNU OpenMP, or a library that is linked with it.
     """
@@ -89,7 +89,7 @@ class SpinLimiter:
         return self._spare is not None
 
     def check(self) -> None:
-        """Find out whether the machine is busy, at most every CHECK_SECONDS in each thread; called each iteration."""
+        """Check whether the machine is busy, at most every CHECK_SECONDS in each thread; called each iteration."""
         now = time.monotonic()
         last: tuple[float, float | None] = getattr(self._thread, "last", (-CHECK_SECONDS, None))
         if now < last[0] + CHECK_SECONDS:
@@ -100,7 +100,7 @@ class SpinLimiter:
             self.observe((waited - last[1]) / (now - last[0]))
 
     def observe(self, share: float) -> None:
-        """Take account of a thread that has waited for a core for this share of the time."""
+        """Record that a thread has waited for a core for this share of the time."""
         with self._lock:
             self._busy_checks = self._busy_checks + 1 if share > BUSY_SHARE else 0
             self._idle_checks = self._idle_checks + 1 if share < IDLE_SHARE else 0
