@@ -4,14 +4,14 @@
 
 - ``params.safetensors``: params by name.
 - ``state.safetensors``: the updater's state as "param/slot".
-- ``checkpoint.json``: step, names and shapes, the state of the training loop, fingerprints of the other files, and the
+- ``checkpoint.json``: step, names and shapes, the training loop's state, fingerprints of the other files, and the
   caller's metadata (seed, job, topology); see :mod:`dsinga.checkpoint.metadata`.
 - ``loop.safetensors``: arrays of the loop's state, if any.
 
 Random numbers and the order of records are functions of seed and step.
 
-A checkpoint is complete or absent: its directory is written under a temporary name, flushed to the disk, and replaces
-an older one in one step. Only one process may write to a root.
+A checkpoint is complete or absent: its directory has a temporary name until it is flushed to the disk and replaces an
+older one in one step. Only one process may write to a root.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def write_checkpoint(
 ) -> Path:
     """Write the checkpoint ``<root>/step<step>``, replacing an existing one, and return its path.
 
-    ``meta`` must be JSON data, ``loop`` nested dicts of JSON data and arrays. Raises RunError, and leaves no files, if
-    the disk cannot be written.
+    ``meta`` must be JSON data, ``loop`` nested dicts of JSON data and arrays. Raises RunError, without leaving files,
+    if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
     try:
@@ -91,12 +91,12 @@ def write_checkpoint(
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """Return the checkpoint of the highest step under ``root``, perhaps damaged; None if there is none."""
+    """Return the checkpoint of the highest step under ``root``, perhaps damaged, or None."""
     return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
 def latest_finite(root: str | os.PathLike[str]) -> Path | None:
-    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, None if there is none."""
+    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, or None."""
     for _, path in sorted(_step_folders(Path(root)), reverse=True):
         with contextlib.suppress(DamagedFile, UserError):  # UserError: of a later version
             checkpoint = _read(path)
@@ -106,15 +106,15 @@ def latest_finite(root: str | os.PathLike[str]) -> Path | None:
 
 
 def latest_step(root: str | os.PathLike[str]) -> int:
-    """Return the step of the newest complete checkpoint in ``root``, -1 if there is none."""
+    """Return the step of the newest complete checkpoint in ``root``, or -1."""
     return max(_complete(Path(root)), default=-1)
 
 
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
     """Remove all complete checkpoints under ``root`` but the ``keep`` newest; 0 keeps all.
 
-    Each is renamed first, so that a killed process leaves no damaged one under its name; the next
-    :func:`write_checkpoint` removes the rest. Raises RunError if one cannot be renamed.
+    Each is renamed first, so that a killed process leaves no damaged one; the next :func:`write_checkpoint` removes the
+    rest. Raises RunError if one cannot be renamed.
     """
     if not keep:
         return
@@ -128,7 +128,6 @@ def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
 
 
 def _complete(root: Path) -> dict[int, Path]:
-    """Return the complete checkpoints under ``root`` by step."""
     names = (PARAMS, STATE, METADATA)
     return {step: path for step, path in _step_folders(root) if all((path / name).is_file() for name in names)}
 
@@ -136,7 +135,7 @@ def _complete(root: Path) -> dict[int, Path]:
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
     """Return the paths under ``root`` with names of checkpoints, and their steps.
 
-    Raises UserError if the folder cannot be read, where ``Path.glob`` finds nothing on Python 3.13 and later.
+    Raises UserError if the folder cannot be read (``Path.glob`` finds nothing there on Python 3.13 and later).
     """
     try:
         paths = [(STEP.fullmatch(path.name), path) for path in root.iterdir()]
@@ -148,7 +147,7 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is the directory of a checkpoint, perhaps a damaged one."""
+    """Return whether ``path`` is a checkpoint's directory, perhaps a damaged one."""
     return os.path.isdir(path) and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
 
 
@@ -165,7 +164,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def read_checkpoint_params(path: Path) -> ParamArrays:
-    """Return the params of the checkpoint directory ``path``, or their averages if the run kept them.
+    """Return the params of the checkpoint directory ``path``, or their averages if it has them.
 
     Raises UserError like :func:`read_checkpoint`.
     """
@@ -181,10 +180,10 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
 
 
 def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoint, list[str]] | None:
-    """Return the path and contents of the newest undamaged checkpoint under ``root``, None if there is none.
+    """Return path and contents of the newest undamaged checkpoint under ``root``, None without checkpoints.
 
-    The third part names the damaged checkpoints of later steps, one text each. Raises UserError if all checkpoints are
-    damaged, or one has a newer format.
+    The third part names damaged checkpoints of later steps, one text each. Raises UserError if all are damaged, or one
+    has a newer format.
     """
     faults: list[str] = []
     for _, path in sorted(_step_folders(Path(root)), reverse=True):
@@ -210,7 +209,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
-    """Return the updater's arrays, named "param/slot", by param and slot."""
+    """Return arrays named "param/slot" by param and slot."""
     state: dict[str, ParamArrays] = {}
     for name, array in arrays.items():
         param, _, slot = name.rpartition("/")
@@ -227,7 +226,7 @@ def _read_arrays(file: Path, expected: Fingerprint) -> NamedParams:
 
 
 def _another(path: Path) -> str:
-    """Return advice for an unreadable checkpoint: the last earlier one in the same folder."""
+    """Return advice for an unreadable checkpoint: the last earlier one in the folder."""
     match = STEP.fullmatch(path.name)
     earlier = [pair for pair in _complete(path.parent).items() if match and pair[0] < int(match[1])]
     return f"the checkpoint before it is {max(earlier)[1]}" if earlier else "there is no earlier checkpoint beside it"

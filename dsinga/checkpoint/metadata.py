@@ -1,7 +1,7 @@
 """The file ``checkpoint.json``: a checkpoint's plain values, and fingerprints of its other files.
 
-It is one JSON object. ``checksum`` is the CRC-32 of all other fields, written without spaces and with sorted keys.
-Files of format 1 have no checksum.
+It is one JSON object. ``checksum`` is the CRC-32 of all other fields, without spaces and with sorted keys. Files of
+format 1 have none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def check_file(path: Path, expected: Fingerprint) -> None:
-    """Raise DamagedFile unless a file has its original fingerprint."""
+    """Raise DamagedFile unless a file has the ``expected`` fingerprint."""
     try:
         actual = fingerprint(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Finds checkpoints (a job's ``checkpoint_path``), loads their params into a net, exports params."""
+"""Finds checkpoints (a job's ``checkpoint_path``), loads their params into nets, exports params."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def port(
 ) -> ParamArrays:
     """Return a net's params from the checkpoints in ``paths``, by name; later paths override earlier ones.
 
-    ``shapes`` are the shapes of the net's params. Unknown params are ignored; ``report`` receives a text that names
-    them. Params in ``without`` are left out and keep their initial values. :func:`find` looks up the paths. Raises
-    UserError, naming param, both shapes and the file, if shapes differ.
+    ``shapes`` are the net's. Unknown params are ignored; ``report`` receives a text that names them. Params in
+    ``without`` keep their initial values. :func:`find` looks up the paths. Raises UserError, naming param, both shapes
+    and the file, if shapes differ.
     """
     values: ParamArrays = {}
     for path in paths:
@@ -66,7 +66,7 @@ def port(
 def port_to_net(
     net_params: Mapping[str, Param], paths: Sequence[PathLike], roots: Sequence[PathLike] = ()
 ) -> ParamArrays:
-    """Return the params of a net from checkpoints (:func:`port`), without another run's states of rows."""
+    """Return a net's params from checkpoints (:func:`port`), without another run's states of rows."""
     if not paths or not net_params:
         return {}
     shapes = {name: param.shape for name, param in net_params.items()}
@@ -74,7 +74,7 @@ def port_to_net(
 
 
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return all params by name of the checkpoint at ``path`` (:func:`find`); raise UserError for damage or NaN."""
+    """Return all params by name of a checkpoint (:func:`find`); raise UserError for damage or NaN."""
     location, params = _load(path, roots)
     refuse_nan(params, location)
     return params
@@ -86,9 +86,9 @@ def read_all_params(paths: Sequence[PathLike], roots: Sequence[PathLike] = ()) -
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return params by name, given as arrays or as a path, with the names of their records.
+    """Return params by name, given as arrays or a path, with the names of their records.
 
-    Raises UserError for anything else, and for a checkpoint that cannot be read.
+    Raises UserError for anything else, and for an unreadable checkpoint.
     """
     if isinstance(params, (str, os.PathLike)):
         return read_params(params, roots)
@@ -109,7 +109,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the params of a checkpoint to the safetensors file ``path``, replacing it; raise RunError on failure.
+    """Write a checkpoint's params to the safetensors file ``path``, replacing it; raise RunError on failure.
 
     ``metadata`` are texts in the file's header.
     """
@@ -126,9 +126,9 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping
 def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
     """Return the checkpoint directory or file at ``path``, looked up in the working directory, then in ``roots``.
 
-    ``path`` may be a checkpoint directory, a folder of them or a workspace (for the latest checkpoint), a
-    ``.safetensors`` or ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the
-    directory ``step<N>`` in the same folder, so that SINGA's chained jobs work unchanged.
+    ``path`` may be a checkpoint directory, a folder of them or a workspace (for the latest), a ``.safetensors`` or
+    ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``, so
+    that SINGA's chained jobs work unchanged.
 
     Raises UserError, with the searched paths, if there is no checkpoint.
     """

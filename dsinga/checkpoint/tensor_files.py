@@ -33,7 +33,7 @@ class Fingerprint(NamedTuple):
     crc32: int
 
     def mark(self) -> str:
-        """Return the text in other files that shows that they were saved together with this file."""
+        """Return the text that marks other files as saved together with this one."""
         return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
 
 
@@ -41,9 +41,9 @@ MARK = re.compile(rb"saved with params of \d+ bytes and CRC-32 [0-9a-f]{8}")
 
 
 def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str]) -> None:
-    """Raise UserError if a file of ``names`` has a mark of other params at its beginning.
+    """Raise UserError if a file of ``names`` begins with a mark of other params.
 
-    ``place`` returns the path of a file, and ``params`` is the name of the file with the params.
+    ``place`` returns a file's path; ``params`` is the name of the params' file.
     """
     marks = {}
     for path in filter(Path.is_file, map(place, names)):
@@ -63,8 +63,8 @@ def write_tensors(
 ) -> Fingerprint:
     """Write a safetensors file, flush it and return its fingerprint.
 
-    The library sorts arrays by name; the file's metadata have their order, the given texts, and the names of records of
-    params. Raises OSError if it cannot be written.
+    The library sorts arrays by name; the file's metadata have their order, the given texts, and names of records.
+    Raises OSError if it cannot be written.
     """
     texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
     if names := getattr(arrays, "names", None):
@@ -96,8 +96,8 @@ def fingerprint(path: Path) -> Fingerprint:
 def read_safetensors(path: Path) -> NamedParams:
     """Return the arrays of a safetensors file by name, in the order given to :func:`write_tensors`.
 
-    Params have the names of their records, if the file has them. Another program's arrays are in the library's order.
-    bfloat16 arrays become float32. Raises UserError, naming the file, if it cannot be read.
+    Params have the names of their records, if stored. Other programs' arrays are in the library's order. bfloat16
+    becomes float32. Raises UserError, naming the file, if it cannot be read.
     """
     try:
         open_regular(path).close()

@@ -19,7 +19,7 @@ from dsinga.training import Metrics, name_metrics
 
 
 class Places(NamedTuple):
-    """Where the workers and servers of the first worker group ran.
+    """Where workers and servers of the first worker group ran.
 
     Attributes:
         workers: the number of the process of each worker.
@@ -39,7 +39,7 @@ class Places(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """An engine's report of a training step, or of several that cannot be divided.
+    """An engine's report of a training step, or of several indivisible ones.
 
     Attributes:
         metrics: the sums and counts of metrics, by name.
@@ -54,7 +54,7 @@ class StepReport(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """The state after a step, from which training continues with the same bits. Do not change its arrays.
+    """The state after a step, to continue with the same bits. Do not change its arrays.
 
     Attributes:
         step: the number of completed steps.
@@ -78,7 +78,7 @@ class Snapshot:
         }
 
     def release(self) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-        """Return the params and the updater's state for the caller to change, and keep neither."""
+        """Hand the params and the updater's state over to the caller, and keep neither."""
         released = self.params, self.state
         self.params, self.state = {}, None
         return released
@@ -92,14 +92,14 @@ class Snapshot:
 
 @dataclass
 class Restart:
-    """A loss, and the restart of the run after it.
+    """A loss, and the restart of the run.
 
     Attributes:
         lost: what was lost, in words.
         noticed_at: when the loss was noticed, by ``time.perf_counter()``.
-        step: the step at which the run restarted.
+        step: the step of the restart.
         generation: the generation that started then.
-        group: the only worker group that restarted; None if all did.
+        group: the only restarted worker group; None for all.
         steps_again: the number of steps computed again; None for the steps since ``step``.
     """
 
@@ -124,13 +124,13 @@ class Loop(Protocol):
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can continue later from its present step."""
+        """Whether training was stopped so that the run can resume from its present step."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state of the loop at its present step, for a snapshot."""
+        """Return the state of the loop at its present step."""
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history; ``seconds`` is the time until the run was where it had been."""
+        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
 
 
 class Engine(ABC):
@@ -167,16 +167,16 @@ class Engine(ABC):
 
     @property
     def sent(self) -> int:
-        """The step that the run must reach before it can pause, at least ``step``, the default."""
+        """The step to reach before a pause, at least ``step``, the default."""
         return self.step
 
     @property
     @abstractmethod
     def samples_per_second(self) -> float:
-        """Records per second of all worker groups together in their last steps; 0 before the first."""
+        """Records per second of all worker groups in their last steps; 0 before the first."""
 
     def open(self) -> None:
-        """Prepare to compute steps, with the params and the updater's state given to the engine."""
+        """Prepare to compute steps with the given params and updater's state."""
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to train from ``step``, where the run is paused."""
@@ -198,17 +198,17 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the sums and counts of metrics over the first ``batches`` batches of a phase, 0 for all records."""
+        """Return the sums and counts of metrics over a phase's first ``batches`` batches, 0 for all records."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of kVal or kTest; raise UserError if a write fails."""
+        """Write the files of output layers of kVal or kTest; raise UserError if a write fails."""
 
     @abstractmethod
     def params(self) -> ParamArrays:
         """Return copies of the params for tests, float32 by name: averages if the job requests them."""
 
     def last_params(self) -> ParamArrays:
-        """Return the params at the end of a run, possibly the trained arrays themselves."""
+        """Return the params at the end, possibly the trained arrays themselves."""
         return self.params()
 
     @abstractmethod
@@ -216,26 +216,26 @@ class Engine(ABC):
         """Return copies of the trained params, and of the updater's state by param and slot."""
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Continue from ``params``, which must be complete, and ``state``, None for the present one.
+        """Continue from all ``params``, and ``state``, None for the present one.
 
         The run is paused, and has one worker group. Raises UserError if the engine cannot.
         """
         raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end of a run, by param and slot."""
+        """Return the updater's state at the end, by param and slot."""
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return the rest of the state for a resumed run: plain values and arrays, nested in dicts with string keys."""
+        """Return the rest of the state to resume: plain values and arrays, nested in dicts with string keys."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Learn that a checkpoint of ``snapshot`` was written, for a restart after a loss."""
+        """Learn that a checkpoint of ``snapshot`` was written, for a restart."""
 
     @property
     def newest(self) -> Snapshot | None:
-        """The newest resumable snapshot that was taken without a checkpoint, if any."""
+        """The newest resumable snapshot taken without a checkpoint, if any."""
         return None
 
     def rescue(self, waits: bool) -> Snapshot | None:
@@ -246,7 +246,7 @@ class Engine(ABC):
         return None
 
     def reach(self) -> tuple[int, float]:
-        """Return the step that another call of :meth:`train` would reach, and the total seconds until then."""
+        """Return the step that another :meth:`train` would reach, and the total seconds until then."""
         return self.sent + 1, 0.0
 
     @abstractmethod
@@ -258,10 +258,10 @@ class Engine(ABC):
         """Multiply the schedule's learning rate by factors, each from its step; ``step`` is the first."""
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by the factors of a resumed run; called before :meth:`open`."""
+        """Multiply the learning rate by a resumed run's factors; called before :meth:`open`."""
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return sums and counts of metrics as means, under the names that users see."""
+        """Return sums and counts of metrics as means, under users' names."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
         named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}

@@ -1,4 +1,4 @@
-"""The local engine: one worker in this process, with whole nets and params, without Dask or servers."""
+"""The local engine: one worker in this process, without Dask or servers."""
 
 from __future__ import annotations
 
@@ -174,19 +174,17 @@ class LocalEngine(Engine):
         return reports
 
     def _begin(self, step: int) -> BegunStep:
-        """Read the records of a step, or of its first micro-batch."""
         self._started = time.perf_counter()
         self._data_seconds = self._updates.seconds = 0.0
         self._updates.begin(step)
         return BegunStep(step, self._next_records(), self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch a step if it has been captured; return whether."""
         assert self._captured is not None
         return self._captured.launch(begun.records, self._contexts[0].at_step(begun.step))
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
-        """Compute the gradients of a batch and apply them; return its metrics and the timing."""
+        """Compute and apply the gradients of a batch; return its metrics and timing."""
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
@@ -198,7 +196,7 @@ class LocalEngine(Engine):
         return metrics, Timing(total, self._data_seconds, update, update=update)
 
     def _next_records(self) -> dict[str, Records]:
-        """Return the records of the next micro-batch; count the seconds of waiting."""
+        """Return the next micro-batch; count the seconds of waiting."""
         assert self._batches is not None
         started = time.perf_counter()
         records = next(self._batches)
@@ -206,7 +204,6 @@ class LocalEngine(Engine):
         return records
 
     def _micro_batches(self, begun: BegunStep) -> Iterator[tuple[dict[str, Records], Context]]:
-        """Yield the records and the context of each micro-batch of a step."""
         for number, ctx in enumerate(self._contexts):
             yield self._next_records() if number else begun.records, ctx.at_step(begun.step)
 
@@ -231,7 +228,7 @@ class LocalEngine(Engine):
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of a phase's output layers; a validation skips the layers that tests write."""
+        """Write a phase's output layers; a validation skips the layers that tests write."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             forward = forward_in_threads(self.job, self.params())
@@ -259,7 +256,7 @@ class LocalEngine(Engine):
         return self.updater.copy_values(), self._shaped(self.updater.copy_state())
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Write params, and a state of the updater, to the trained arrays."""
+        """Write params, and an updater's state, to the trained arrays."""
         self._ops.enter()
         for name, value in params.items():
             self.updater.values[name][...] = self._ops.asarray(value)
@@ -272,7 +269,7 @@ class LocalEngine(Engine):
         return self._shaped(self.updater.copy_state() if self._on_device else self.updater.state)
 
     def _shaped(self, state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
-        """Return a state of flat arrays in the shapes of the params."""
+        """Return flat arrays of a state in the params' shapes."""
         shapes = self._net.shapes
         return {
             name: {slot: array.reshape(shapes[name]) for slot, array in slots.items()} for name, slots in state.items()
@@ -280,7 +277,7 @@ class LocalEngine(Engine):
 
     @property
     def newest(self) -> Snapshot | None:
-        """The snapshot of the loop's present step, unless the next step failed while it changed params."""
+        """The snapshot of the loop's step, unless the next step failed while it changed params."""
         if self._loop is None or self._loop.step != self.step or self._updates.has_begun or self._may_run:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
@@ -288,8 +285,7 @@ class LocalEngine(Engine):
     def rescue(self, waits: bool) -> Snapshot:
         """Return the params of the last step.
 
-        A second interrupt, or one without a signal, may have cut an update: then some params already have the next
-        step.
+        A second interrupt, or one without a signal, may have cut an update: some params may have the next step.
         """
         return Snapshot(self.updater.steps - self._earlier_steps, self.params(), self.last_state())
 
@@ -298,13 +294,13 @@ class LocalEngine(Engine):
         return self.updater.rate(self._earlier_steps + step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate by factors, each from its step, counted after the earlier steps."""
+        """Multiply the rate by factors, each from its step after the earlier steps."""
         self.updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
 
     use_rate_factors = set_rate_factors
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads the records of a step for the input layers of a net."""
+        """Return a function that reads a step's records for a net's input layers."""
         rows = dict.fromkeys(net.inputs, reader.parts[0])
         read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows)
         if not self._on_device:
@@ -319,12 +315,11 @@ class LocalEngine(Engine):
 
 
 def _forward(net: NeuralNet, records: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> None:
-    """Compute the metrics of a batch of another phase, for a recorded pass."""
     forward(net, values, records, ctx)
 
 
 class CountedUpdates:
-    """Applies the gradients of a step to the params of this process, and measures the time.
+    """Applies a step's gradients to this process's params, and measures the time.
 
     Attributes:
         seconds: the seconds since this was set to 0.
@@ -347,7 +342,7 @@ class CountedUpdates:
         self.seconds += time.perf_counter() - started
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Push all gradients of a step if they are finite; else push none and return a bad one's name."""
+        """Push all gradients if they are finite; else push none and return a bad one's name."""
         started = time.perf_counter()
         lost = self._updater.push_all(gradients)
         self.seconds += time.perf_counter() - started

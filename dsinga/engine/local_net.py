@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """Metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
+    """Metrics by name; ``sums`` has the (sum, count) of each, additive over batches."""
 
     def __init__(self, sums: Metrics):
         super().__init__(metric_values(sums))
@@ -65,7 +65,7 @@ class Means(dict[str, Any]):
 
 
 class Forward(NamedTuple):
-    """The result of a forward pass: features by layer, and the metrics' means over the batch."""
+    """The result of a forward pass: features by layer, and the batch's mean metrics."""
 
     outputs: ParamArrays
     metrics: Means
@@ -77,9 +77,9 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The result of a backward pass: gradients by param, and the metrics' means over the batch.
+    """The result of a backward pass: gradients by param, and the batch's mean metrics.
 
-    The gradient of a param that is not trainable, such as a running mean, is its new value.
+    A param that is not trainable, such as a running mean, has its new value as gradient.
     """
 
     gradients: dict[str, np.ndarray | SparseRows]
@@ -100,14 +100,14 @@ class LocalNet:
 
     Args:
         job: the job; its data are not read.
-        x: records (n, ...), or several such arrays by input layer. Only shape and dtype matter. By default the shapes
-            of the job's stores.
+        x: records (n, ...), or several such arrays by input layer, for shape and dtype. By default the shapes of the
+            job's stores.
         y: labels (n,) or (n, ...), None for a job without.
-        workers: for how many workers the net is cut, by default the workers in the job's worker group.
+        workers: for how many workers to cut the net, by default the job's in a group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
-        roots: where relative paths in the job are looked up after the working directory.
-        is_small: whether small products are computed in the fastest way. Then the bits of a row depend on the batch
-            size and differ from :func:`dsinga.train`'s.
+        roots: where the job's relative paths are looked up after the working directory.
+        is_small: whether to compute small products in the fastest way. Then a row's bits depend on the batch size and
+            differ from :func:`dsinga.train`'s.
 
     Raises UserError if the job is wrong.
     """
@@ -145,11 +145,11 @@ class LocalNet:
         self._passes = 0
 
     def of_job(self, job: Job) -> LocalNet:
-        """Return the nets of another job for arrays of these shapes. Raises UserError if it is wrong."""
+        """Return the nets of another job for these shapes. Raises UserError if it is wrong."""
         return LocalNet(job, *self._arguments[0][1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments to create a copy from, perhaps in another process."""
+        """Return the arguments to create a copy from."""
         return {"arguments": self._arguments, "passes": self._passes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class LocalNet:
         return self._nets.predictor(Phase.kTrain).net
 
     def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
-        """Return a net of these layers and their sources; without names, of all layers that need no labels."""
+        """Return a net of these layers and their sources; by default of all layers without labels."""
         return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
@@ -190,9 +190,8 @@ class LocalNet:
     ) -> Forward:  # fmt: skip
         """Compute the features of ``layers`` for a batch of any size; by default of the layers that are no sources.
 
-        Without ``y`` only layers that need no labels are computed; the feature of a softmax or sigmoid cross-entropy
-        loss is then its probabilities. ``step`` selects the random numbers in the phase "train". Raises UserError for
-        bad input.
+        Without ``y`` only layers that need no labels are computed; a softmax or sigmoid cross-entropy loss then gives
+        its probabilities. ``step`` selects random numbers in the phase "train". Raises UserError for bad input.
         """
         return self._forward(params, x, y, tuple(layers), find_phase(phase), step)
 
@@ -200,7 +199,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, layers: tuple[str, ...] = (),
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
-        """Compute a batch like :meth:`forward`; ``first`` is the number of its first record, for messages."""
+        """Compute a batch like :meth:`forward`; ``first`` is its first record's number, for messages."""
         key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
             result = captured.launch_on_arrays(params, x, y, step)
@@ -221,7 +220,7 @@ class LocalNet:
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a pass to replay it for the next batch of its kind, if it computes arrays as given."""
+        """Keep a pass to replay for the next batch of its kind, if it computes arrays as given."""
         if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
@@ -295,7 +294,7 @@ class LocalNet:
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push,
     ) -> Metrics:  # fmt: skip
-        """Compute ``ctx.rows`` of a batch with ``algorithm`` on the net cut for the workers."""
+        """Compute ``ctx.rows`` of a batch on the net cut for the workers."""
         assert self._cut is not None, "one worker computes whole nets"
         gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
         for name, gradient in gradients.items():
@@ -305,7 +304,7 @@ class LocalNet:
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
     ) -> np.ndarray:
-        """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
+        """Return the feature of ``layer`` for all records, (n, ...), in batches of bounded memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
@@ -321,7 +320,7 @@ class LocalNet:
     def evaluate(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
     ) -> Means:
-        """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
+        """Return the mean loss and metrics over all records, in batches of bounded memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest).net, length_of(x)
@@ -336,7 +335,7 @@ class LocalNet:
         return Means(add_metrics(evaluate([(net, size, 0)], forward)))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
-        """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
+        """Return the feature's shape of ``layer`` for one record. Raises UserError for an unknown layer."""
         return self._nets.predictor(Phase.kTest, (layer,)).net.layer(layer).shape[1:]
 
     def _records(
@@ -357,7 +356,6 @@ class LocalNet:
         return Predictor(net, seed=self.job.seed, ops=lambda: self._open().ops, threads=threads)
 
     def _open(self) -> ThreadKernels:
-        """Return the kernels of the calling thread."""
         kernels = self._by_thread.get(thread := threading.get_ident())
         if kernels is None:
             assert self._processor is not None, "there is a net whose passes these kernels compute"
@@ -369,7 +367,7 @@ class LocalNet:
         return kernels
 
     def _count_threads(self, net: NeuralNet) -> int:
-        """Return the kernel threads of each worker, as many as :func:`dsinga.train` would use."""
+        """Return each worker's kernel threads, as many as :func:`dsinga.train` would use."""
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
@@ -384,7 +382,7 @@ class LocalNet:
         return values
 
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
-        """Return for how many rows a net that computes ``x`` is cut, 0 if it is not cut.
+        """Return for how many rows the net of ``x`` is cut, 0 if it is not cut.
 
         A net is cut for one batch size. One worker computes a batch of fewer records than workers, unless the net is
         cut by space.
@@ -394,7 +392,7 @@ class LocalNet:
 
 
 class _KeptGradients(dict[str, Any], Updates):
-    """Stores the gradients of a training step by the names of params."""
+    """Stores a training step's gradients by param."""
 
     def push(self, name: str, gradient: Any) -> None:
         """Store a gradient."""
@@ -402,7 +400,7 @@ class _KeptGradients(dict[str, Any], Updates):
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:
-    """Return the key of the batches that the same pass computes: their kind, params and thread."""
+    """Return the key of batches of the same pass: their kind, params and thread."""
     array = next(iter(x.values()), None) if type(x) is dict else x
     shape = array.shape if type(array) is np.ndarray else None
     forms = type(x) is dict, type(y) is dict, y is None

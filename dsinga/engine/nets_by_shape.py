@@ -1,4 +1,4 @@
-"""The nets of a job for numpy arrays, each with its predictor: for each phase, with and without labels."""
+"""The nets of a job for numpy arrays, each with its predictor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
 
 class CutNets(Protocol):
-    """The type of the engine ``cut``, which computes nets that are cut for several workers."""
+    """The type of the engine ``cut``, for nets cut for several workers."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
         """Return a predictor of ``net``, cut for the workers; each call passes the params."""
@@ -31,11 +31,11 @@ class CutNets(Protocol):
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, for the rows ``ctx.rows`` of a batch."""
+        """Return the gradients of whole params, and the metrics, for the rows ``ctx.rows``."""
 
 
 class NetsByShape:
-    """The whole nets of a job with their predictors, built on demand; the last KEPT_NETS are kept.
+    """The whole nets of a job with predictors, built on demand; the last KEPT_NETS are kept.
 
     Args:
         checked: the job.
@@ -59,9 +59,9 @@ class NetsByShape:
     ) -> Predictor:
         """Return the predictor of a phase's net, with ``unlabelled`` only of these layers and their sources.
 
-        The net computes batches of any size. To be cut, it must be built for ``rows`` rows. With ``gradients`` the net
-        has these layers and their sources, without labels. For each of them it gets an input layer for the gradient,
-        named by :func:`gradient_input`, and a loss with this gradient. Raises UserError if the job is wrong.
+        The net computes batches of any size, but must be built for ``rows`` rows to be cut. With ``gradients`` it has
+        these layers and their sources, without labels. Each of them gets an input layer for its gradient
+        (:func:`gradient_input`) and a loss with this gradient. Raises UserError if the job is wrong.
         """
         key = phase, unlabelled, rows, gradients
         if key not in self._predictors:
@@ -79,7 +79,7 @@ class NetsByShape:
         return self._predictors[key]
 
     def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
-        """Return the description of the records of each input layer of a phase, including ``gradients``."""
+        """Describe the records of each input layer of a phase, including ``gradients``."""
         if phase not in self._infos:
             if self._shapes is None:
                 self._infos[phase] = dict(self._checked.reader(phase).infos)
@@ -99,7 +99,7 @@ class NetsByShape:
 
 
 def gradient_input(name: str) -> str:
-    """Return the name of the input layer for the gradient of the feature of layer ``name``."""
+    """Return the name of the input layer for the gradient of layer ``name``."""
     return f"gradient of {name}"
 
 

@@ -44,7 +44,7 @@ class Cancellation:
             self.check_idle()
 
     def check_idle(self) -> None:
-        """Raise Cancelled if the run must end, while nothing runs that could end in order."""
+        """Raise Cancelled if the run must end, while nothing could end in order."""
         if self.event.is_set():
             raise Cancelled(CANCELLED)
 
@@ -53,14 +53,14 @@ class Cancellation:
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
     """Let SIGINT and TERMINATIONS end training in order after the last complete round, then take effect.
 
-    A signal cancels the run if training can end in order (``cancellation.ends_in_order``). After the run, this calls
-    the program's handler of the signal. Python's handler raises KeyboardInterrupt, with the text that says how to go
-    on; other handlers may raise SystemExit. If the handler returns, the error that ended the run is raised. A second
-    SIGINT, and a signal at another time, take effect at once. A second signal of TERMINATIONS is ignored: batch systems
-    send it to several processes, which may pass it on.
+    A signal cancels the run if training can end in order (``cancellation.ends_in_order``). Afterwards this calls the
+    program's handler. Python's raises KeyboardInterrupt, with a text on how to go on; others may raise SystemExit. If
+    the handler returns, the error that ended the run is raised. A second SIGINT, and a signal at another time, take
+    effect at once. A second signal of TERMINATIONS is ignored: batch systems send it to several processes, which may
+    pass it on.
 
-    Signals without a Python handler are left alone, and so are handlers of signals other than SIGINT, SIGTERM and
-    SIGHUP. Outside the main thread this does nothing.
+    Signals without a Python handler, or other than SIGINT, SIGTERM and SIGHUP, are left alone. Outside the main thread
+    this does nothing.
     """
     deferred: list[int] = []
     raised: list[int] = []
@@ -103,7 +103,7 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
 
 
 def _python_handler(number: int) -> Any:
-    """Return the Python handler of a signal, None if it has none."""
+    """Return the Python handler of a signal, or None."""
     handler = signal.getsignal(number)
     return None if isinstance(handler, int) else handler
 

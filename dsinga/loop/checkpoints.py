@@ -1,4 +1,4 @@
-"""The checkpoints of a run: writes them, with the loop's state, and says how to resume from one."""
+"""The checkpoints of a run: writes them with the loop's state, and says how to resume."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from dsinga.reading.checked_job import names_of_training
 
 
 class Checkpoints:
-    """The folder of the checkpoints of a run.
+    """The folder of a run's checkpoints.
 
-    ``topology`` describes the topology. ``check`` is called before each checkpoint is written and may raise RunError to
-    forbid it. ``saved`` is called after each written checkpoint.
+    ``topology`` describes the topology. ``check`` is called before each write and may raise RunError to forbid it.
+    ``saved`` is called after each write.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Checkpoints:
         self._names = names_of_training(job.neuralnet)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot, and remove the checkpoints that the job does not keep. Raises RunError."""
+        """Write a snapshot, and remove old checkpoints as the job says. Raises RunError."""
         if self._check is not None:
             self._check()
         params = NamedParams(snapshot.params, self._names)
@@ -79,7 +79,7 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
 
 
 def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
-    """Return the labels along an axis of records; for numbered points, which may differ, their order."""
+    """Return the labels along an axis of records; for numbered points, only their order."""
     if len(axis) == 1:
         return ()
     if are_columns or not all(map(is_number, axis[1:])):
@@ -88,7 +88,7 @@ def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
-    """Raise UserError if numbers of records have another meaning than in a checkpoint's run.
+    """Raise UserError if the records have another meaning than a checkpoint's.
 
     ``digests`` are the hashes of the checkpoint's run; older checkpoints have none.
     """
@@ -102,7 +102,7 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
 
 
 def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
-    """Raise UserError if a job has other losses or record weights than a checkpoint's run."""
+    """Raise UserError if a job and a checkpoint differ in losses or record weights."""
     try:
         written = loads(str(meta["job"]))
     except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
@@ -126,19 +126,19 @@ NO_CHECKPOINT = "no checkpoint was written"
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return the factors of the learning rate, by the first step of each, from a loop's state."""
+    """Return the factors of the learning rate in a loop's state, by the first step of each."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return a checkpoint's position in the records: the rows of a step, and the offset of :class:`Epochs`."""
+    """Return a checkpoint's position in the records: rows of a step, offset of :class:`Epochs`."""
     return {"rows": rows, "offset": offset}
 
 
 def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
     """Return the ``record_offset`` of a job that resumes at ``step`` with ``rows`` rows a step.
 
-    ``state`` is the state of the training loop. For older checkpoints, which lack the number of rows, it is 0.
+    ``state`` is the training loop's. The offset is 0 for older checkpoints, which lack the number of rows.
     """
     records = state.get("records")
     return offset_of(step, records["rows"], records["offset"], rows) if records else 0
@@ -147,7 +147,7 @@ def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError unless ``state``, from the checkpoint ``path``, has the types of a loop's state.
 
-    Checkpoints of format 1 have no checksum that would reveal damage.
+    Checkpoints of format 1 have no checksum.
     """
     try:
         for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
@@ -166,9 +166,9 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
-    """Return a text that says how to resume a run that ended after ``step`` steps.
+    """Return how to resume a run that ended after ``step`` steps.
 
-    ``kept`` is a clause that says who keeps the params of these steps, "" if nobody does.
+    ``kept`` is a clause that says who keeps the params of these steps, "" for nobody.
     """
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None and kept:

@@ -1,4 +1,4 @@
-"""Creates the initial state of a run: from initial values, another net's params, or a checkpoint."""
+"""Creates a run's initial state: from initial values, another net's params, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ SITE_SLOT = re.compile(r"outer\.|group\d+\.")  # begins the slots of outer param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run: its initial params or checkpoint, its extensions, and its workspace.
+    """Options of a run: its start, extensions and workspace.
 
     Attributes:
         workspace: the folder for files of extensions and ``checkpoint/``; None for none.
-        roots: the folders where relative paths are looked up after the working directory.
-        resume: the path of the checkpoint to resume from; True for the newest undamaged one in the workspace.
+        roots: folders where relative paths are looked up after the working directory.
+        resume: the checkpoint's path; True for the newest undamaged one in the workspace.
         extensions: extensions in addition to the job's.
         params: replacements of initial values, by name; unknown params are ignored.
-        updater_state: the state of an earlier run's updater, by param and slot; missing slots start new.
+        updater_state: an earlier updater's state, by param and slot; missing slots start new.
         cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
         saved: called after each written checkpoint.
-        check_workspace: called before a checkpoint is written; raises RunError to forbid it.
+        check_workspace: called before each checkpoint; raises RunError to forbid it.
     """
 
     workspace: Path | None = None
@@ -73,10 +73,10 @@ class RunOptions:
 def begin_run(
     job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
-    """Return the extensions of a run, from job and options, and its initial state.
+    """Return a run's extensions, from job and options, and its initial state.
 
-    ``nets`` are the whole nets of its phases, ``epochs`` the epochs of a job that counts them. Raises UserError for an
-    extension that can never run, and for a checkpoint or params that do not fit.
+    ``nets`` are the whole nets by phase, ``epochs`` the job's if it counts them. Raises UserError for an extension that
+    can never run, and for a checkpoint or params that do not fit.
     """
     all_extensions = create_extensions(job, options.extensions, epochs)
     check_extensions(all_extensions, job, nets, options.workspace)
@@ -99,10 +99,10 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return initial values of a net's params; arrays in ``params`` replace values by name.
+    """Return initial values of a net's params, replaced by ``params`` of the same names.
 
-    A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError if shapes do not fit, or params
-    have NaN or infinity.
+    A job's ``checkpoint_path`` names another net's checkpoint. Raises UserError if shapes do not fit, or params have
+    NaN or infinity.
     """
     values = initial_values(net_params, job.seed)
     values.update(port_to_net(net_params, job.checkpoint_path, roots))
@@ -113,9 +113,9 @@ def begin_anew(
 def complete_state(
     job: Job, net_params: Mapping[str, Param], params: ParamArrays, state: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, ParamArrays]:
-    """Return copies of an updater's state, with initial state for params that it lacks.
+    """Return copies of an updater's state, with initial state for missing params.
 
-    Raises UserError for the state of another updater, or of params of other shapes.
+    Raises UserError for another updater's state, or other shapes.
     """
     whole, state, complete = create_updater(job.updater), updater_state(state), {}
     for name, param in net_params.items():
@@ -137,7 +137,7 @@ def complete_state(
 
 
 def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the updater's state of group 0, the state of a job without sites."""
+    """Return the updater's state of group 0, that is, without other sites."""
     return {
         name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
@@ -158,9 +158,9 @@ def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
 
 
 def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
-    """Replace ``values`` by ``params`` of the same names; params that ``values`` lack are ignored.
+    """Replace ``values`` by ``params`` of the same names; other params are ignored.
 
-    Raises UserError if none of them is known, shapes do not fit, or they have NaN or infinity.
+    Raises UserError if no name is known, shapes do not fit, or params have NaN or infinity.
     """
     check_start(values, params)
     for name in values.keys() & params.keys():
@@ -175,9 +175,9 @@ def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
 
 
 def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
-    """Return the path and contents of the checkpoint to resume from; warn of skipped damaged ones.
+    """Return path and contents of the checkpoint to resume from; warn of skipped damaged ones.
 
-    ``resume`` is a path, or True for the workspace's newest undamaged checkpoint. Raises UserError if there is none.
+    ``resume`` is a path, or True for the workspace's newest undamaged checkpoint. Raises UserError without one.
     """
     if isinstance(resume, Path):
         return resume, read_checkpoint(resume)
@@ -197,7 +197,7 @@ def read_beginning(
 ) -> Checkpoint:
     """Return the checkpoint to resume from: a path, or for True the workspace's newest undamaged one.
 
-    Raises UserError if there is none, or it does not fit the job.
+    Raises UserError without one, or if it does not fit the job.
     """
     path, checkpoint = find_checkpoint(workspace, resume)
     if checkpoint.step > job.train_steps:
@@ -234,7 +234,7 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
 
 
 def _another_run(workspace: Path) -> str:
-    """Return what to do without a checkpoint: resume the last earlier run in the workspace, or begin."""
+    """Return what to do without a checkpoint: resume the workspace's last earlier run, or begin."""
     kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
     runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
     if runs:
@@ -243,14 +243,14 @@ def _another_run(workspace: Path) -> str:
 
 
 def describe_length(job: Job, steps: int) -> str:
-    """Return how people ask for a run of at least ``steps`` steps, in epochs if the job counts them."""
+    """Return how to request a run of at least ``steps`` steps, in epochs if the job counts them."""
     if job.epochs:
         return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
     return job_field("train_steps", str(steps))
 
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
-    """Warn of each reason why steps of a run of ``net`` from step ``begin`` cannot teach much."""
+    """Warn of each reason why steps of a run from ``begin`` cannot teach much."""
     if net.params and not any(param.trainable and not param.static for param in net.params.values()):
         _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
@@ -289,7 +289,7 @@ def _warn_of_schedule(job: Job, begin: int) -> None:
 
 
 def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -> int:
-    """Return the first step from ``begin`` where a rate settles near 0; ``last`` if there is none.
+    """Return the first step from ``begin`` where a rate settles near 0, else ``last``.
 
     Near 0 is relative to the highest rate since the step ``origin``. A rate that still changes does not count.
     """
@@ -308,8 +308,8 @@ def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -
 def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Path) -> tuple[CheckedJob, bool | Path]:
     """Return a job that continues at a checkpoint's record with another batch size, and the checkpoint.
 
-    Steps continue to count. ``epochs`` count records: the job's ``train_steps`` are adjusted. Both arguments are
-    returned unchanged if all batches have one size. Raises UserError if the job has fewer epochs than the checkpoint.
+    Step numbers continue, and ``train_steps`` follow the job's ``epochs``. Both are returned unchanged if all batches
+    have one size. Raises UserError if the job has fewer epochs than the checkpoint.
     """
     job = checked.job
     rows = 0 if job.experience else rows_per_step(job)
@@ -339,9 +339,9 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
 
 
 def _is_at(path: Path, rows: int) -> bool:
-    """Return whether steps of ``rows`` rows from step 0 lead to a checkpoint's record; False if damaged.
+    """Return whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
 
-    Only the metadata is read, because other files may have gigabytes.
+    Only the metadata is read: other files may have gigabytes.
     """
     try:
         metadata = read_metadata(path)

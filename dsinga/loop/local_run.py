@@ -1,4 +1,4 @@
-"""Trains jobs of one worker in this process without Dask, and tells whether a job can be."""
+"""Trains jobs of one worker in this process without Dask, if possible."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _waits_for_tasks(job: Job) -> bool:
 def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
     """Open the stores of a job and build its nets. Raises UserError if they are wrong.
 
-    Without ``shuffle`` training reads records in their order.
+    Without ``shuffle`` training reads records in order.
     """
     job = checked.job
     get_ops()  # raises UserError where the setting names no kernels
@@ -83,7 +83,7 @@ def memory_limit() -> int:
 
 
 def check_first_block(store: Any) -> None:
-    """Raise UserError if an open store cannot be read because its records are damaged."""
+    """Raise UserError if an open store has damaged records."""
     for column in store.columns:
         column.load(0, column.sample_rows)  # past the cache, which may have what was not damaged yet
 
@@ -98,11 +98,11 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> TrainedParams:
-    """Train a job for which :func:`trains_locally` holds in this thread, and return the outcome.
+    """Train a job in this thread (see :func:`trains_locally`), and return the outcome.
 
-    The bits equal :func:`dsinga.cluster.train`'s. ``earlier`` has the updater's state and the steps of earlier
-    training. These steps count for the order of records, random numbers and the learning rate. Without ``shuffle``
-    training reads records in their order.
+    The bits equal :func:`dsinga.cluster.train`'s. ``earlier`` has the updater's state and steps of earlier training,
+    which count for the order of records, random numbers and the learning rate. Without ``shuffle`` training reads
+    records in order.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)

@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 class TrainedParams:
     """The result of a run: the params, the steps done, the training net, and the last timings.
 
-    ``batchsize`` counts the rows of a step over all worker groups. ``timings`` are seconds of group 0's last
-    iterations. ``stopped`` says why training ended early, else "". ``remarks`` are texts from extensions. ``unsaved``
-    says why the last step has no checkpoint in the workspace, else "". ``is_cut`` is true if the run ended temporarily,
-    as by kStopOnTime; a run with ``resume`` does the remaining steps.
+    ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. ``stopped`` says
+    why training ended early, else "". ``remarks`` are texts from extensions. ``unsaved`` says why the last step has no
+    checkpoint in the workspace, else "". ``is_cut``: the run ended temporarily, as by kStopOnTime; a run with
+    ``resume`` does the other steps.
     """
 
     params: ParamArrays
@@ -58,9 +58,9 @@ def run_to_end(
 ) -> TrainedParams:
     """Train from ``begin`` to the end of a run, and close the engine in any case.
 
-    ``topology`` describes the topology, for checkpoints. ``started`` is when training was requested, by
-    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled if the run was cancelled before its last
-    step, RunError if the engine lost what it needs, and errors of extensions.
+    ``topology`` describes the topology for checkpoints. ``started`` is when training was requested, by
+    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled before the last step, RunError if the
+    engine lost what it needs, and errors of extensions.
     """
     job, folder = engine.job, options.workspace
     checkpoints = None
@@ -112,7 +112,7 @@ def _save(loop: TrainingLoop) -> None:
 
 
 def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> TrainedParams:
-    """Return the result of a run. Raises Cancelled if it was cancelled before its last step."""
+    """Return the result of a run. Raises Cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
     if is_early and loop.stopped == CANCELLED:

@@ -30,7 +30,7 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """Runs training from the first step to the last, with an engine for the steps and extensions between them.
+    """Runs training from the first step to the last: steps by an engine, extensions between them.
 
     Extensions see worker group 0, which pauses at the steps of their triggers with its server group's params. At the
     end they run when all groups have the same params. Each step is seen once, even if the engine computes it again.
@@ -83,13 +83,13 @@ class TrainingLoop:
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can continue later from its present step."""
+        """Whether training was stopped so that the run can resume from its present step."""
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
         """Train from step ``begin`` to the last one, or until an extension stops; return the params.
 
-        ``state`` is the loop's state in the checkpoint to resume from, empty for a new run.
+        ``state`` is the loop's state in the resumed checkpoint, else empty.
         """
         failure: BaseException | None = None
         try:
@@ -141,14 +141,14 @@ class TrainingLoop:
             self._keep(kept, end)
 
     def resume_hint(self) -> str:
-        """Return a text that says how to resume an ended run."""
+        """Return how to resume an ended run."""
         kept = self.kept
         if kept is None or not kept.hint:
             return resume_hint(self._workspace, self.step)
         return resume_hint(self._workspace, kept.step, kept.hint)
 
     def _end_params(self) -> ParamArrays:
-        """Return the params at the end of a run, and keep them and the updater's state for the caller."""
+        """Return the params at the end; keep them and the updater's state for the caller."""
         view, kept = self.view, self.kept
         has_state = kept is not None and create_updater(self._job.updater).has_state
         state = view.returned_state or (view.last_state() if has_state else {})
@@ -158,7 +158,6 @@ class TrainingLoop:
         return params
 
     def _train(self) -> None:
-        """Train to the last step, unless training is stopped before, with pauses."""
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None or self.kept is not None
         if self.kept is not None and self._workspace is None:
@@ -176,14 +175,13 @@ class TrainingLoop:
         self._in_training = self._cancellation.ends_in_order = False
 
     def _train_until_pause(self, stop: int) -> None:
-        """Train up to ``stop``, or to the end of the sent steps if an extension wants a pause."""
+        """Train up to ``stop``, or to the last sent step if an extension wants a pause."""
         while self._engine.step < stop:
             self._read_round(stop)
             if self.view.stopped or self._extensions.wants_pause():
                 stop = max(self._engine.sent, self.view.step)
 
     def _read_round(self, stop: int) -> None:
-        """Let the engine train a round, and show its steps to the extensions."""
         reports = self._engine.train(stop)
         if self._cancellation.event.is_set():
             self.view.stop(CANCELLED, resumable=True)
@@ -199,7 +197,7 @@ class TrainingLoop:
         )
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history; ``seconds`` is the time until the run was where it had been."""
+        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
         row = self.view.recovery_row(restart, seconds)
         _log.warning(
             "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
@@ -209,7 +207,7 @@ class TrainingLoop:
             self._observer.record(row)
 
     def _show_steps(self, stop: int | None = None) -> None:
-        """Show the steps of the last round to the extensions; steps beyond ``stop`` are not computed yet."""
+        """Show the last round's steps to the extensions; steps beyond ``stop`` are not computed yet."""
         while self._unseen:
             look = self._extensions.next_look(self.view.step) or math.inf
             steps: list[Metrics] = []
@@ -233,7 +231,7 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the due extensions in a pause of training, then write a requested checkpoint.
+        """Run the due extensions in a pause, then write a requested checkpoint.
 
         After a stop by an extension, the checkpoint is written at the last pause. Without ``runs`` no extension runs.
         """
@@ -268,7 +266,7 @@ class TrainingLoop:
         self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop and of the engine for a checkpoint."""
+        """Return the state of loop and engine for a checkpoint."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
         if not self._job.experience:
@@ -283,9 +281,9 @@ class TrainingLoop:
             self._checkpoints.write_newer(newest)
 
     def _end_by_failure(self, error: Exception) -> None:
-        """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
+        """If an extension raised ``error``, write a checkpoint and add step and path to the error.
 
-        A UserError is raised again, with step and checkpoint in its message; other errors get a note.
+        A UserError is raised again with them in its message; other errors get a note.
         """
         failed = self._extensions.failing
         if failed is None or failed.is_part_of_run or error is self.view.run_error:
@@ -303,7 +301,7 @@ class TrainingLoop:
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:
-        """Read the rounds in flight and write a checkpoint from which a run can resume."""
+        """Read the rounds in flight and write a checkpoint to resume from."""
         if self._workspace is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)

@@ -1,4 +1,4 @@
-"""Gives extensions access to a run's training loop, and sends its rows and progress to observers."""
+"""Gives extensions access to a run's training loop, and reports to observers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Observer(Protocol):
     """Receives the rows of metrics and the progress of a run."""
 
     def waiting(self, sentence: str) -> None:
-        """Learn that the run waits for Dask workers of other runs: after a second, then every five minutes."""
+        """Learn that the run waits for other runs' Dask workers: after a second, then every five minutes."""
 
     def begin(self, step: int) -> None:
-        """Learn that all checks have passed and training is about to begin at ``step``."""
+        """Learn that all checks have passed and training begins at ``step``."""
 
     def record(self, row: Row) -> None:
         """Receive a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
@@ -45,7 +45,7 @@ class Observer(Protocol):
 
 
 class ObserverWatcher(Watcher):
-    """Sends the rows and the progress of a run to an observer."""
+    """Sends a run's rows and progress to an observer."""
 
     def __init__(self, observer: Observer):
         super().__init__()
@@ -64,9 +64,9 @@ class TrainingView(LoopView):
     """A view of a run, for its extensions.
 
     The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, and ``paused`` while group 0
-    pauses. It carries out ``stopped``, ``resumable`` and ``checkpoint_wanted``. ``show_row``, a method of the loop, is
-    called with each row. ``run_error`` is an exception of the run, not of an extension. ``started`` is when training
-    was requested, in seconds of ``clock``.
+    pauses. It carries out ``stopped``, ``resumable`` and ``checkpoint_wanted``. Its method ``show_row`` is called with
+    each row. ``run_error`` is an exception of the run, not of an extension. ``started`` is when training was requested,
+    in seconds of ``clock``.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class TrainingView(LoopView):
 
     @property
     def position(self) -> Row:
-        """The columns of a row that say how far training is: "step" and, if the job has epochs, "epoch"."""
+        """The columns of a row that place it in training: "step" and, if counted, "epoch"."""
         epochs = self._engine.epochs
         return {"step": self.step} | ({"epoch": epochs.at(self.step)} if epochs else {})
 
@@ -168,12 +168,12 @@ class TrainingView(LoopView):
             self._engine.set_params(values, slots)
 
     def last_params(self) -> ParamArrays:
-        """Return the params at the end of the run; raise Diverged if one is not finite."""
+        """Return the params at the end; raise Diverged if one is not finite."""
         with self.running():
             return self._finite(self._engine.last_params())
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state at the end of the run, by param and slot."""
+        """Return the updater's state at the end, by param and slot."""
         with self.running():
             return self._engine.last_state()
 
@@ -265,7 +265,7 @@ class TrainingView(LoopView):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Mark an exception raised in the context as an error of the run, not of an extension."""
+        """Attribute exceptions in the context to the run, not to an extension."""
         try:
             yield
         except BaseException as error:

@@ -12,7 +12,7 @@ from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the curves of rows as HTML, or a message if the drawing add-on is missing."""
+    """Return rows as curves in HTML, or a message if the drawing add-on is missing."""
     try:
         return str(lookup("drawing", "History")(rows))
     except UserError as error:
@@ -51,7 +51,7 @@ class History(Sequence[Row]):
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """The values of each metric in the order of the rows, by Keras names such as "loss" and "val_loss"."""
+        """The values of each metric in row order, by Keras names such as "loss" and "val_loss"."""
         values: dict[str, list[Any]] = {}
         for row in rows_of_metrics(self._rows):
             prefix = "" if row["phase"] == "train" else f"{row['phase']}_"
@@ -72,10 +72,10 @@ class History(Sequence[Row]):
         """Draw metrics with Matplotlib, with a line for each phase: training, validation, test.
 
         Args:
-            metrics: the name of a metric, or several names; by default all metrics, the loss first.
+            metrics: one or several names of metrics; by default all, the loss first.
             x: the column along the horizontal axis, such as "step", "epoch" or "time".
-            label: a name for these lines in the legend, needed for several histories on the same axes. Each label has
-                its own colour; lines without one have their phase's colour.
+            label: a name for these lines in the legend, to tell several histories on the same axes apart. Each label
+                has its own colour; lines without one have their phase's colour.
             ax: the Matplotlib axes to draw on, or a sequence with axes for each metric; by default new ones.
             line: further arguments of Matplotlib's ``Axes.plot``.
 
@@ -87,7 +87,7 @@ class History(Sequence[Row]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of all columns, in the order of their first appearance."""
+        """The names of all columns, in order of first appearance."""
         return tuple(dict.fromkeys(name for row in self._rows for name in row))
 
     @overload
@@ -130,7 +130,6 @@ class History(Sequence[Row]):
 
 
 def _missing_column(names: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the message of the KeyError for missing columns ``names``."""
     for name in names:
         if name not in columns:
             return f"no column {name!r}{nearest(name, columns)} (columns: {listed(columns)})"

@@ -1,4 +1,4 @@
-"""Progress displays of a run (terminal, log, or notebook picture) and of an import."""
+"""Progress displays of a run (terminal, log, notebook) and of an import."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_VALUES = NOT_METRICS | SPEEDS.keys()
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
-    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
+    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
         total_steps: The last step of the run.
@@ -63,7 +63,7 @@ class Progress(ProgressDisplay):
 
     @abstractmethod
     def show_row(self, row: Row) -> None:
-        """Show a row of the history: of training (every ``disp_freq`` steps), test or validation."""
+        """Show a row of training (every ``disp_freq`` steps), test or validation."""
 
 
 class ThroughputEstimate:
@@ -113,7 +113,7 @@ class PlainLines(Progress):
 
 
 class ProgressBar(ProgressDisplay):
-    """A progress bar titled ``name`` at the bottom of a terminal, with lines above it."""
+    """A progress bar titled ``name`` at the bottom of a terminal, with lines above."""
 
     def __init__(self, total: int, name: str, out: TextIO):
         from rich.console import Console  # imported here, since only a terminal needs it
@@ -139,7 +139,7 @@ class ProgressBar(ProgressDisplay):
 
 
 class LiveLine(ProgressBar, Progress):
-    """A progress bar with lines for tests and validations above it."""
+    """A progress bar with lines for tests and validations above."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
         super().__init__(throughput.total_steps, name, out)
@@ -206,7 +206,7 @@ def event_line(row: Row, total_steps: int) -> str:
 
 
 def epoch_text(row: Row) -> str:
-    """Return "epoch 5  " for a row of a run that counts epochs, "" for others."""
+    """Return "epoch 5  " for a row with an epoch, else ""."""
     return f"epoch {row['epoch']:g}  " if "epoch" in row else ""
 
 
@@ -218,7 +218,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar titled ``name`` in the context if ``out`` (default: standard error) is a terminal.
+    """Show a progress bar titled ``name`` if ``out`` (default: standard error) is a terminal.
 
     It yields a function to call with the amount done and the total (0 if unknown), in any unit.
     """

@@ -32,7 +32,7 @@ class HistoryPlot(Protocol):
     def __call__(
         self, rows: Sequence[Row], metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
     ) -> Any:
-        """Draw metrics of a history's rows with Matplotlib like :meth:`History.plot`, and return the axes."""
+        """Draw metrics of rows with Matplotlib like :meth:`History.plot`, and return the axes."""
 
 
 def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -55,6 +55,6 @@ def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 
 def metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of all numeric metrics of rows, in the order of their first appearance."""
+    """Return the names of all numeric metrics, in order of first appearance."""
     columns = ((name, value) for row in rows_of_metrics(rows) for name, value in row.items())
     return list(dict.fromkeys(k for k, v in columns if k not in NOT_METRICS and isinstance(v, Real)))

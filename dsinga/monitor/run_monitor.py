@@ -1,4 +1,4 @@
-"""The monitor of a run: keeps its history, writes and reads ``metrics.jsonl``, shows progress."""
+"""The monitor of a run: keeps its history, reads and writes ``metrics.jsonl``, shows progress."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 class MetricsFile:
     """Appends rows to a JSON-lines file and flushes each to the operating system.
 
-    With ``resumed_step``, rows of the earlier run up to this step are kept and later ones removed, because the resumed
+    With ``resumed_step``, the earlier run's rows up to this step are kept and later ones removed, because the resumed
     run writes them again. Without it the file starts empty. The file is replaced atomically: a crash leaves either all
     old rows or the kept ones. An incomplete last line, from a crash, is removed.
 
     JSON has no NaN or infinity: they are written as null and read as NaN.
 
-    If the disk is full, rows are kept and written later. ``fault`` says why, "" if all rows are in the file.
+    If the disk is full, rows are kept and written later. ``fault`` says why, "" if all are in the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
@@ -81,7 +81,7 @@ class MetricsFile:
 def read_metrics(path: str | os.PathLike[str]) -> History:
     """Return the rows of a ``metrics.jsonl``, or of a workspace's, without an incomplete last line.
 
-    Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
+    Raises UserError, with file and line, for a line that is no row, or if the file cannot be read.
     """
     path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
     try:
@@ -105,7 +105,6 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
 
 
 def _is_row(row: Row) -> bool:
-    """Return whether a JSON object has numbers and a phase, like every row."""
     numbers = [value for name, value in row.items() if name not in ("phase", "lost") and value is not None]
     return (
         isinstance(row.get("phase"), str)
@@ -130,7 +129,7 @@ RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", 
 
 
 class RunMonitor(contextlib.ExitStack):
-    """Receives the rows of a run and passes them to the history, the metrics file and the display.
+    """Passes the rows of a run to the history, the metrics file and the display.
 
     A context manager, which closes the file and the display.
 
@@ -192,7 +191,7 @@ class RunMonitor(contextlib.ExitStack):
         """Create the workspace again, with all rows, if it was moved or deleted after :meth:`begin`.
 
         ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if the workspace
-        cannot be created, as after another run has begun in its place.
+        cannot be created, as after another run has begun there.
         """
         if self._workspace is None or self._lock is None:
             return
@@ -215,11 +214,11 @@ class RunMonitor(contextlib.ExitStack):
 
     @property
     def has_workspace(self) -> bool:
-        """Whether the run has a workspace in its place, perhaps created again."""
+        """Whether the run's workspace is in its place, perhaps created again."""
         return self._lock is not None and self._lock.is_in_place()
 
     def _close_file(self, file: MetricsFile) -> None:
-        """Write the remaining rows; warn if rows are only in the history."""
+        """Write the remaining rows; warn if some are only in the history."""
         file.close()
         if file.fault:
             _log.warning("%s; the last rows are missing there", file.fault)
@@ -268,7 +267,7 @@ class RunMonitor(contextlib.ExitStack):
 
 
 def keep_earlier_run(workspace: Path) -> Path | None:
-    """Move an earlier run's files in the workspace to ``run-<number>``; return this folder, None for no run.
+    """Move an earlier run's files to ``run-<number>`` in the workspace; return this folder, None for no run.
 
     The number is the first unused one from 1.
     """

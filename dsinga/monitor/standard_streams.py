@@ -31,7 +31,7 @@ class _Output(io.FileIO):
 
 
 class _Log(io.FileIO):
-    """A descriptor that drops what it cannot write, so that a run survives a full or closed log."""
+    """A descriptor that drops what it cannot write, so that a run survives a full log."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
@@ -47,8 +47,8 @@ def error_stream() -> TextIO:
 def open_standard_streams() -> None:
     """Make the standard streams of this process usable for a command.
 
-    A closed one becomes the null device; otherwise the next opened file would get its number. Standard error drops what
-    it cannot write. Characters that an encoding lacks are written as escapes.
+    A closed one becomes the null device, or the next opened file would get its number. Standard error drops what it
+    cannot write. Characters that an encoding lacks become escapes.
     """
     for number in range(3):
         try:
@@ -64,7 +64,7 @@ def open_standard_streams() -> None:
 
 
 def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
-    """Return a stream to ``raw`` with the settings of ``stream``, which is None if closed."""
+    """Return a stream to ``raw`` with the settings of ``stream``, None if closed."""
     encoding, is_unbuffered = getattr(stream, "encoding", "utf-8"), getattr(stream, "write_through", False)
     buffer: Any = raw if is_unbuffered else io.BufferedWriter(raw)
     by_line = getattr(stream, "line_buffering", True)
@@ -74,7 +74,7 @@ def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
 def output_fault() -> str | None:
     """Return why the standard output lost data, None if it did not.
 
-    The text is empty if the reader has gone, who needs no message.
+    The text is empty if the reader has gone.
     """
     with contextlib.suppress(OSError):  # which is kept
         sys.stdout.flush()

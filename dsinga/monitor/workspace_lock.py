@@ -1,8 +1,8 @@
-"""Locks a workspace for the run that writes it, so that no other run writes there.
+"""Locks a workspace for the run that writes it.
 
-The lock is a system lock on the folder, which ends with its process. The file ``running.json`` names the holder. On
-file systems (NFS) or systems (Windows) without such locks, that file is the lock: only one process can create it. A
-killed process leaves it, but a dead holder on this host does not count.
+The lock is a system lock on the folder, which ends with its process; the file ``running.json`` names the holder.
+Without such locks (NFS, Windows), that file is the lock: only one process can create it. A killed process leaves it,
+but a dead holder on this host does not count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkspaceLock:
         self._status = os.stat(workspace)
 
     def is_in_place(self) -> bool:
-        """Return whether the path of the workspace still leads to the locked folder."""
+        """Return whether the workspace's path still leads to the locked folder."""
         try:
             status = os.stat(self._workspace)
         except OSError as error:
@@ -99,7 +99,7 @@ def has_ended(holder: Holder) -> bool:
 
 
 def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
-    """Return the error for a workspace that ``holder`` writes; delete ``file`` if the holder has ended."""
+    """Return the error for a workspace that ``holder`` writes; users delete ``file`` if it has ended."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none

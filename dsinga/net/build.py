@@ -1,4 +1,4 @@
-"""Builds the NeuralNet of one phase: selects, sorts, creates and joins the job's layers."""
+"""Builds the NeuralNet of a phase: selects, sorts, creates and joins the job's layers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_ow
 def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool = True) -> NeuralNet:
     """Build the net of ``phase``; ``records`` describes the records of each layer that reads a store.
 
-    Nodes are in topological order, otherwise in the job's. :func:`insert_splits` adds kSplit layers where gradients are
-    added, and :mod:`dsinga.net.machines` a reconstruction layer for each restricted Boltzmann machine. Params without a
-    name are called ``<layer>_<role>``.
+    Nodes are in topological order, otherwise in the job's. :func:`insert_splits` adds kSplit layers,
+    :mod:`dsinga.net.machines` the reconstructions of restricted Boltzmann machines. Params without a name are called
+    ``<layer>_<role>``.
 
     If the job unrolls layers over time steps, ``merged`` computes each chain of copies as one layer over sequences if
     the numbers stay the same (:func:`merge_copies`). Otherwise the net has the copies. Records of several leads
-    determine the copies of the net.
+    determine the copies.
 
     Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a
-    duplicate name, unsuitable sources, a shared param that does not exist or has another shape.
+    duplicate name, unsuitable sources, a missing shared param or one of another shape.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
@@ -53,7 +53,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
 def _create(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool
 ) -> NeuralNet:
-    """Build the net of the layers ``selected``, unrolled over time steps if the job asks for it."""
+    """Build the net of ``selected`` layers, unrolled over time steps if requested."""
     copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
     if copies is selected or merged:
         try:
@@ -69,7 +69,7 @@ def _create(
 def _build(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> NeuralNet:
-    """Build the net of the layers ``selected`` of ``phase``, merged or unrolled."""
+    """Build the net of the ``selected`` layers of ``phase``, merged or unrolled."""
     carried = resolve_carry(selected.layer, phase, records, unrolled)
     confs = sort_layers([drop_persistent_chains(layer, phase) for layer in carried])
     position = {layer.name: k for k, layer in enumerate(confs)}
@@ -109,14 +109,14 @@ def _build(
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
-    """Return the layer's configuration with partition_dim and partition_grid, by default the net's."""
+    """Return the layer with partition_dim and partition_grid, by default the net's."""
     if layer.partition_dim is not None:
         return layer
     return layer.replace(partition_dim=conf.partition_dim, partition_grid=list(conf.partition_grid))
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers of ``phase``, according to ``include`` and ``exclude``."""
+    """Return the layers of ``phase``, by ``include`` and ``exclude``."""
     return [layer for layer in conf.layer if layer.in_phase(phase)]
 
 
@@ -126,7 +126,7 @@ def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
 
 
 def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
-    """Return the names of layers and of all ``layers`` that depend on them, directly or not."""
+    """Return the names of layers and of all their followers in ``layers``."""
     followers: dict[str, list[str]] = {}
     for layer in layers:
         for source in layer.srclayers:
@@ -140,7 +140,7 @@ def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError if ``records`` lacks a layer's store, or the store lacks the layer's labels."""
+    """Raise JobError if ``records`` lacks a layer's store, or the store lacks needed labels."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     labelled = cls.labels.layer_of(layer.srclayers)
@@ -161,9 +161,9 @@ def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Enlarge a new layer's row-wise state to ``count`` micro-batches, which are computed in turn.
+    """Enlarge a new layer's row-wise state to ``count`` micro-batches, computed in turn.
 
-    Raises JobError for a layer that needs all rows of a batch at once.
+    Raises JobError for a layer that needs all rows at once.
     """
     if layer.cut.whole_because:
         reason = layer.cut.whole_because
@@ -185,7 +185,7 @@ def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
-    """Raise JobError if a layer has an output layer as its source and is none itself."""
+    """Raise JobError if an output layer is the source of another kind of layer."""
     for source in sources:
         if source.is_output and not layer.is_output:
             message = (
@@ -195,7 +195,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape that the next destination of ``source`` gets: the whole feature or the next part."""
+    """Return the shape for the next destination of ``source``: the whole feature or a part."""
     if not source.part_shapes:
         return source.shape
     part = handed[position]
@@ -204,7 +204,7 @@ def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
 
 
 def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
-    """Raise JobError if a layer's parts and its destinations differ in number."""
+    """Raise JobError if a layer's parts and destinations differ in number."""
     for layer, taken in zip(layers, handed, strict=True):
         if layer.part_shapes and taken != len(layer.part_shapes):
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")
@@ -232,10 +232,10 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
 def resolve_carry(
     confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> list[LayerConf]:
-    """Return the layers with ``carry`` set to true or false in each recurrent one.
+    """Return the layers with ``carry`` true or false in each recurrent one.
 
-    By default the state is carried if each batch continues the texts of the previous one (``RecordInfo.continues``).
-    Only training carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but
+    By default the state is carried if each batch continues the previous one's texts (``RecordInfo.continues``). Only
+    training carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but
     batches do not continue, or copies of the layer are computed in turn.
     """
     texts = {name for name, info in records.items() if info.continues}
@@ -262,17 +262,17 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
 
 
 def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
-    """Return the layer without persistent chains outside training: other phases have other rows."""
+    """Return the layer without persistent chains outside training, where rows differ."""
     if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
         return layer
     return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
 
 
 def mark_stretches(nodes: Sequence[Node], count: int) -> None:
-    """Set ``recompute`` of layers so that only the last features of ``count`` stretches of ``nodes`` are kept.
+    """Set ``recompute`` so that only the last features of ``count`` stretches of ``nodes`` are kept.
 
-    The stretches need about equal memory, as far as the net can be divided. Layers without a gradient, losses, outputs
-    and the uppermost stretch, where the backward pass begins, keep their features.
+    The stretches need about equal memory, as far as possible. Layers without a gradient, losses, outputs and the
+    uppermost stretch, where the backward pass begins, keep their features.
     """
     ends, needed = choose_ends(nodes, count), needs_gradient(nodes)
     for position, node in enumerate(nodes[: ends[-1]] if ends else ()):
@@ -281,7 +281,7 @@ def mark_stretches(nodes: Sequence[Node], count: int) -> None:
 
 
 def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
-    """Return the positions of the last layers of all stretches but the uppermost, at most ``count`` - 1."""
+    """Return the positions of the last layers of all but the uppermost stretch, at most ``count`` - 1."""
     sizes = [sum([float_bytes(node.layer.shape[0], node.layer.shape), *_saved(node)]) for node in nodes]
     possible, total, ends, below = narrow_places(nodes), sum(sizes), list[int](), 0
     for position, size in enumerate(sizes):
@@ -292,7 +292,7 @@ def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
 
 
 def narrow_places(nodes: Sequence[Node]) -> set[int]:
-    """Return the positions of the layers that all gradients from above to below pass through."""
+    """Return the positions of layers that all gradients pass through."""
     needed, passed = needs_gradient(nodes), set[int]()
     for position, node in enumerate(nodes):
         for k, source in enumerate(node.sources):

@@ -16,9 +16,9 @@ FLOAT_BYTES = 4
 class LayerRow:
     """A layer's type, sources, feature shape and params.
 
-    ``params`` are all that it uses, ``shared`` those that an earlier layer uses too. ``count`` is the number of
-    elements without shared ones, so that all counts add up to the net's. ``steps`` is how many time steps it computes
-    together, 1 if it is not unrolled.
+    ``params`` are all that it uses, ``shared`` the params that earlier layers use too. ``count`` is the number of
+    elements without shared ones, so that all add up to the net's. ``steps`` is how many time steps it computes
+    together, 1 if not unrolled.
     """
 
     layer: str
@@ -42,7 +42,7 @@ class LayerRow:
 
 
 def describe(net: NeuralNet) -> list[LayerRow]:
-    """Return a row for each layer of ``net``, in the order of its nodes."""
+    """Return a row for each layer of ``net``, in order."""
     return [
         LayerRow(
             layer=node.layer.name,

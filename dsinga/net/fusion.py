@@ -5,9 +5,9 @@ features in between. Only the last digits change, and two of three features need
 following kSoftmaxLoss are fused if they compute each step of sequences (``per_step``). A kConvolution or kInnerProduct
 and a following kReLU are fused on kernels that save a pass.
 
-A fused layer is recomputed in the backward pass if the job requests it for all its layers. The user's net keeps its
-layers for access by name: in ``forward``, pictures and partitioned nets. Fusion follows partitioning, on each worker,
-and joins only neighbours in its order, so that messages keep their order.
+A fused layer is recomputed in the backward pass if the job says so of all its layers. The user's net keeps its layers
+in ``forward``, pictures and partitioned nets. Each worker fuses after partitioning, and only neighbours, so that
+messages keep their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECTIFIED = ("kConvolution", "kInnerProduct")  # products that have a class with
 
 
 def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of a net with each fusible run of nodes as one node.
+    """Return the nodes of a net with each fusible run as one node.
 
     ``rectified`` includes convolutions and inner products followed by a rectifier.
     """
@@ -42,7 +42,7 @@ def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
 
 
 def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bool) -> int:
-    """Return how many nodes from ``first`` on can be fused, 1 for none."""
+    """Return how many nodes can be fused at ``first``, 1 for none."""
     if _is_step_loss(first, nodes, uses):
         return 2
     if rectified and any(_is_a(name, nodes[first].layer) for name in RECTIFIED):
@@ -61,7 +61,7 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bo
 
 
 def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node after ``first`` is its rectifier and no other layer reads ``first``."""
+    """Whether the next node is the rectifier and only reader of ``first``."""
     if first + 1 == len(nodes) or uses[first] > 1:
         return False
     node = nodes[first + 1]
@@ -69,7 +69,7 @@ def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node at ``first`` gives scores only to a loss that no other layer reads."""
+    """Whether the node at ``first`` gives scores only to a loss without readers."""
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
@@ -81,7 +81,7 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
-    """Return the node that replaces ``nodes``, which begin at the position ``first``."""
+    """Return the node that replaces ``nodes``, which begin at ``first``."""
     node = _fused_whole(first, nodes)
     recompute = all(node.layer.conf.recompute for node in nodes)
     node.layer.conf = node.layer.conf.replace(recompute=recompute)
@@ -122,5 +122,5 @@ def _rectifies(layer: Layer) -> bool:
 
 
 def _is_a(name: str, layer: Layer) -> bool:
-    """Whether the layer is exactly of a type's built-in class, not of a user's subclass."""
+    """Whether the layer is exactly of a type's built-in class, not a user's subclass."""
     return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

@@ -35,10 +35,10 @@ def labels_shape(layer: Layer) -> Shape:
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set ``label_format`` of a layer from its records, or from its first source with labels.
+    """Set a layer's ``label_format`` from its records, or from its first source with labels.
 
-    A layer that makes labels keeps its own shape and, unless None, dtype; it has the names of its source's labels.
-    ``info`` describes the records of an input layer.
+    A layer that makes labels keeps its shape and, unless None, dtype, with the names of its source's labels. ``info``
+    describes an input layer's records.
     """
     new = layer.new_labels or LabelFormat()
     if layer.is_input:
@@ -60,7 +60,7 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     """Raise UserError if a layer gets labels of an unsupported kind.
 
     These are float labels instead of classes, several labels a row instead of one (or one per step), and labels beyond
-    the classes of a layer that reads them from a store. A layer may refuse others, too.
+    the classes of a layer that reads a store. A layer may refuse others.
     """
     layer.check_labels(sources)
     labels = layer.labels

@@ -1,4 +1,4 @@
-"""Looks up the class of a layer by its type in the job, and reads the class's declarations."""
+"""Looks up the class of a layer by its type, and reads the class's declarations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.layers.losses.pair_loss import PairLoss
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:
-    """Return the class registered for this layer's type; raise JobError if there is none."""
+    """Return the class registered for this layer's type; raise JobError without one."""
     if conf.type is LayerType.kUserLayer and not conf.user_type:
         raise conf.error(f"layer {conf.name!r} has no type; set type, or user_type to a registered name")
     try:
@@ -44,7 +44,7 @@ def takes_weights(loss: LayerConf) -> bool:
 
 
 def weighted_loss(loss: LayerConf) -> LayerConf:
-    """Return a loss layer with weights of rows as a source. Raises JobError if it does not support them."""
+    """Return a loss layer with weights of rows. Raises JobError if it does not support them."""
     if not takes_weights(loss):
         text = f"the loss {loss.name!r} ({loss.type_name}) takes no weights of records; leave sample_weight out"
         raise loss.error(text, "type")
@@ -52,7 +52,7 @@ def weighted_loss(loss: LayerConf) -> LayerConf:
 
 
 def with_member(job: Job, member: int) -> Job:
-    """Return the job for a member (from 1) of a dropout ensemble, which drops units outside training too.
+    """Return the job for a member (from 1) of a dropout ensemble, which also drops units outside training.
 
     Raises UserError for a net without dropout.
     """

@@ -27,8 +27,8 @@ class LayerCost(NamedTuple):
 def layer_cost(layer: Layer) -> LayerCost:
     """Count the operations and bytes of an uncut layer.
 
-    Forward, each weight needs a multiplication and an addition for each position of the feature. Backward needs twice
-    as many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step,
+    Forward, each weight needs a multiplication and an addition for each position of the feature; backward twice as
+    many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step,
     regardless of its shape. A layer without weights needs one operation per number of its feature.
     """
     numbers = math.prod(layer.shape)
@@ -44,12 +44,12 @@ def layer_cost(layer: Layer) -> LayerCost:
 
 
 def rows_of(stage: Stage) -> int:
-    """Return how many rows of its batch a worker computes at a node."""
+    """Return how many rows a worker computes at a node."""
     return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
 
 
 def count_operations(layers: Iterable[Layer]) -> int:
-    """Return the operations of an iteration of these layers, including memory traffic of features."""
+    """Return the operations of an iteration of these layers, including features' memory traffic."""
     return sum(
         cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
         for cost in map(layer_cost, layers)
@@ -57,7 +57,7 @@ def count_operations(layers: Iterable[Layer]) -> int:
 
 
 def feature_sizes(stage: Stage) -> list[int]:
-    """Return the bytes of each array that a layer allocates for its feature; parts are views."""
+    """Return the bytes of each array allocated for a layer's feature; parts are views."""
     layer = stage.layer
     if layer.part_shapes or layer.is_output or (isinstance(layer, BridgeEnd) and layer.sends):
         return []
@@ -66,10 +66,10 @@ def feature_sizes(stage: Stage) -> list[int]:
 
 
 def as_size(size: int) -> str:
-    """Return a number of bytes in MiB, or in GiB if at least 1 GiB."""
+    """Return bytes in MiB, or in GiB if at least 1 GiB."""
     return in_gib(size) if size >= 1 << 30 else f"{size / 2**20:,.0f} MiB"
 
 
 def in_gib(size: int) -> str:
-    """Return a number of bytes in GiB."""
+    """Return bytes in GiB."""
     return f"{size / 2**30:,.1f} GiB"

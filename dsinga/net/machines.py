@@ -10,9 +10,9 @@ from dsinga.net.node import Node, Param
 
 
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine at the net's end.
+    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine at the end.
 
-    It replaces SINGA's edge from the hidden layer back to the visible one, which makes a cycle. It has the visible
+    It replaces SINGA's edge from the hidden layer back to the visible one, which makes a cycle, and has the visible
     layer's params. Raises JobError if the two sides do not match.
     """
     added = []
@@ -31,7 +31,7 @@ def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def check_rbm_pair(visible: Node, hidden: Node) -> None:
-    """Raise JobError unless two nodes are the two sides of one restricted Boltzmann machine."""
+    """Raise JobError unless two nodes are the sides of one restricted Boltzmann machine."""
     vis, hid = visible.layer, hidden.layer
     if not isinstance(vis, RBMVis):
         raise hid.fail(f"needs a kRBMVis layer as its source, but {hid.source_name(0)} is none", field="srclayers")

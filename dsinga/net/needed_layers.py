@@ -1,4 +1,4 @@
-"""Selects the part of a net that some layers need, or that works without labels."""
+"""Selects the part of a net that some layers need, or that needs no labels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ HAND_OUT = (LayerType.kSlice, LayerType.kSplit)  # a part to each destination
 def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> NetConf:
     """Return the net of the layers ``names`` and their sources, for records without labels.
 
-    By default these are all layers of the phase that need no labels. A named loss of :data:`PROBABILITIES` is replaced
-    by the layer of its probabilities. Raises UserError for an unknown name and for a layer that needs labels.
+    By default these are all layers of the phase that need no labels. A named loss of :data:`PROBABILITIES` becomes the
+    layer of its probabilities. Raises UserError for an unknown name and for a layer that needs labels.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, phase)}
     takes_labels = {name for name, layer in layers.items() if _takes_labels(layer, layers)}
@@ -53,7 +53,7 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
 
 
 def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
-    """Whether a layer is a loss with labels, or reads labels of records instead of a layer's."""
+    """Whether a layer is a loss with labels, or reads the records' labels."""
     cls = layer_class(layer)
     name = cls.labels.layer_of(layer.srclayers)
     if not name:
@@ -91,11 +91,11 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
-    """Return the net without layers that need missing labels, and without the layers above these.
+    """Return the net without layers that need missing labels, and without layers above these.
 
     ``records`` describes the records of each input layer of ``phase``. A net that needs no missing labels is returned
-    unchanged. If ``layer`` is a softmax or sigmoid cross-entropy loss, its probabilities replace it (see
-    :func:`dsinga.net.needed_layers.needed_layers`). Raises UserError if ``layer`` needs the labels.
+    unchanged. If ``layer`` is a softmax or sigmoid cross-entropy loss, its probabilities replace it
+    (:func:`needed_layers`). Raises UserError if ``layer`` needs the labels.
     """
     unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)

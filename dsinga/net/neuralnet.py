@@ -1,4 +1,4 @@
-"""The net of one phase: its layers in topological order, params and usable kernel threads."""
+"""The net of one phase: layers in topological order, params and usable kernel threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPERATIONS_PER_THREAD = 20_000_000
 class NeuralNet:
     """An immutable, runnable net: ``nodes`` in topological order, ``params`` in the order of their first use.
 
-    ``by_step`` has the nets trained from given steps on with the same params, if a net grows with training.
+    ``by_step``: if the net grows with training, the nets trained from given steps on the same params.
     """
 
     nodes: tuple[Node, ...]
@@ -63,7 +63,7 @@ class NeuralNet:
 
     @property
     def fused(self) -> NeuralNet:
-        """The net for back-propagation, with some layers fused (:mod:`dsinga.net.fusion`)."""
+        """The net for back-propagation, with fused layers (:mod:`dsinga.net.fusion`)."""
         return self._fused or self
 
     def fused_for(self, ops: Ops) -> NeuralNet:
@@ -72,7 +72,7 @@ class NeuralNet:
 
     @cached_property
     def _fused(self) -> NeuralNet | None:
-        """The net with fused layers, computed once; None if unchanged, because a net must not refer to itself."""
+        """The net with fused layers, computed once; None if unchanged, to avoid a reference cycle."""
         return self._with(fuse(self.nodes))
 
     @cached_property
@@ -95,7 +95,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is one worker's part of a net, whose losses another worker may compute."""
+        """Whether this is one worker's part of a net; another may compute its losses."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
@@ -109,11 +109,11 @@ class NeuralNet:
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
     def layer(self, name: str) -> Layer:
-        """Return the layer of this name; raise UserError, with the nearest name, if there is none."""
+        """Return the layer of this name; raise UserError, with the nearest name, without one."""
         return self.nodes[self.position(name)].layer
 
     def position(self, name: str) -> int:
-        """Return the position of the named layer; raise UserError, with the nearest name, if there is none."""
+        """Return the position of this layer; raise UserError, with the nearest name, without one."""
         if name not in self.positions:
             hint = nearest_or_listed(name, self.positions, "its layers are")
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
@@ -127,15 +127,14 @@ class NeuralNet:
 def usable_threads(net: NeuralNet, workers: int) -> int:
     """Return how many kernel threads each of ``workers`` workers can use for its share of a net.
 
-    Small nets gain nothing from several: handing a kernel to another thread takes 10 to 50 µs. The number depends on
-    the net alone, because some kernels (gradients of convolutions) add up in an order that depends on it. So the same
-    job gives the same bits.
+    Small nets gain nothing: handing a kernel to another thread takes 10 to 50 µs. To give the same bits each time, the
+    number depends on the net alone: it affects the order of sums in some kernels (gradients of convolutions).
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
 
 
 def net_picture(net: Any) -> str | None:
-    """Return a net or a partitioned net as an SVG picture; None if the drawing add-on is missing."""
+    """Return a net or a partitioned net as SVG; None if the drawing add-on is missing."""
     try:
         picture = lookup("drawing", type(net).__name__)
     except UserError:

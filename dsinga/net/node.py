@@ -1,4 +1,4 @@
-"""``Node``: a layer in its net with the positions of its sources; ``Param``: a param with its settings."""
+"""``Node``: a layer in its net, with its sources; ``Param``: a param with its settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dsinga.layers.interface.layer import Layer, Shape
 class Node(NamedTuple):
     """A layer in its net: the positions of its sources, and the names of its params.
 
-    ``params`` follow ``layer.params``; a shared param has its owner's name. ``rows`` are the rows of the batch that the
-    node computes, None for all of the worker. ``takes`` says which part the node reads of each source that hands out
-    parts; empty means the order of the net.
+    ``params`` follow ``layer.params``; a shared param has its owner's name. ``rows`` are the batch's rows that the node
+    computes, None for all of the worker. ``takes`` says which part the node reads of each source with parts; empty
+    means the net's order.
     """
 
     layer: Layer
@@ -29,7 +29,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Param:
-    """A param of the layer that owns it; params that share it have no own entry.
+    """A param of the layer that owns it; params that share it have no entry.
 
     ``spec`` comes from the layer, ``conf`` from the job, by default ``ParamConf()``.
     """

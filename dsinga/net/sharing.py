@@ -22,18 +22,17 @@ class RequestedParam(NamedTuple):
     conf: ParamConf
 
     def error(self, message: str, field: str | None = None) -> JobError:
-        """Return a JobError about this param, with the place in the job of the param or its layer."""
+        """Return a JobError about this param, with the place in the job of param or layer."""
         conf = self.conf if self.conf.where() else self.layer.conf
         text = f"param {self.name!r} of layer {self.layer.name!r}: {message}"
         return conf.error(text, field if conf is self.conf else "param")
 
 
 def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str, ...]], dict[str, Param]]:
-    """Return the names of each layer's params, and the params themselves by first use.
+    """Return the names of each layer's params, and the params by first use.
 
     The k-th ``param`` of a layer in the job belongs to its k-th param. A param without a name is called
-    ``<layer>_<role>``. ``share_from`` names the owner, which sets init and scales and may be in a layer outside this
-    phase.
+    ``<layer>_<role>``. ``share_from`` names the owner, which sets init and scales and may be outside this phase.
     """
     by_layer = [list_params(layer) for layer in layers]
     requests = [request for params_of_layer in by_layer for request in params_of_layer]
@@ -53,7 +52,7 @@ def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str,
 
 
 def list_params(layer: Layer) -> list[RequestedParam]:
-    """Return the params that one layer requests; raise JobError if the job gives it too many."""
+    """Return the params that a layer requests; raise JobError if the job gives too many."""
     job_confs = layer.conf.param
     if len(job_confs) > len(layer.params):
         roles = ", ".join(spec.role for spec in layer.params)
@@ -71,7 +70,7 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
-    """Name a param without a name in the job; copies of a layer share the first copy's params."""
+    """Name a param without a name in the job; a layer's copies share the first copy's params."""
     step, is_first = layer.conf.unroll_index, (layer.conf.copy_number or 1) == 1
     own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
     name = f"{own if is_first else own.partition('#')[2]}_{spec.role}"
@@ -82,7 +81,7 @@ def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam
 
 
 def own_name(conf: ParamConf) -> str:
-    """Return the name that the job gives a param, "" if it only repeats ``share_from``."""
+    """Return a param's name in the job, "" if it only repeats ``share_from``."""
     return "" if conf.name == conf.share_from else conf.name
 
 
@@ -102,7 +101,7 @@ def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam
 
 
 def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], elsewhere: Mapping[str, ParamConf]) -> str:
-    """Follow share_from to the owner of the values; raise JobError for an unknown name or a circle."""
+    """Follow share_from to the owner; raise JobError for an unknown name or a circle."""
     name, conf, path = request.name, request.conf, [request.name]
     while conf.share_from:
         name = conf.share_from
@@ -117,7 +116,7 @@ def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], els
 
 
 def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
-    """Raise JobError if a param cannot share its owner's values: another shape, or only one is trained.
+    """Raise JobError if a param cannot share: another shape, or only one is trained.
 
     Without ``static``, a param has its owner's setting.
     """

@@ -1,4 +1,4 @@
-"""The net of each stage of training, if some params are trained only from a later step."""
+"""The net of each stage of training, if some params are trained only later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_stages(net: NeuralNet) -> NeuralNet:
 
 
 def _stage(net: NeuralNet, start: int) -> NeuralNet:
-    """Return the net with static params where training has not begun at step ``start``."""
+    """Return the net with params static that are not yet trained at step ``start``."""
     params = {
         name: replace(param, conf=param.conf.replace(static=True)) if param.first_step > start else param
         for name, param in net.params.items()

@@ -29,9 +29,9 @@ def unroll(conf: NetConf) -> NetConf:
     - kUnrollOneToAll: all copies.
     - kUnrollFirstToLast: the last copy, for copy 0 only.
 
-    A recurrent layer also reads its own previous copy. Copies share the params of copy 0, which keep their names in the
-    job. (SINGA 0.3 prefixes them with ``0#``, and so loses params that another layer shares.) A net without unrolling
-    is returned unchanged.
+    A recurrent layer also reads its previous copy. Copies share the params of copy 0, which keep their names in the
+    job. (SINGA 0.3 prefixes them with ``0#``, and loses params that another layer shares.) A net without unrolling is
+    returned unchanged.
 
     Raises JobError, naming layer and field, if a copy needs a step that its source lacks.
     """
@@ -67,8 +67,8 @@ def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
 def step_counts(conf: NetConf) -> dict[str, int]:
     """Return the number of time steps of each layer by name: its own ``unroll_len``, or the net's.
 
-    Raises JobError for an unrolled input layer, and for a layer whose steps differ from the characters to predict in a
-    text that it reads.
+    Raises JobError for an unrolled input layer, and if a layer's steps differ from the characters to predict in its
+    text.
     """
     lengths = {layer.name: conf.unroll_len if layer.unroll_len is None else layer.unroll_len for layer in conf.layer}
     texts = {layer.name: layer.char_rnn_conf for layer in conf.layer if layer.type is LayerType.kCharRNN}
@@ -90,7 +90,7 @@ def step_counts(conf: NetConf) -> dict[str, int]:
 
 
 def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
-    """Return the ``unroll_conn_type`` and ``shift`` of a source; raise JobError for kUnrollCustomized."""
+    """Return ``unroll_conn_type`` and ``shift`` of a source; raise JobError for kUnrollCustomized."""
     kind = layer.unroll_conn_type[source] if layer.unroll_conn_type else UnrollConnType.kUnrollOneToOne
     if kind is UnrollConnType.kUnrollCustomized:
         raise _fault(
@@ -107,7 +107,6 @@ def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
 
 
 def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
-    """Return the sources of one copy."""
     names: list[str] = []
     for k, source in enumerate(layer.srclayers):
         kind, shift = connection(layer, k)
@@ -124,7 +123,7 @@ def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
 
 
 def _check_steps(layer: LayerConf, source: int, shift: int, lengths: dict[str, int]) -> None:
-    """Raise JobError if kUnrollOneToOne joins no copy, or needs a copy that the source lacks."""
+    """Raise JobError if kUnrollOneToOne joins no copy, or needs a missing copy."""
     name, steps = layer.srclayers[source], lengths[layer.name]
     source_steps = lengths[name]
     if shift >= steps:
@@ -167,8 +166,8 @@ def merge_copies(conf: NetConf) -> NetConf:
     """Return the net with each chain of copies as one layer of ``unroll_len`` T, for the layers of one phase.
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
-    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). A layer that is not unrolled
-    can read a chain only if it computes whole sequences. Raises MustUnroll, with the reason, for any other net.
+    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain
+    only if they compute whole sequences. Raises MustUnroll, with the reason, for any other net.
     """
     lengths = step_counts(conf)
     for layer in conf.layer:
@@ -184,7 +183,7 @@ def merge_copies(conf: NetConf) -> NetConf:
 
 
 def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> None:
-    """Raise MustUnroll if a source, which has ``source_steps`` steps, is not read step by step."""
+    """Raise MustUnroll if a source with ``source_steps`` steps is not read step by step."""
     kind, shift = connection(layer, index)
     edge = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
     if steps == source_steps == 1:
@@ -204,8 +203,8 @@ def make_sequence_layer(
 ) -> Layer:
     """Return the layer for all steps of a chain, or for whole sequences with ``per_step``.
 
-    It is of class ``cls`` if that computes whole sequences or there are none, else a :class:`TimeDistributed`.
-    ``named`` are the layers of the net. Raises MustUnroll if the steps cannot be computed together.
+    It is a ``cls`` if that computes whole sequences or there are none, else a :class:`TimeDistributed`. ``named`` are
+    the net's layers. Raises MustUnroll if the steps cannot be computed together.
     """
     if cls.source_kind.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
@@ -219,7 +218,7 @@ def make_sequence_layer(
 
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
-    """Return the layer that computes each step of whole sequences; raise JobError if it cannot."""
+    """Return the layer for each step of whole sequences; raise JobError if it cannot be."""
     least = 2 if cls.labels.source == 0 else 3  # the shape of labels has no axis of features
     if not shapes or len(shapes[0]) < least:
         gives = f"takes {shape_text(shapes[0])}" if shapes else "has no source"

@@ -40,10 +40,10 @@ _lock = threading.Lock()
 
 
 def get_ops(name: str | None = None) -> Ops:
-    """Return the backend ``name``: one instance for the process, which several threads may use.
+    """Return the backend ``name``: one instance for the process, for several threads.
 
-    The environment variable ``DSINGA_OPS`` overrides ``name``. The default is the first backend that loads. Raises
-    UserError if the name is unknown, or the named backend cannot load.
+    The environment variable ``DSINGA_OPS`` overrides ``name``. The default is the first that loads. Raises UserError if
+    the name is unknown, or the backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")
     if variable:
@@ -59,7 +59,7 @@ def get_ops(name: str | None = None) -> Ops:
 
 
 def describe_kernels() -> str:
-    """Return this process's backend with its version, or why there is none, and the compiled loops."""
+    """Describe this process's backend and its version, or why there is none, and compiled loops."""
     from dsinga.ops.compiled.compiler import describe
 
     try:
@@ -79,7 +79,7 @@ def _load(name: str, origin: str = "") -> Ops:
 
 
 class Processor(NamedTuple):
-    """The processor of one worker: the GPU ``device`` of its process or, if None, ``threads`` CPU cores.
+    """One worker's processor: the GPU ``device`` of its process or, if None, ``threads`` CPU cores.
 
     If DSINGA_OPS names the GPU backend, a worker without a device uses the first GPU.
     """

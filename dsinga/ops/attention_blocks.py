@@ -1,8 +1,8 @@
-"""Attention block by block, without the weights of all queries and keys in memory at once.
+"""Attention block by block, without all weights in memory at once.
 
 Dao et al., FlashAttention (2022): a query's softmax goes over blocks of keys with a running maximum and sum (Milakov
 and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes a block's weights from
-the logarithm of that sum. Blocks of keys that no query of a block sees are skipped.
+the logarithm of that sum. Blocks of unseen keys are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockSums(NamedTuple):
 
 
 class ScoreBlock(NamedTuple):
-    """Rows of the batch, queries and keys with scores computed together; ``hidden`` marks unseen ones."""
+    """Rows, queries and keys with jointly computed scores; ``hidden`` marks unseen keys."""
 
     rows: slice
     queries: slice
@@ -42,7 +42,7 @@ class ScoreBlock(NamedTuple):
 
 
 def query_blocks(batch: int, heads: int, steps: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rows of the batch and queries that are computed together, in order."""
+    """Yield rows of the batch and queries to compute together, in order."""
     count = max(1, SCORES // (heads * QUERIES * KEYS))
     for row in range(0, batch, count):
         for start in range(0, steps, QUERIES):
@@ -50,7 +50,7 @@ def query_blocks(batch: int, heads: int, steps: int) -> Iterator[tuple[slice, sl
 
 
 def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) -> Iterator[ScoreBlock]:
-    """Yield the blocks of keys that any of the queries sees."""
+    """Yield the blocks of keys that any query sees."""
     seen = None if visible is None else visible[rows, queries]
     least, most = (keys, keys) if seen is None else (int(seen.min()), int(seen.max()))
     for start in range(0, min(most, keys), KEYS):
@@ -62,7 +62,7 @@ def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) ->
 
 
 class RunningMeans:
-    """The means of values of one block of queries over the keys so far, with their largest scores and sums.
+    """The means of values of a block of queries over the keys so far, with largest scores and sums.
 
     ``top`` and ``total`` are (rows, heads, 1, queries), ``mean`` is (rows, heads, queries, m) times ``total``.
     """
@@ -91,7 +91,7 @@ class RunningMeans:
         self.top, self.total, self.mean = top, total, mean
 
     def finish(self, out: Array) -> Array:
-        """Write the means to ``out``, 0 for a query that sees no key; return the logarithms of the sums."""
+        """Write the means to ``out``, 0 for a query without keys; return the logarithms of the sums."""
         assert self.top is not None
         seen = self.total > 0
         total = np.where(seen, self.total, 1)

@@ -19,7 +19,7 @@ class BoundProgram:
     Constants are float32 arrays without axes, which numpy handles faster than Python's numbers.
 
     Args:
-        traced: the program of the formula at all steps.
+        traced: the formula's program at all steps.
         arrays: the value, the gradient and the state, 1-d float32.
     """
 
@@ -37,8 +37,6 @@ class BoundProgram:
             self._bind([*block, *scratch[:, : block[0].size]])
 
     def _bind(self, registers: Sequence[Array]) -> None:
-        """Add the calls of one block."""
-
         def array(operand: UfuncOperand) -> Array:
             if operand.kind == "register":
                 return registers[operand.number]

@@ -1,7 +1,7 @@
 """HostPass, a pass on CPU cores that is recorded once and replayed: a flat list of calls on fixed arrays.
 
-It speeds up small nets, where Python's calls of layers take longer than the kernels. A replay has no layers, dicts,
-shape checks or allocations.
+It speeds up small nets, where Python needs longer than the kernels. A replay has no layers, dicts, shape checks or
+allocations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class HostPass:
-    """The arrays and calls of one pass over batches of fixed shapes; used by one thread."""
+    """The arrays and calls of one pass over batches of fixed shapes; for one thread."""
 
     warm_ups = 0
     is_on_host = True
@@ -93,15 +93,15 @@ class HostPass:
             self._has_deviated = True
 
     def read(self) -> list[float]:
-        """Return the metrics of the last launch; NaN if the batch would lead Python another way."""
+        """Return the metrics of the last launch; NaN if the batch leads Python another way."""
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params at fixed addresses as arrays with recorded use."""
+        """Return params at fixed addresses as recorded arrays."""
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:
-        """Return the outputs of a recorded pass as plain arrays, which each launch overwrites."""
+        """Return a pass's outputs as plain arrays, which each launch overwrites."""
         return plain(outputs)
 
     def cancel(self) -> None:
@@ -109,7 +109,7 @@ class HostPass:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the arrays that it holds."""
+        """The bytes of its arrays."""
         return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())
 
 

@@ -1,9 +1,9 @@
-"""The kernel interface: the methods of every backend, with numpy's as the default.
+"""The kernel interface: the methods of every backend, by default numpy's.
 
 Layers call kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are logically ``(B, C,
-H, W)``. A backend chooses the layout of images in memory (CPU backends: channels-last strides); callers see the logical
-shape. Arrays are float32 unless a kernel is given float64, which the numpy backend computes in float64 (the reference
-for gradient checks). Only ``update`` changes its arguments.
+H, W)``. A backend chooses their layout in memory (CPU backends: channels-last strides). Arrays are float32 unless a
+kernel is given float64, which the numpy backend computes in float64 (the reference for gradient checks). Only
+``update`` changes its arguments.
 
 A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
 """
@@ -42,8 +42,8 @@ class PassMemory(Protocol):
     """The arrays of one captured pass, and its launch: a GPU graph, or a list of calls on a host.
 
     Attributes:
-        warm_ups: how often a pass is recorded before it is captured.
-        is_on_host: whether calls on a host replay it; then it changes no param.
+        warm_ups: how often a pass is recorded before its capture.
+        is_on_host: whether calls on a host replay it, and change no param.
     """
 
     warm_ups: int
@@ -66,42 +66,42 @@ class PassMemory(Protocol):
         """Whether there is something to launch."""
 
     def launch(self, step: int) -> None:
-        """Compute the pass on the contents of its buffers, with the numbers of ``step``."""
+        """Compute the pass on its buffers, with the numbers of ``step``."""
 
     def read(self) -> list[float]:
         """Return the metrics of the earliest unread launch; one is NaN if the pass must be called."""
 
     def results(self, outputs: Any) -> Any:
-        """Return the outputs of a recorded pass for callers; each launch overwrites them."""
+        """Return a pass's outputs for callers; each launch overwrites them."""
 
     def cancel(self) -> None:
         """Wait for all launches, and forget their metrics."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it holds."""
+        """The bytes of its memory."""
 
 
 class RepeatedIterations(Protocol):
-    """Replays captured training iterations and evaluations of one worker; used by one thread."""
+    """Replays captured training iterations and evaluations of one worker; for one thread."""
 
     def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay a step's iteration and return its metrics; None if it must be computed by calls."""
+        """Replay a step's iteration and return its metrics; None if it must be called."""
 
     def begin(self, step: int) -> None:
-        """Make ``step`` current again, after its iteration or a later one was launched without effect."""
+        """Make ``step`` current again, after a launch of it or a later one without effect."""
 
     def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
-        """Launch a captured iteration without waiting; return whether there is one, to be finished later."""
+        """Launch a captured iteration without waiting; return whether there is one, to be finished."""
 
     def finish(self) -> Any | None:
         """Return the metrics of the earliest launched iteration; None if it and later ones must be called."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay the evaluation of a batch of another phase; return its metrics, None if it must be called."""
+        """Replay the evaluation of another phase's batch; return its metrics, None if it must be called."""
 
     def clear(self) -> None:
-        """Drop all captures, because the params have moved to other addresses."""
+        """Drop all captures, because the params have other addresses."""
 
 
 class Capture(Protocol):
@@ -109,11 +109,11 @@ class Capture(Protocol):
 
     A worker gets it once from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside
     host memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU.
-    These rules hold for all:
+    Rules:
 
     - A replay gives the bits of the call. Only records, params and numbers of the step change from pass to pass. Each
       set of shapes and dtypes has its own capture. The context of a recorded pass has a
-      :class:`~dsinga.ops.types.RecordedStep`; layers get numbers that depend on the step from :meth:`Ops.step_number`.
+      :class:`~dsinga.ops.types.RecordedStep`; layers get step-dependent numbers from :meth:`Ops.step_number`.
     - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
       :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
     """
@@ -130,7 +130,7 @@ class Capture(Protocol):
     def exchange(self, exchange: Any, **options: Any) -> Any:
         """Return the exchange of params with servers that replaces ``exchange`` in a cluster's worker.
 
-        It is ``exchange`` itself if kernels compute in host memory. ``GroupWorker`` gives the options.
+        It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
         """
 
 
@@ -150,7 +150,7 @@ class Ops(
 ):
     """Array kernels of one backend, stateless for callers: caches never change a result.
 
-    The methods of this class, all in numpy, are the reference; a backend overrides them with faster ones.
+    This class, all in numpy, is the reference; backends override methods with faster ones.
     """
 
     def capture(self) -> Capture | None:
@@ -163,7 +163,7 @@ class Ops(
         return cls()
 
     def kernel(self, name: str) -> Callable[..., Any]:
-        """Return a kernel by name; add-ons register kernels in numpy as kind "kernel".
+        """Return a kernel by name, a method or numpy code registered by an add-on as kind "kernel".
 
         A backend's method of that name overrides it.
         """
@@ -184,8 +184,8 @@ class Ops(
 
         ``device`` is the number of a visible GPU, by default the first. ``precision`` applies to products of float32
         arrays: "float32", "tf32" or "bf16". Params and their gradients are always float32; with "bf16" features of
-        images may be bfloat16 (``has_bf16_features``). A CPU backend without bfloat16 computes in float32 and warns
-        once. Raises UserError for an unsupported device or precision.
+        images may be bfloat16 (``has_bf16_features``). CPU backends without bfloat16 use float32 and warn once. Raises
+        UserError for an unsupported device or precision.
         """
         if device is not None:
             raise UserError(f"the kernel backend {self.name!r} computes on CPUs; it has no device {device}")
@@ -198,4 +198,4 @@ class Ops(
 
 @register("backend", "numpy")
 class NumpyOps(Ops):
-    """All kernels in numpy; it makes channels-last images and accepts any strides."""
+    """All kernels in numpy; makes channels-last images, accepts any strides."""

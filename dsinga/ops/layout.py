@@ -1,7 +1,7 @@
 """The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
 
-Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory. Functions for images accept volumes. CPU convolutions are fastest
-on channels-last memory; SINGA's params are for logical (B, C, H, W).
+Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory, and accepted like images. CPU convolutions are fastest on
+channels-last memory; SINGA's params are for logical (B, C, H, W).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def contiguous(x: Array) -> Array:
 
 
 def to_rows(x: Array) -> Array:
-    """Return x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    """Return x (B, C, H, W) as C-contiguous (B, H, W, C): a view if channels-last, else a copy."""
     return contiguous(x.transpose(LAST[x.ndim]))
 
 
@@ -37,12 +37,12 @@ def to_image(rows: Array) -> Array:
 
 
 def is_channels_last(x: Array) -> bool:
-    """Whether x is an image or a volume with gapless channels-last memory."""
+    """Whether x is an image or volume with gapless channels-last memory."""
     return x.ndim in LAST and bool(x.transpose(LAST[x.ndim]).flags.c_contiguous)
 
 
 def by_channel(x: Array) -> Array:
-    """Return x (B, C, ...) as (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
+    """Return x (B, C, ...) as (n, C), one row per pixel: a view if channels-last, else a copy."""
     last = x.transpose(0, *range(2, x.ndim), 1)  # np.moveaxis takes far longer
     return last.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
@@ -60,8 +60,8 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
     """Return ``xp.einsum`` of two arrays: sums over no rows are 0.
 
-    numpy's einsum (2.4 and 2.5) reads foreign memory for an empty array with strides 0, and a sum over no rows may be
-    NaN. Arrays from ``zeros`` have the strides of their shape.
+    For an empty array with strides 0 numpy's einsum (2.4 and 2.5) reads foreign memory, and a sum over no rows may be
+    NaN. Arrays from ``zeros`` have their shape's strides.
     """
     if not x.size or not y.size:
         x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
@@ -69,7 +69,7 @@ def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None)
 
 
 def join_rows(x: Array) -> Array:
-    """Return x (n, C) as (n/g, g·C), g rows joined: sums over n are faster and more exact on fewer long rows."""
+    """Return x (n, C) as (n/g, g·C): sums are faster and more exact on fewer long rows."""
     rows, columns = x.shape
     group = gcd(rows, 16)
     return x.reshape(rows // group, group * columns)
@@ -116,7 +116,6 @@ def crop_rows(padded: Array, pad: Sizes) -> Array:
 
 
 def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Return the index of an image of ``sizes`` in padded rows."""
     return (slice(None), *(slice(more, more + size) for more, size in zip(pad, sizes, strict=True)))
 
 
@@ -147,5 +146,5 @@ WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or fast
 
 
 def computes_in_blocks(queries: int, keys: int) -> bool:
-    """Whether a backend with blocks computes attention of this size block by block."""
+    """Whether a backend with blocks computes attention of this size in blocks."""
     return queries > 1 and keys > WHOLE_KEYS

@@ -2,7 +2,7 @@
 
 A *recorder* has the calls of a pass in the calling thread: a flat list of calls of numpy and the kernel library on
 arrays with fixed addresses. Repeating them in order computes the pass on the present records and params. A recorded
-array is no numpy array: code that would read it, or write it to a numpy array, without a record raises
+array is no numpy array: code that would read it without a record, or write its numbers to a numpy array, raises
 :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is recorded.
 """
 
@@ -50,7 +50,7 @@ LARGEST = 1 << 24
 
 
 class Deviated(Exception):
-    """Numbers of a batch lead Python another way than in the recorded pass."""
+    """A batch's numbers lead Python another way than in the recorded pass."""
 
 
 class Recorder:
@@ -59,7 +59,7 @@ class Recorder:
     Attributes:
         calls: functions without arguments, to be called in order.
         nbytes: the bytes of the arrays made during the recording.
-        step: the step for step-dependent numbers.
+        step: the present step, for its numbers.
         numbers: the metrics, arrays () in reading order.
         calls_library: whether some calls use the kernel library.
     """
@@ -72,12 +72,12 @@ class Recorder:
         self._memory: list[Any] = []  # what calls know by its address alone
 
     def add(self, call: Callable[[], Any], *memory: Any) -> None:
-        """Record a completed call; ``memory`` is kept, because the call knows only addresses."""
+        """Record a completed call; keep ``memory``, because the call knows only addresses."""
         self.calls.append(call)
         self._memory += memory
 
     def made(self, result: Any) -> RecordedArray:
-        """Return a numpy array or number, made during the recording, as a recorded array."""
+        """Return a numpy array or number, made in the recording, as a recorded array."""
         array = np.asarray(result)
         self.nbytes += array.nbytes
         if self.nbytes > LARGEST:
@@ -85,25 +85,25 @@ class Recorder:
         return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
 
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
-        """Return ``compute(step)`` as an array that is computed again for each later step."""
+        """Return ``compute(step)`` as an array that each later step computes again."""
         return self.array_of(lambda: compute(self.step))
 
     def array_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedArray:
-        """Return the array ``compute(*arguments)``, which each pass computes again with the same call."""
+        """Return the array ``compute(*arguments)``, which each pass computes again."""
         call = partial(compute, *plain(arguments))
         array = np.array(call())
         self.add(lambda: np.copyto(array, call()))
         return self.made(array)
 
     def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
-        """Return an object with each pass's result of ``compute(*arguments)``, such as a gradient of few rows."""
+        """Return an object with each pass's ``compute(*arguments)``, such as a gradient of few rows."""
         result = RecordedResult(partial(compute, *plain(arguments)))
         self.add(result.renew)
         return result
 
 
 class RecordedResult:
-    """The result of a function in the last pass, as ``value`` of constant shape and dtype."""
+    """A function's result in the last pass, as ``value`` of constant shape and dtype."""
 
     def __init__(self, compute: Callable[[], Any]):
         self._compute = compute
@@ -123,7 +123,7 @@ _thread = _Thread()
 
 
 def recorder() -> Recorder | None:
-    """Return the recorder of the calling thread, None without a recording."""
+    """Return the calling thread's recorder, None without a recording."""
     return _thread.recorder
 
 
@@ -134,18 +134,18 @@ def set_recorder(recorder: Recorder | None) -> None:
 
 
 def host_array(value: Any) -> Any:
-    """Return a value as an array in host memory, like ``np.asarray``; a recorded array is one already."""
+    """Return a value as an array in host memory, like ``np.asarray``; recorded arrays are returned unchanged."""
     return value if isinstance(value, RecordedArray) else np.asarray(value)
 
 
 def check_equal_lengths(lengths: Any, steps: int = -1) -> None:
-    """Raise NotCapturable in a recording of sequences of other than ``steps`` steps; -1: always."""
+    """Raise NotCapturable in a recording unless all sequences have ``steps`` steps; -1: always."""
     if isinstance(lengths, RecordedArray) and (steps < 0 or (lengths < steps).any()):
         raise NotCapturable("sequences have different lengths")
 
 
 def plain(value: Any) -> Any:
-    """Return a value, or nested tuples, lists and dicts, with recorded arrays as numpy arrays."""
+    """Return a value, or nested tuples, lists and dicts, with numpy arrays for recorded ones."""
     if isinstance(value, RecordedArray):
         return value.array
     if isinstance(value, tuple):
@@ -231,7 +231,7 @@ class RecordedArray(NDArrayOperatorsMixin):
     __int__ = __index__
 
     def _decide(self, kind: Callable[[Any], Any]) -> Any:
-        """Return the number by which Python decides, and record a check that it stays the same."""
+        """Return a number that decides Python's way; record a check that it stays the same."""
         array = self.array
         decided = kind(array)
 
@@ -256,13 +256,13 @@ class RecordedArray(NDArrayOperatorsMixin):
 
 
 class RecordedNumber(RecordedArray):
-    """A recorded array () that stands for an immutable numpy number: += makes another number."""
+    """A recorded array () for an immutable numpy number: += makes another number."""
 
     __slots__ = ()
 
 
 def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
-    """Return the result of a numpy function, and record the call unless the result is a view."""
+    """Return the result of a numpy function, and record the call unless it is a view."""
     given, named = plain(tuple(arguments)), plain(dict(options))
     name = getattr(function, "__name__", "")
     if name in IN_PLACE or "out" in options:
@@ -305,7 +305,7 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
 def _call_with_out(
     function: Callable[..., Any], name: str, given: tuple[Any, ...], named: dict[str, Any], out: np.ndarray
 ) -> Callable[[], Any]:
-    """Return a numpy call that writes to ``out``; sums and other reductions use their ufunc."""
+    """Return a numpy call that writes to ``out``; reductions use their ufunc."""
     if name in REDUCTIONS and len(given) == 1 and named.keys() <= {"axis", "dtype", "keepdims"}:
         axis, dtype, keepdims = named.get("axis"), named.get("dtype"), named.get("keepdims", False)
         return partial(REDUCTIONS[name].reduce, given[0], axis, dtype, out, keepdims)
@@ -313,7 +313,7 @@ def _call_with_out(
 
 
 def _written(array: Any) -> np.ndarray:
-    """Return the memory of a written array; raise NotCapturable for one made before the pass."""
+    """Return a written array's memory; raise NotCapturable for one made before the pass."""
     if not isinstance(array, RecordedArray) or isinstance(array, RecordedNumber):
         raise NotCapturable("it writes to an array that was made before the pass")
     return array.array
@@ -329,7 +329,7 @@ def _ufunc_call(
 
 
 def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...]) -> Any:
-    """Return a ufunc's input as the array to which each call would convert it, to save this time."""
+    """Return a ufunc's input as each call would convert it, to save the time."""
     value, (result, *_) = inputs[k], out
     if type(value) is float:
         kinds = [type(each) if type(each) in (int, float) else np.result_type(each) for each in inputs]
@@ -339,7 +339,7 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
 
 
 def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
-    """Copy results to arrays of the recorded pass; raise Deviated for other shapes."""
+    """Copy results to arrays of the pass; raise Deviated for other shapes."""
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
         if array.shape != getattr(new, "shape", ()):
             raise Deviated

@@ -42,30 +42,30 @@ class SparseRows:
         return self.dense().astype(dtype or self.dtype, copy=False)
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """Return rows ``start`` to ``stop`` as a sparse array counted from ``start``; the values are a view."""
+        """Return rows ``start`` to ``stop`` as a sparse array counted from ``start``; values are a view."""
         first, last = np.searchsorted(self.rows, (start, stop))
         return SparseRows(self.rows[first:last] - start, self.values[first:last], (stop - start, *self.shape[1:]))
 
 
 def values_of(gradient: Array | SparseRows) -> Array:
-    """Return the numbers of a gradient: an array itself, or the values of sparse rows."""
+    """Return a gradient's numbers: an array itself, or the values of sparse rows."""
     return gradient.values if isinstance(gradient, SparseRows) else gradient
 
 
 def scaled(gradient: Array | SparseRows, factor: float) -> Array | SparseRows:
-    """Return a new gradient: this one times ``factor``, in float32."""
+    """Return a new gradient, scaled by ``factor`` in float32."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
     return gradient * np.float32(factor)
 
 
 def to_host(gradient: Array | SparseRows, ops: Any) -> np.ndarray | SparseRows:
-    """Return a gradient of a backend in host memory; sparse rows are always there."""
+    """Return a backend's gradient in host memory, where sparse rows always are."""
     return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
 
 
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in the shape of its param; sparse rows are returned unchanged."""
+    """Return a gradient in its param's shape; sparse rows are returned unchanged."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
 
 
@@ -75,7 +75,7 @@ def no_rows(shape: tuple[int, ...]) -> SparseRows:
 
 
 def fault(gradient: SparseRows) -> str:
-    """Return the fault in the rows of a gradient, as a clause; "" if there is none."""
+    """Return the fault in a gradient's rows as a clause, or ""."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or rows.dtype != np.int64:
         return f"its rows must be a 1-d int64 array, not {rows.dtype} of shape {rows.shape}"
@@ -87,7 +87,7 @@ def fault(gradient: SparseRows) -> str:
 
 
 def add_up(parts: Sequence[Array | SparseRows]) -> Array | SparseRows:
-    """Return the sum of gradients of one param, added in order: sparse if all are, else a new dense array.
+    """Return the sum of one param's gradients, added in order: sparse if all are, else a new dense array.
 
     The bits equal the sum of dense arrays.
     """

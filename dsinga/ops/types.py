@@ -1,4 +1,4 @@
-"""Types that the kernel backends use in their signatures: arrays, pairs, devices, asynchronous copies."""
+"""Types in the kernel backends' signatures: arrays, pairs, devices, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_on_device(array: Any) -> bool:
 
 
 class CellActivations(NamedTuple):
-    """The activations of a recurrent cell's gates, its candidate, and an LSTM's cell state in its output.
+    """The activations of a recurrent cell's gates and candidate, and of an LSTM's cell state in its output.
 
     Each is "sigmoid", "tanh", "relu" or "identity".
     """
@@ -72,14 +72,14 @@ CELL_ACTIVATIONS = CellActivations()
 
 
 class AsyncCopy(ABC):
-    """A started copy between host and device memory; its source must not change before :meth:`result`."""
+    """A started copy between host and device; its source must not change before :meth:`result`."""
 
     @abstractmethod
     def result(self) -> Array:
         """Return the copy: an array for the device's next kernels, or a complete array of the host.
 
-        The caller waits for a copy to the host; the device itself waits for a copy to the device. Later calls return
-        the same array.
+        The caller waits for a copy to the host; the device itself waits for a copy to it. Later calls return the same
+        array.
         """
 
     @property
@@ -90,11 +90,11 @@ class AsyncCopy(ABC):
 
 
 class NotCapturable(RuntimeError):
-    """A pass cannot be captured, because the host reads or computes something in it; the message says what."""
+    """A pass cannot be captured, because the host reads or computes something in it."""
 
 
 class RecordedStep:
-    """Placeholder of the step in a recorded pass; layers get step-dependent numbers from ``Context.step_number``."""
+    """The step's placeholder in a recorded pass; layers get its numbers from ``Context.step_number``."""
 
     def __repr__(self) -> str:
         return "the step of a recorded pass"
@@ -102,7 +102,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
-    """The array itself, for backends with arrays in host memory: nothing is copied."""
+    """The array itself, for backends with arrays in host memory."""
 
     array: Array
 

@@ -1,6 +1,6 @@
-"""Traces an updater's formula into a straight-line program of numpy ufuncs, by running it once on symbols.
+"""Traces an updater's formula into a straight-line program of numpy ufuncs, by running it on symbols.
 
-A backend compiles a program into one kernel. The operations are exactly rounded in float32: a kernel that rounds after
+A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
 each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are
 symbols, and arithmetic on them is repeated at each step.
 """
@@ -28,7 +28,7 @@ FAULTS = TypeError, AttributeError  # of what is no ufunc or operator of symbols
 
 
 class Untraceable(TypeError):
-    """The formula depends on values, or calls a function that is not in OPERATIONS."""
+    """The formula depends on values, or calls a function outside OPERATIONS."""
 
 
 class UfuncOperand(NamedTuple):
@@ -47,7 +47,7 @@ class UfuncCall(NamedTuple):
 
 
 class UfuncProgram(NamedTuple):
-    """The ufuncs that a formula applies to each element, in order, without the values of its constants.
+    """The ufuncs that a formula applies to each element, in order, without its constants' values.
 
     Registers are w, g, one for each of the ``slots`` of state, then temporary ones, ``registers`` in all. ``changed``
     are the written registers among w and state.
@@ -84,7 +84,7 @@ class FormulaSeries(Protocol):
 class TracedSeries(NamedTuple):
     """A program and the calculation of its constants from a formula's numbers.
 
-    ``values`` are the ``numbers``, then literals and the results of ``calculations``, in order. ``constants`` are the
+    ``values`` are the ``numbers``, then literals and results of ``calculations``, in order. ``constants`` are the
     places of the program's constants in ``values``.
     """
 
@@ -108,7 +108,7 @@ class TracedSeries(NamedTuple):
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable if there is none."""
+    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable."""
     return _trace(_Tape(), formula, slots).formula(())
 
 
@@ -124,7 +124,7 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Return the program of a formula (:func:`trace`); None if it cannot be traced, like some users' formulas.
+    """Return the program of a formula (:func:`trace`); None if it cannot be traced.
 
     A formula of a ``series``, with its ``numbers``, is traced once for all numbers.
     """
@@ -162,7 +162,7 @@ def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -
 
 
 class _Tape:
-    """Records the ufuncs called on its symbols, and arithmetic on a formula's numbers."""
+    """Records ufuncs called on its symbols, and arithmetic on a formula's numbers."""
 
     def __init__(self, numbers: int = 0) -> None:
         self.operations: list[UfuncCall] = []
@@ -183,7 +183,7 @@ class _Tape:
         return UfuncOperand("constant", len(self.constants) - 1)
 
     def place(self, value: Any) -> int:
-        """Return the place of a formula's number, or of a literal."""
+        """Return the place of a formula's number or a literal."""
         if isinstance(value, _Number) and value.tape is self:
             return value.number
         if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
@@ -230,7 +230,7 @@ class _Symbol(_Traced, NDArrayOperatorsMixin):
 
 
 def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the methods that record ``function`` of a number and an operand, and with both swapped."""
+    """Return the methods that record ``function`` of a number and an operand, and swapped."""
 
     def forward(self: _Number, other: Any) -> Any:
         return NotImplemented if isinstance(other, _Symbol) else self.tape.calculate(function, self, other)
@@ -242,7 +242,7 @@ def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any],
 
 
 class _Number(_Traced):
-    """A placeholder for a number of a formula, such as its learning rate."""
+    """A placeholder for a formula's number, such as its learning rate."""
 
     __add__, __radd__ = _operators(operator.add)
     __sub__, __rsub__ = _operators(operator.sub)

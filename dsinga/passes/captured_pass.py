@@ -26,7 +26,7 @@ Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
 
 
 class CapturedPass:
-    """One captured pass: its device memory, its recordings and the metrics of its launches.
+    """One captured pass: its device memory, recordings and metrics.
 
     ``rejected`` counts the passes in a row with metrics that were not finite.
     """
@@ -45,7 +45,7 @@ class CapturedPass:
     def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
-        """Compute the pass of ``ctx.step``; return whether it was launched alone.
+        """Compute the pass of ``ctx.step``; return whether only a launch was needed.
 
         ``compute`` computes it while it is recorded. ``values`` are params that keep their addresses in memory.
         """
@@ -95,7 +95,7 @@ class CapturedPass:
         return bool(self.inputs)
 
     def launch_on_arrays(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on a caller's records and labels (arrays, or dicts by input layer) and return its result.
+        """Launch the pass on a caller's records and labels (arrays, or dicts by input layer).
 
         Returns None if shapes, dtypes or params differ from the recorded ones, or a metric is not finite.
         """
@@ -110,10 +110,9 @@ class CapturedPass:
     def launch_on_batch(
         self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
     ) -> PassResult | None:
-        """Launch a pass on a host on an engine's next batch, and return its result.
+        """Launch a pass on a host on an engine's next batch.
 
-        Returns None if the pass copies its params, records or params differ from the recorded ones, or a metric is not
-        finite.
+        Returns None if it copies params, records or params differ from the recorded ones, or a metric is not finite.
         """
         if not (self.buffers and self.uses(values)):
             return None
@@ -124,7 +123,7 @@ class CapturedPass:
         return self._launch(step)
 
     def _launch(self, step: int) -> PassResult | None:
-        """Launch the pass on the contents of its buffers; return its result, None if a metric is not finite."""
+        """Launch the pass on its buffers; return its result, None if a metric is not finite."""
         self.memory.launch(step)
         metrics = self.read(self.net)
         return None if metrics is None else PassResult(metrics, self.outputs)
@@ -152,7 +151,7 @@ class CapturedPass:
 
 
 def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer of a pass on a host; return whether shape, dtype and order match."""
+    """Copy an array to a buffer; return whether shape, dtype and order match."""
     if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
         return False
     if not array.flags.c_contiguous:

@@ -1,7 +1,7 @@
 """Captures each pass of a worker: records it once, or twice as a GPU graph, then launches it.
 
-One launch calls all kernels of a pass, which is faster than calling the layers from Python. All batches must have one
-shape, and memory stays where it is. A pass that cannot be captured is called, and the log says so once.
+One launch calls all kernels of a pass, faster than Python calls the layers. All batches must have one shape, at fixed
+addresses. A pass that cannot be captured is called, and the log says so once.
 """
 
 from __future__ import annotations
@@ -79,12 +79,11 @@ class CapturedPasses:
         params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
         replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:  # fmt: skip
-        """Compute the pass of ``ctx.step`` by a launch or a recording; None if it must be called.
+        """Launch or record the pass of ``ctx.step``; None if it must be called.
 
-        After None no param has changed: the pass cannot be captured, or a metric is not finite. ``params`` may differ
-        in each pass: they are copied to the device like records, on a host only after their addresses change.
-        ``values`` are params that keep their addresses. ``replay`` is called if the pass was launched without a
-        recording.
+        With None no param has changed: the pass cannot be captured, or a metric is not finite. ``params`` may differ in
+        each pass: they are copied to the device like records, on a host only after their addresses change. ``values``
+        are params with fixed addresses. ``replay`` is called after a launch without a recording.
         """
         if (last := self.last) is not None and last.key == key:
             with contextlib.suppress(Exception):  # which the launch below raises again
@@ -120,7 +119,7 @@ class CapturedPasses:
         return PassResult(metrics, captured.outputs)
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
-        """Return the key of passes on a host that use ``params``; None if the params change their addresses."""
+        """Return the key of passes on a host with these params; None if their addresses change."""
         if not self._is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
@@ -136,7 +135,7 @@ class CapturedPasses:
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
-        """Launch the graph of a pass, which :meth:`finish` ends; None if it has no graph yet.
+        """Launch the graph of a pass, to be ended by :meth:`finish`; None without a graph.
 
         ``after`` is a pass that still runs; no other pass may be launched before it is finished.
         """
@@ -154,7 +153,7 @@ class CapturedPasses:
     def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
         """Return the metrics of the earliest running pass; None if one is not finite or unknown.
 
-        After None neither this pass nor a later one has changed a param, and the later ones are cancelled.
+        With None neither this pass nor a later one has changed a param; later ones are cancelled.
         """
         reason: Exception | None = None
         try:
@@ -172,7 +171,7 @@ class CapturedPasses:
         return metrics
 
     def _find(self, key: tuple[Hashable, ...], values: Mapping[str, Array] | None) -> CapturedPass | None:
-        """Return the pass of a key, created if necessary; None if the backend has none, or not yet."""
+        """Return the pass of a key, perhaps a new one; None if the backend has none, or not yet."""
         captured = self._passes.get(key)
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
@@ -189,14 +188,14 @@ class CapturedPasses:
         return self._passes[key]
 
     def _is_worth_recording(self, key: tuple[Hashable, ...]) -> bool:
-        """Count a pass on a host; return whether its key was frequent enough to be recorded."""
+        """Count a pass on a host; return whether its key is frequent enough to record."""
         self._calls[key] = count = self._calls.pop(key, 0) + 1
         if len(self._calls) > KEYS:
             del self._calls[next(iter(self._calls))]
         return count > (0 if key[0] in self._copying else self._ops.calls_before_capture)
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
-        """Compute passes of this key eagerly from now on, and log each reason once."""
+        """Compute passes of this key eagerly in future; log each reason once."""
         self._passes.pop(key, None)
         if isinstance(error, UserError):  # which the call will raise, too
             return
@@ -213,18 +212,17 @@ class CapturedPasses:
 
 
 def _is_in_order(batch: Records) -> bool:
-    """Whether records and labels on a host are in C order."""
     arrays = (array.result() if isinstance(array, AsyncCopy) else array for array in batch)
     return all(array is None or array.flags.c_contiguous for array in arrays)
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
-    """Return the captured passes of a worker, named ``what`` in the log; None if the kernels capture none."""
+    """Return a worker's captured passes, named ``what`` in the log; None if the kernels capture none."""
     return CapturedPasses(ops, what) if ops.captures_passes else None
 
 
 def _check_layers(net: NeuralNet) -> None:
-    """Raise NotCapturable if a layer runs a user's code, which a recording cannot follow in full."""
+    """Raise NotCapturable if a layer runs a user's code, which a recording cannot follow."""
     for stage in net.stages:
         if stage.layer.runs_user_code or is_user_code(stage.layer):
             raise NotCapturable(f"layer {stage.layer.name!r} runs code of the user's")
@@ -238,12 +236,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> tuple[Hashable, ...]:
-    """Return a key extended by the shapes and dtypes of all records."""
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
 
 
 def _kind_of(array: Any) -> Hashable:
-    """Return the shape and dtype of an array of records, or of a copy to the device in progress."""
+    """Return the shape and dtype of records, or of a copy to the device in progress."""
     if array is None:
         return None
     return array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)

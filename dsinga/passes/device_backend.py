@@ -28,18 +28,18 @@ class DeviceBackend(ABC):
     ) -> Devices:  # fmt: skip
         """Return the device of each worker of ``groups``, None for a worker on CPU cores.
 
-        With ``is_required`` all workers get one, or this raises UserError. For the other arguments see
+        With ``is_required`` all workers get one, or this raises UserError. Other arguments:
         :func:`dsinga.passes.processors.choose_devices`.
         """
 
     @staticmethod
     @abstractmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
-        """Return how iterations on devices are captured, or why not, as far as the job and net tell."""
+        """Return how iterations on devices are captured, or why not, if job and net tell."""
 
 
 class DeviceMemory(Protocol):
     """The type of the hook ``device_memory``, which predicts a worker's memory."""
 
     def __call__(self, net: NeuralNet, slots: int, micro_batches: int) -> int:
-        """Return the device bytes that a worker needs to train a net with ``slots`` updater arrays."""
+        """Return the device bytes to train a net with ``slots`` updater arrays."""

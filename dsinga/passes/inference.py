@@ -1,4 +1,4 @@
-"""Opens a phase of a job, runs forward passes in threads, and writes the files of output layers."""
+"""Opens a phase of a job, runs forward passes in threads, and writes output layers' files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PredictDataset(Protocol):
         self, job: Job, params: ParamArrays, layer: str, dataset: Any, phase: Phase, roots: Sequence[str], *,
         leads: int | None = None,
     ) -> Any:  # fmt: skip
-        """Return a lazy Dataset with the predicted targets of the windows in a Dataset."""
+        """Return a lazy Dataset with predicted targets of the windows in a Dataset."""
 
 
 def open_phase(
@@ -70,9 +70,9 @@ def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]
 def write_outputs(
     net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
 ) -> None:
-    """Write the files of a net's output layers for the first ``batches`` batches, or for all records if 0.
+    """Write output layers' files for the first ``batches`` batches, or for all records if 0.
 
-    ``layers`` are the names of the layers to write, by default all. Each output layer needs its own forward pass.
+    ``layers`` names the layers to write, by default all. Each needs its own forward pass.
     """
     for conf in output_layers(net):
         if layers is not None and conf.name not in layers:
@@ -82,7 +82,7 @@ def write_outputs(
 
 
 def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
-    """Write the features of an output layer, batches (rows, ...): kCSVOutput as CSV, others as a store."""
+    """Write an output layer's features, batches (rows, ...): kCSVOutput as CSV, others as a store."""
     conf = layer.store_conf
     assert conf is not None, "checked when the layer was created"
     assert conf.path, "checked when the layer was created"
@@ -93,7 +93,7 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return a function that runs forward passes in this process: one thread per core, or one on a GPU.
+    """Return a function for forward passes in this process: one thread per core, or one on a GPU.
 
     The bits equal a cluster's.
     """

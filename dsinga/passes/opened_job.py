@@ -1,4 +1,4 @@
-"""A job with open stores and built nets: the batch reader, net and passes of each phase."""
+"""A job with open stores and built nets, by phase."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedJob(NamedTuple):
-    """The batch reader and the whole net of each phase of a job.
+    """The batch reader and whole net of each phase of a job.
 
-    ``complete`` has the passes of the phases that are evaluated over all records. The first pass uses the phase's own
-    reader and net.
+    ``complete`` has the passes of phases evaluated over all records. The first pass uses the phase's reader and net.
     """
 
     readers: Mapping[Phase, BatchReader]
@@ -29,14 +28,14 @@ class OpenedJob(NamedTuple):
     complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
 
     def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the evaluation passes over the first ``batches`` batches of a phase, or over all records if 0."""
+        """Return the evaluation passes over a phase's first ``batches`` batches, or all records if 0."""
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
 def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJob:
     """Open a job's stores for ``groups`` worker groups of ``workers`` workers, and build its nets.
 
-    Raises UserError if the job, stores or nets are wrong.
+    Raises UserError if job, stores or nets are wrong.
     """
     job = checked.job
     readers = {  # a single group validates and tests

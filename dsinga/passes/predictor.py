@@ -1,4 +1,4 @@
-"""Defines Predictor: computes features of layers and metrics of batches in any thread or process."""
+"""Defines Predictor: computes features and metrics of batches in any thread or process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
-    """The kernels of one thread, its copy of the params, and its recorded passes, if it can record."""
+    """The kernels of one thread, its copy of the params, and recorded passes, if supported."""
 
     ops: Ops
     params: dict[str, Array]
@@ -47,7 +47,7 @@ class ThreadKernels(NamedTuple):
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
-        """Open the calling thread's kernels with copies of params; ``what`` names its passes in the log."""
+        """Open the calling thread's kernels and copy the params; ``what`` names passes in the log."""
         ops.enter()
         return cls(ops, _load(ops, params), passes_of(ops, what))
 
@@ -100,9 +100,9 @@ class Predictor:
     ) -> BatchResult:  # fmt: skip
         """Compute a batch of ``rows`` records; return features and labels of the layers ``keep``, and the metrics.
 
-        ``records`` are the records of each input layer. ``params`` replace the predictor's in this call. ``step``
-        selects the random numbers of the phase "train". ``processor`` is the calling thread's, unless the predictor has
-        ``ops``. Raises UserError for an unknown layer, and for records that the net cannot compute.
+        ``records`` is by input layer. ``params`` replace the predictor's in this call. ``step`` selects random numbers
+        of the phase "train". ``processor`` is the calling thread's, unless the predictor has ``ops``. Raises UserError
+        for an unknown layer, and for records that the net cannot compute.
         """
         ops, values, passes = self._open(processor)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
@@ -120,7 +120,7 @@ class Predictor:
 
     @property
     def last_pass(self) -> CapturedPass | None:
-        """The captured pass of the calling thread's last batch; None if the batch was called."""
+        """The captured pass of the calling thread's last batch; None if it was called."""
         kernels = self._by_thread.get((threading.get_ident(), ONE_CORE))
         return None if kernels is None or kernels.passes is None else kernels.passes.last
 
@@ -130,8 +130,7 @@ class Predictor:
     ) -> PassResult | None:  # fmt: skip
         """Compute a batch with a recorded pass; return None if that is not possible.
 
-        Nets with codes are excluded on a device: codes are not checked there, and a feature does not reveal a wrong
-        code.
+        On a device this excludes nets with codes, which are not checked there: a feature does not reveal a wrong code.
         """
         if ctx.ops.device_count() and has_codes(self.net):
             return None
@@ -143,7 +142,7 @@ class Predictor:
         return passes.compute(key, self.net, records, ctx, compute, params, values if params is None else None)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
-        """Return the feature (n, ...) of ``layer`` for records (n, ...), computed in batches of bounded memory.
+        """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches of bounded memory.
 
         The net has one input layer. NaN and infinity are accepted.
         """
@@ -156,7 +155,7 @@ class Predictor:
         return in_batches(compute, len(records), batch_rows(self.net))
 
     def _open(self, processor: Processor) -> ThreadKernels:
-        """Return the kernels of the calling thread with the predictor's params."""
+        """Return the calling thread's kernels and params."""
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
@@ -173,17 +172,16 @@ def has_codes(net: NeuralNet) -> bool:
 
 
 def _state_params(node: Node) -> dict[str, str]:
-    """Return the params of a node that hold a state for each row, by role."""
+    """Return a node's params that hold a state for each row, by role."""
     return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
 
 
 def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
-    """Return params as arrays of these kernels."""
     return {name: ops.asarray(value) for name, value in params.items()}
 
 
 def on_host(output: Output, ops: Ops) -> Records:
-    """Return a feature in host memory, with its labels if they have one entry for each row."""
+    """Return a feature in host memory, with labels if they have one entry per row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
@@ -191,13 +189,13 @@ def on_host(output: Output, ops: Ops) -> Records:
 
 
 def _copied(records: Records) -> Records:
-    """Return copies of features and labels, which the next replay would overwrite."""
+    """Copy features and labels, which the next replay overwrites."""
     data, labels = records
     return Records(data.copy(), None if labels is None else labels.copy())
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Return the joined results (rows, ...) of ``compute(start, stop)`` for parts of at most ``size`` rows."""
+    """Return the joined results (rows, ...) of ``compute(start, stop)`` for at most ``size`` rows each."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)
@@ -211,7 +209,7 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at a time, so that all features fit in FEATURE_BYTES."""
+    """Return how many rows to compute at once, so that all features fit in FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 
@@ -221,7 +219,7 @@ def row_bytes(net: NeuralNet) -> int:
 
 
 class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: their net (whole or cut), batch reader and number."""
+    """Consecutive batches of one size: their net (whole or cut), reader and number."""
 
     net: Any
     reader: BatchReader
@@ -237,10 +235,10 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return a function that computes the metrics of batches in order, while a thread reads ahead.
+    """Return a function that computes metrics of batches in order, while a thread reads ahead.
 
     Args:
-        read_function: returns a function that reads a batch's records, for a net and a reader.
+        read_function: returns a function that reads a batch, for a net and a reader.
         compute: returns a batch's metrics, given net, reader, its number among all passes, and records.
     """
     numbers = itertools.count()

@@ -37,7 +37,7 @@ def read_device() -> str:
 
 
 def describe_worker(group: int, number: int, address: str) -> str:
-    """Return a description of a Dask worker, or of this process, for messages."""
+    """Describe a Dask worker, or this process, for messages."""
     return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
 
 
@@ -89,13 +89,13 @@ def check_precision(job: Job, devices: Devices) -> None:
 
 
 def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return the processor of this process: a GPU if the job or the setting requests one, else a core."""
+    """Return this process's processor: a GPU if job or setting requests one, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
 
 
 def training_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU of this process that trains a net, or None.
+    """Return the GPU of this process to train a net, or None.
 
     Raises UserError for a missing GPU, JobError for a precision that CPU cores lack.
     """
@@ -110,11 +110,11 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor for forward passes of a net in this process: a GPU or a CPU core."""
+    """Return this process's processor for forward passes of a net: a GPU or a core."""
     return local_processor(job, functools.partial(forward_bytes, net))
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the device bytes of the params and features of ``threads`` threads, if none are released."""
+    """Return the device bytes of params and features of ``threads`` threads, if none are released."""
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)

@@ -18,10 +18,10 @@ from dsinga.training.divergence import CheckedPush
 
 
 def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) -> Algorithm:
-    """Return an algorithm with the results of ``algorithm`` that replays ``passes`` if possible.
+    """Return an algorithm like ``algorithm`` that replays ``passes`` if possible.
 
-    Only back-propagation is replayed; other algorithms are returned unchanged, as is any without ``passes``. With
-    ``copies`` gradients outlive the pass; otherwise the next replay may overwrite them.
+    Only back-propagation is replayed; others are returned unchanged, as is any without ``passes``. With ``copies``
+    gradients outlive the pass; otherwise the next replay may overwrite them.
     """
     if passes is None or algorithm is not bp:
         return algorithm
@@ -47,7 +47,7 @@ def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) 
 def _replay(
     passes: CapturedPasses, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> PassResult | None:
-    """Return metrics and gradients of a replayed or newly recorded pass; None if it must be called."""
+    """Return metrics and gradients of a replayed or recorded pass; None if it must be called."""
     if ctx.observer is not None:  # which is told each layer
         return None
     net = net.at(ctx.step)
@@ -63,7 +63,7 @@ def _replay(
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
-    """Return the gradients of a replay, with ``copies`` as copies unless each pass makes new ones."""
+    """Return the gradients of a replay, as copies if requested and not new in each pass."""
     if not copies and RecordedResult not in map(type, gradients.values()):
         return gradients
     return {
@@ -73,7 +73,7 @@ def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
 
 
 class _NoPeers:
-    """Stands for the other workers of a group in a recorded pass, and refuses to exchange arrays."""
+    """Replaces a group's other workers in a recorded pass, and refuses to exchange arrays."""
 
     def send(self, *_: Any) -> None:
         raise NotCapturable("layers exchange arrays with other workers of the group")

@@ -1,4 +1,4 @@
-"""Runs the training steps of a round; with a GPU graph a step begins before the previous one ends."""
+"""Runs the training steps of a round; with a GPU graph they overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.training import Metrics
 
 
 class Timing(NamedTuple):
-    """The seconds of one iteration of a worker, and the bytes that it sent and received.
+    """The seconds of a worker's iteration, and the bytes sent and received.
 
     Attributes:
         total: seconds of the whole iteration.
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
 
 
 class BegunStep(NamedTuple):
-    """A training step after its batch was read: number, batch and seconds of waiting for the batch."""
+    """A training step with its batch: number, records and seconds of waiting."""
 
     step: int
     records: dict[str, Records]
@@ -86,7 +86,7 @@ class Round:
         self._reported = time.perf_counter()
 
     def _end_running(self) -> bool:
-        """Report the running step; return False if it and the next step must be computed again."""
+        """Report the running step; return False if it and the next must be computed again."""
         running, self._running = self._running, None
         if running is None:
             return True

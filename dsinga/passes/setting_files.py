@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def may_be_set(name: str) -> bool:
-    """Whether Dask's configuration may have a setting with this name, such as "dsinga" or "scheduler-address".
+    """Whether Dask's configuration may have a setting of this name, such as "dsinga".
 
     False if Dask is not imported, no environment variable is Dask's, and no settings file has the name.
     """
@@ -22,7 +22,7 @@ def may_be_set(name: str) -> bool:
 
 @functools.cache
 def _text() -> str:
-    """Return the text of the configuration files that Dask reads by default, once in a process.
+    """Return the text of Dask's default configuration files, read once in a process.
 
     Underscores become dashes, because Dask accepts both in names.
     """

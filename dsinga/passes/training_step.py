@@ -1,4 +1,4 @@
-"""One training step: computes the gradients of a batch and pushes them if all numbers are finite."""
+"""One training step: computes gradients of a batch and pushes them if all numbers are finite."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
 
 
 class Updates(Protocol):
-    """Receives a step's gradients, to apply them in this process or to send them to servers."""
+    """Receives a step's gradients, to apply them in this process or send them to servers."""
 
     def push(self, name: str, gradient: Any) -> None:
         """Receive the gradient of a param, once per step."""
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Push all gradients of a step if they are finite; else push none and return a bad one's name."""
+        """Push all gradients if they are finite; else push none and return a bad one's name."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
@@ -48,13 +48,13 @@ class Updates(Protocol):
         return
 
     def skip(self) -> None:
-        """End the step without gradients and without changing a param."""
+        """End the step without changing a param."""
         return
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Runs the training steps of one net with one algorithm.
+    """Runs the training steps of a net with an algorithm.
 
     Attributes:
         algorithm: computes gradients and metrics of records.
@@ -73,8 +73,8 @@ class TrainingStep:
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
         """Compute the micro-batches of a step and push their gradients; return the metrics, None if skipped.
 
-        Raises Diverged if a metric, or a gradient in host memory, is not finite. A batch would be skipped forever if a
-        param is not finite: this also raises Diverged.
+        Raises Diverged if a metric, or a gradient in host memory, is not finite. With ``skips``, it does so if a param
+        is not finite: every batch would be skipped.
         """
         if self.skips:
             return self._run_or_skip(step, params, batches, updates)

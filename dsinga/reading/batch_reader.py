@@ -1,4 +1,4 @@
-"""Reads batches of a phase: each worker's rows in training, or every record once in evaluations."""
+"""Reads batches of a phase: workers' rows in training, every record once in evaluations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BatchReader:
         return self.parts[-1].total * self.micro_batches
 
     def stop(self, earlier_steps: int = 0) -> int | None:
-        """Return the number of the first micro-batch after training, or None if training has no end."""
+        """Return the number of the first micro-batch after training, or None without an end."""
         return (earlier_steps + self.steps) * self.micro_batches if self.steps else None
 
     @property
@@ -72,7 +72,7 @@ class BatchReader:
         return self.stores
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader for a worker group: this one, unless each group has its own stores."""
+        """Return the reader for a worker group: this one, unless groups have their own stores."""
         return self
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class BatchReader:
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader of only the points of records and labels that a worker's input layers need.
+        """Return a reader of only the points that a worker's input layers need.
 
         Augmentations, and sources that cannot read parts, read whole records, which ``Layer.take_region`` cuts.
         """
@@ -102,7 +102,7 @@ class BatchReader:
         return replace(self, stores={**self.stores, **stores})
 
     def read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
-        """Return rows of a batch after the input layer's augmentations."""
+        """Return augmented rows of a batch."""
         augmentations = self.augmentations[layer]
         before = range(rows.start - augmentations.partners, rows.start)
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
@@ -112,7 +112,7 @@ class BatchReader:
         return Records(*augmentations.augment(*drawn, numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
-        """Return the records ``start`` to ``stop`` in the store's order, by input layer."""
+        """Return the records ``start`` to ``stop`` in store order, by input layer."""
         numbers = range(start, min(stop, len(self)))
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
@@ -122,7 +122,7 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return a worker's bytes for this net: those read for a batch, and those of records kept in memory."""
+        """Return the bytes that a worker with this net reads per batch, and its kept records' bytes."""
         batch, shares = 0, []
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
@@ -180,7 +180,7 @@ class WorkerBatches:
 
 
 def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
-    """Return the rows of each micro-batch of a batch. Raises UserError if they would be unequal."""
+    """Return the rows of each micro-batch of a batch. Raises UserError if unequal."""
     if rows % micro_batches:
         raise UserError(
             f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
@@ -189,7 +189,7 @@ def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads for a batch; a layer cut by space reads a share of each record.
+    """Return the bytes that an input layer reads for a batch; if cut by space, a share of each record.
 
     ``record`` and ``label`` are the bytes of a record and a label.
     """
@@ -202,11 +202,11 @@ class ReaderOfSites(Protocol):
     """The type of the hook ``site_reader``, with which each site reads its own stores."""
 
     def __call__(self, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> BatchReader:
-        """Return a reader of each site's own stores, based on the checked job's ``reader``."""
+        """Return a reader of each site's own stores, based on the checked job's."""
 
 
 def site_job(job: Job, site: int) -> Job:
-    """Return the job that trains on a site's stores, with its ``site_path`` as ``path``."""
+    """Return the job that trains on a site's stores, with ``site_path`` as ``path``."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(path=layer.store_conf.site_path[site], site_path=[]))
         if layer.store_conf is not None and layer.store_conf.site_path
@@ -217,17 +217,17 @@ def site_job(job: Job, site: int) -> Job:
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
-    """Whether training evaluates all records of ``phase``, because the job gives no number of batches."""
+    """Whether training evaluates all records of ``phase``: the job gives no number of batches."""
     steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
     return steps.get(phase) == 0
 
 
 def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
-    """Return one or two readers that together read each record once, in the order of the store.
+    """Return one or two readers that together read each record once, in store order.
 
-    Batches of the first reader are one row larger than the second's, as in ``numpy.array_split``. To need no more
-    memory, no batch is larger than in ``reader``, unless a worker of the group would get no rows. If there are fewer
-    records than workers, one batch has each record equally often, which preserves means.
+    The first reader's batches are one row larger than the second's, as in ``numpy.array_split``. To need no more
+    memory, no batch is larger than in ``reader``, unless a worker would get no rows. With fewer records than workers,
+    one batch has each record equally often, which preserves means.
     """
     records, workers = len(reader), min(len(reader.parts), reader.batchsize)  # fewer rows where points are cut
     if records < workers:
@@ -241,7 +241,7 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
 
 
 def count_batches(readers: Sequence[BatchReader]) -> list[int]:
-    """Return the number of batches of each reader from :func:`readers_of_all_records`."""
+    """Return the number of batches of each of :func:`readers_of_all_records`."""
     starts = [*(reader.sampler.skip for reader in readers), len(readers[0])]
     return [
         -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
@@ -249,14 +249,14 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
 
 
 def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
-    """Return a reader of batches of ``batchsize`` rows from record ``start`` in the store's order."""
+    """Return a reader of batches of ``batchsize`` rows from record ``start`` in store order."""
     infos = {name: replace(info, batchsize=batchsize) for name, info in reader.infos.items()}
     sampler = Sampler(len(reader), batchsize, reader.sampler.seed, reader.sampler.chunk, shuffle=False, skip=start)
     return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize), steps=0)
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:
-    """Return each worker's rows of a batch of ``total`` rows, at least 1, in proportion to ``parts``."""
+    """Return each worker's rows (at least 1) of a batch of ``total``, in proportion to ``parts``."""
     sizes = [part.stop - part.start for part in parts]
     if total > parts[-1].total or max(sizes) - min(sizes) <= 1:
         return tuple(cut_evenly(total, len(parts)))

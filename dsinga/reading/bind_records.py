@@ -1,4 +1,4 @@
-"""Binds records to the input layers of a job, and converts batches of numpy arrays to records."""
+"""Binds records to a job's input layers, and converts batches of numpy arrays to records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def bind_records(
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open a layer's source in the order of the training records. Raises JobError for one with weights."""
+    """Open a layer's source in training order. Raises JobError for one with weights."""
     definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
     frame = source[0] if isinstance(source, tuple) else source
     if of_layer.order == ENCODED and is_table(frame) and definition_for(definition, source) is None:
@@ -104,7 +104,6 @@ def _definition(net: NetConf, layer: LayerConf) -> dict[str, Any]:
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
-    """Return the data by phase."""
     if not isinstance(data, dict) or data.keys() <= {layer.name for layer in input_layers(net, phase)}:
         return {phase: data}
     names = [layer.name for layer in input_layers(net, phase)]
@@ -137,7 +136,7 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
 
 
 def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
-    """Return the layer bound to ``records`` in ``phase``, and the unchanged layer for other phases, if any."""
+    """Return the layer bound to ``records`` in ``phase``, and unchanged for other phases, if any."""
     if records is None or not layer.in_phase(phase):
         return [layer]
     if layer.type is LayerType.kCharRNN:
@@ -153,7 +152,7 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
 
 
 def input_layer(name: str) -> LayerConf:
-    """Return an input layer for arrays, such as features of a layer, actions or targets."""
+    """Return an input layer for arrays, such as features, actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
@@ -169,7 +168,7 @@ def with_batchsize(job: Job, batchsize: int) -> Job:
 
 
 def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
-    """Return the description of arrays for each input layer of a phase, as for a store."""
+    """Describe arrays for each input layer of a phase, like a store."""
     layers = input_layers(job.neuralnet, phase)
     arrays = by_layer(x, [layer.name for layer in layers], "records")
     labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
@@ -200,10 +199,10 @@ def batch_records(
     first: int = 0,
     allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
-    """Return the records of a batch for the input layers of ``net``, and the number of records.
+    """Return the records of a batch for ``net``'s input layers, and their number.
 
     ``first`` is the number of the first record, for messages. Raises UserError if records do not fit the layers'
-    descriptions ``infos``, or have NaN or infinity, unless allowed.
+    ``infos``, or have NaN or infinity, unless allowed.
     """
     layers = net.inputs
     arrays = by_layer(x, layers, "records")
@@ -234,7 +233,7 @@ def batch_records(
 def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
     """Raise UserError for NaN or infinity in a batch; ``what`` is "x" or "y".
 
-    Losses mask or refuse NaN in labels that are fields, (B, C, ...).
+    Losses handle NaN in labels that are fields, (B, C, ...).
     """
     if (bad := find_nonfinite(array, allows_nan=what == "y" and array.ndim > 2)) is not None:
         place = place_of(bad.position)
@@ -276,7 +275,7 @@ def has_no_rows(data: Any) -> bool:
 
 
 def row_of_zeros(data: Any) -> Any:
-    """Return a row of zeros in the shape of empty data, to find the shape of a net's output."""
+    """Return a row of zeros like empty data, to find the shape of a net's output."""
     if isinstance(data, Mapping):
         return {name: row_of_zeros(part) for name, part in data.items()}
     if isinstance(data, tuple):

@@ -25,7 +25,7 @@ from dsinga.reading.sampler import Sampler, SequenceLengths
 
 @dataclass(frozen=True, eq=False)
 class CheckedJob:
-    """A job without faults, with stores that are each opened once, on first use.
+    """A job without faults; each store is opened once, on first use.
 
     Attributes:
         job: the job.
@@ -38,25 +38,25 @@ class CheckedJob:
     _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
 
     def with_job(self, job: Job) -> CheckedJob:
-        """Return a CheckedJob of ``job``, which has the same input layers, with the same open stores."""
+        """Return a CheckedJob of ``job``, with the same input layers and open stores."""
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return the whole net of a phase. Raises UserError if the net or its stores are wrong."""
+        """Return the whole net of a phase. Raises UserError if net or stores are wrong."""
         return create_net(self.job.neuralnet, phase, self.reader(phase).infos)
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of all worker groups together. Raises UserError if the training records are wrong."""
+        """The epochs of all worker groups together. Raises UserError for bad training records."""
         sizes = [len(layer.store_conf.batchsize) for layer in self.job.neuralnet.layer if layer.store_conf]
         # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers each.
+        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers.
 
-        Batches of kTrain are read in the job's ``micro_batches``. Raises UserError (from the store, or naming the
-        layer) if a store is missing or unlike the others.
+        kTrain is read in the job's ``micro_batches``. Raises UserError (from the store, or naming the layer) if a store
+        is missing or unlike the others.
         """
         job, layers = self.job, input_layers(self.job.neuralnet, phase)
         if not layers:
@@ -94,7 +94,7 @@ class CheckedJob:
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
-        """Return the records of an input layer, and the facts that its net needs about them."""
+        """Return the records of an input layer, and the facts that its net needs."""
         if id(given) not in self._opened:
             self._opened[id(given)] = (given, *open_layer(layer, self.roots))
         _, store, info = self._opened[id(given)]
@@ -123,7 +123,7 @@ def check_job(
 ) -> CheckedJob:
     """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is returned unchanged.
 
-    For the arguments see :func:`dsinga.job.check`. Raises JobError for the first mistake.
+    Arguments: :func:`dsinga.job.check`. Raises JobError for the first mistake.
     """
     if isinstance(job, CheckedJob):
         return job
@@ -167,7 +167,7 @@ def _sampler(
 def _by_length(
     sampler: Sampler, layers: Sequence[LayerConf], stores: Mapping[str, RecordSource], infos: Mapping[str, RecordInfo]
 ) -> Sampler:
-    """Return the sampler with sequence lengths, if an input layer requests batches of similar lengths."""
+    """Return the sampler with sequence lengths, if a layer requests batches of similar lengths."""
     for layer in layers:
         if layer.store_conf is not None and layer.store_conf.group_by_length:
             steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
@@ -182,7 +182,7 @@ def _by_length(
 
 
 def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
-    """Return the rows of each of ``count`` micro-batches. Raises JobError if they would be unequal."""
+    """Return the rows of each of ``count`` micro-batches. Raises JobError if unequal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
     if uneven:
@@ -195,7 +195,7 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
-    """Return a text on how to pass arrays for a phase without a store; "" if no phase has arrays."""
+    """Return how to pass arrays for a phase without a store; "" if no phase has arrays."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
@@ -216,8 +216,8 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
 def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
     """Return each worker's rows of a batch, or of its first micro-batch.
 
-    They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` workers may have no
-    rows: they compute points, or features, of the others' rows.
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none:
+    it computes points or features of others' rows.
     """
     sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
@@ -240,11 +240,11 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few
 
 
 def resolve_epochs(checked: CheckedJob) -> CheckedJob:
-    """Convert a job's ``epochs`` to ``train_steps``; return the same job if it has no ``epochs``.
+    """Convert a job's ``epochs`` to ``train_steps``; without ``epochs`` return the same job.
 
     An epoch of N records in batches of B rows over all worker groups is N/B steps. The last of E epochs ends with step
-    ceil(E·N/B), or another one if the run resumes with another batch size. Raises UserError for different
-    ``train_steps``, and if the training records are wrong.
+    ceil(E·N/B), or another one after a resume with another batch size. Raises UserError for different ``train_steps``,
+    and for bad training records.
     """
     job = checked.job
     if not job.epochs:
@@ -271,7 +271,7 @@ def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> Batch
 
 
 def rows_per_step(job: Job) -> int:
-    """Return the training records in a step of all worker groups; 0 if the job does not say."""
+    """Return the training records in a step of all worker groups; 0 if unknown."""
     for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
         conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
@@ -280,15 +280,15 @@ def rows_per_step(job: Job) -> int:
 
 
 class FitToMemory(Protocol):
-    """The type of the planner's hook ``fit_to_memory``, which fits a job into memory."""
+    """The type of the planner's hook ``fit_to_memory``."""
 
     def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
-        """Return a job of ``partition: auto`` with the micro-batches and recomputation that one worker needs."""
+        """Return a job of ``partition: auto`` with the micro-batches and recomputation for one worker."""
 
 
 @contextmanager
 def planning(job: Job) -> Iterator[None]:
-    """Turn a UserError about the missing planner of ``partition: auto`` into a JobError in the context."""
+    """Turn a UserError in the context, such as for a missing planner, into a JobError of ``partition: auto``."""
     try:
         yield
     except UserError as error:
@@ -296,7 +296,7 @@ def planning(job: Job) -> Iterator[None]:
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError if a net has a param that the training net lacks or has in another shape."""
+    """Raise UserError if a net's param is missing in the training net, or has another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -311,7 +311,7 @@ ENCODED = (("encoded by a table",),)  # the order of records that only the defin
 
 
 def names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of classes and columns of the records bound to training's input layers."""
+    """Return the names of classes and columns of records bound to training's input layers."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():
@@ -321,7 +321,7 @@ def names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError if codes of texts, labels or columns have another meaning than in training.
+    """Raise UserError if codes of texts, labels or columns differ in meaning from training's.
 
     Except for a text's words, only names known in both phases are compared.
     """

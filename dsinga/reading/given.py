@@ -25,7 +25,7 @@ UNNAMED = RecordNames()
 
 
 def definition_for(definition: Definition, given: Any) -> RecordsDefinition | None:
-    """Return the definition that opens what is given for an input, None if none does."""
+    """Return the definition that opens an input's data, or None."""
     return next((by for by in definition.values() if by.takes(given)), None)
 
 
@@ -33,17 +33,17 @@ def open_given(
     layer: str, given: Any, names: RecordNames = UNNAMED, definition: Definition = UNDEFINED, *,
     has_labels: bool = True, reorders: bool = True, roots: Sequence[str] = (), phase: str = "",
 ) -> RecordSource:  # fmt: skip
-    """Return the data of an input layer, records or a pair (x, y), as records like training's.
+    """Return an input layer's data, records or a pair (x, y), as records like training's.
 
     Args:
         layer: the name of the input layer.
         given: an input of the ``definition``, such as a data frame, or a source as in :func:`dsinga.data.open_records`.
-        names: the classes and columns of the training records, in the order to use.
-        definition: the definition of the training records: windows of a Dataset, or a table.
+        names: the training records' classes and columns, in the order to use.
+        definition: the training records' definition: windows of a Dataset, or a table.
         has_labels: whether the definition reads labels.
-        reorders: whether windows in another layout than training's are reordered, or else refused.
+        reorders: whether to reorder windows of another layout than training's, or refuse them.
         roots: folders where a relative path is looked up after the working directory.
-        phase: the name of the phase that reads the records, for messages.
+        phase: the name of the phase, for messages.
 
     Raises:
         UserError: it cannot be read, or is unlike the training records.
@@ -86,7 +86,7 @@ class PhaseRecords:
         return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return the stores and shapes of the records, without opened records and weights."""
+        """Return stores and shapes of the records, without opened records and weights."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
         return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
 
@@ -134,7 +134,7 @@ class JobArguments:
         return JobArguments(phases, self.batch_size, self.fields)
 
     def steps_of_epoch(self) -> int:
-        """Return the number of steps in an epoch of the training records."""
+        """Return the number of training steps in an epoch."""
         records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
         return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
 
@@ -171,7 +171,7 @@ def open_inputs(
 
 
 def store_fields(x: Any) -> dict[str, Any]:
-    """Return the ``store_conf`` fields that name records: a path, or a registered source; empty for arrays."""
+    """Return the ``store_conf`` fields that name records: a path, or a registered source; {} for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
     if isinstance(x, RecordSource):

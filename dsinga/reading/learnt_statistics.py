@@ -1,4 +1,4 @@
-"""Preserves running statistics of batch normalisation if a run begins with trained params."""
+"""Preserves running statistics of batch normalisation when a run starts from trained params."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def with_learnt_statistics(
 ) -> CheckedJob:
     """Return the job with running statistics weighted by the steps that learnt them.
 
-    Otherwise the first batch would replace the statistics in ``params`` or in checkpoints of the job's
-    ``checkpoint_path``. Layers may set ``earlier_steps``. A resumed run keeps its original values.
+    Otherwise the first batch would replace the statistics in ``params`` or ``checkpoint_path``. Layers may set
+    ``earlier_steps``. A resumed run keeps its original values.
     """
     job = checked.job
     layers = normalised(job)

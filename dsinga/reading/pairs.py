@@ -1,4 +1,4 @@
-"""Pairs a user's records and labels with a net's inputs, reads batches, and splits a part off."""
+"""Pairs a user's records and labels with a net's inputs, reads batches, and splits data."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def read_iterable(
 ) -> tuple[Data, int | None]:
     """Read all batches of iterable data; return (x, y, weights) and the rows of the first batch.
 
-    Other data are returned unchanged, with None. Raises UserError for labels or weights in addition to an iterable,
-    which contains them, and with the text ``otherwise`` for ``batches`` with other data.
+    Other data are returned unchanged, with None. Raises UserError for labels or weights in addition to an iterable, and
+    with the text ``otherwise`` for ``batches`` with other data.
     """
     x, y, weights = data
     if not is_iterable(x):
@@ -76,10 +76,10 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
     Args:
         x: a source as in :func:`dsinga.data.open_records`; for several inputs a list, or a dict by name.
-        y: labels, None if ``x`` has them or there are none; for several outputs a list in their order.
+        y: labels, None if in ``x`` or missing; for several outputs a list in order.
         inputs: the names of the inputs.
-        label_inputs: the names of the input layers with the labels of each output; one that is no input also has the
-            labels as its records.
+        label_inputs: the input layers with the labels of each output; one that is no input also has the labels as
+            records.
 
     Raises:
         UserError: the numbers of sources and inputs, or labels and outputs, differ.
@@ -98,7 +98,7 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the source of each of ``names`` from a dict, a list in their order, or a single source."""
+    """Return the source of each name, from a dict, a list in order, or a single source."""
     if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
             f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
@@ -109,7 +109,7 @@ def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return the values by name, from a list in the order of ``names`` or from a single value."""
+    """Return the values by name, from a list in order or a single value."""
     if len(names) == 1:
         return {names[0]: values}
     count = len(values) if isinstance(values, (list, tuple)) else 1
@@ -119,10 +119,10 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels from a zarr array or its path as a numpy array, above 128 MiB as a column read by blocks.
+    """Return labels of a zarr array or its path as a numpy array, above 128 MiB as a column read by blocks.
 
-    With several outputs ``y`` may be a list of these. Other labels are returned unchanged. Raises UserError for a path
-    that cannot be read.
+    With several outputs ``y`` may be a list. Other labels are returned unchanged. Raises UserError for an unreadable
+    path.
     """
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
@@ -171,7 +171,6 @@ def _rows(data: Any) -> Any:
 
 
 def _part(data: Any, rows: slice) -> Any:
-    """Return some rows of an array, or None for None."""
     if data is None:
         return None
     data = _rows(data)
@@ -185,7 +184,7 @@ def _part(data: Any, rows: slice) -> Any:
 
 
 class PartOfRecords(RecordSource):
-    """The records ``first`` to ``stop`` of a source with columns that are read by row, in training order."""
+    """The records ``first`` to ``stop`` of a source that is read by row, in training order."""
 
     def __init__(self, source: RecordSource, first: int, stop: int):
         parts = [_column_part(column, first, stop) for column in source.columns]
@@ -223,7 +222,7 @@ class _RowRange(Column):
 
 
 def _column_part(column: Column, first: int, stop: int) -> Column:
-    """Return some rows of a column; for an array in memory a view."""
+    """Return some rows of a column, a view if in memory."""
     if not isinstance(column, ArrayColumn):
         return _RowRange(column, first, stop)
     part = ArrayColumn(column.array[first:stop], column.name, column.labels)

@@ -17,7 +17,7 @@ _END: Any = object()  # an item that wakes the consumer when the queue is closed
 
 
 class Prefetch(Generic[T], Iterator[T]):
-    """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead.
+    """Reads ``read(step)`` ahead in a thread, as an iterator over steps ``start``, ``start + 1``, ...
 
     The thread ends with :meth:`close`, after the last step, after an error, or with the iterator's garbage collection
     (``read`` must not refer to it).
@@ -26,11 +26,11 @@ class Prefetch(Generic[T], Iterator[T]):
         read: called on the thread, one step at a time.
         start: the first step.
         stop: the step to stop before; None means no end.
-        depth: the number of results that may be read ahead.
+        depth: how many results may be read ahead.
 
     Raises:
         Exception: from ``next``: the error that ``read`` raised for that step, with its traceback.
-        RunError: from ``next``: after 600 s of waiting for one step, or if the iterator is closed.
+        RunError: from ``next``: after waiting 600 s for one step, or if the iterator is closed.
     """
 
     def __init__(self, read: Callable[[int], T], start: int, stop: int | None = None, depth: int = 3):
@@ -70,9 +70,8 @@ class Prefetch(Generic[T], Iterator[T]):
 class _Queue(Generic[T]):
     """The queue between the reading thread and the consumer.
 
-    The reader needs a ticket for each read, and the consumer returns one for each item. Tickets and items use C queues:
-    a Condition would wake the threads several times a batch, and each time take the interpreter lock from the computing
-    thread.
+    The reader needs a ticket for each read, and the consumer returns one for each item. Both use C queues: a Condition
+    would wake the threads several times a batch, and take the interpreter lock from the computing thread.
     """
 
     def __init__(self, depth: int):

@@ -1,4 +1,4 @@
-"""Chooses the rows of a store for each step's batch, shuffled or grouped by sequence length."""
+"""Chooses the rows of a store for each step's batch: shuffled, or of similar sequence lengths."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ Chunk = int | tuple[int, ...]  # rows of each chunk, or the row after each of un
 class Sampler:
     """The order of training records: the rows of each batch as a pure function of seed and step.
 
-    Every epoch visits every record once; a batch may span the end of an epoch. To decode few chunks, records are
-    shuffled in two levels:
+    Every epoch visits every record once; a batch may span epochs. To decode few chunks, records are shuffled in two
+    levels:
 
     - The chunks of an epoch are permuted.
     - The records of each chunk are permuted and dealt over 8 consecutive *slots*.
     - Each slot, an eighth of each of 8 chunks, is permuted.
 
     So batches of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step
-    costs O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode. Then the rows of a
-    batch are sorted by the turns 0 to 7 of their chunks, so that each worker's consecutive rows need few chunks.
+    costs O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode. Then a batch's rows
+    are sorted by the turns 0 to 7 of their chunks, so that each worker's consecutive rows need few chunks.
 
     Attributes:
         length: number of records in the store.
         batchsize: rows of a (global) batch.
         seed: determines the order; ignored if ``shuffle`` is False.
-        chunk: rows of a chunk of the store; for unequal chunks, the row after each.
+        chunk: rows of a chunk; for unequal chunks, the row after each.
         shuffle: False gives the store's order, for test and validation.
-        skip: the position of step 0 in the endless order: SINGA's ``random_skip``, the number of records skipped at the
-            start. Negative if earlier steps had smaller batches.
-        lengths: the records' lengths, for batches of similar lengths; without ``shuffle`` they have no effect.
+        skip: the position of step 0 in the endless order: SINGA's ``random_skip``, the records skipped at the start.
+            Negative if earlier steps had smaller batches.
+        lengths: the records' lengths, for batches of similar lengths; unused without ``shuffle``.
         grouped: how many batches are sorted by length at a time.
     """
 
@@ -85,7 +85,7 @@ class Sampler:
         return epoch * self.length + int(ends[number]) - len(rows), rows
 
     def _sorted_batch(self, position: int, ends: tuple[int, ...]) -> Run:
-        """Return the batch's rows around a position within one epoch, by the turns of their chunks."""
+        """Return a position's batch within one epoch, sorted by the turns of chunks."""
         first, last = self._stretch(position, self.batchsize)
         rows = _between(first, last, self._slot)
         turns = _epoch_order(self.length, ends, self.seed, position // self.length).turns
@@ -103,7 +103,7 @@ class Sampler:
         return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
-        """Return the rows at positions ``first`` to ``last`` of one epoch, as shuffled batches of similar lengths.
+        """Return the rows at positions ``first`` to ``last`` of one epoch, as batches of similar lengths.
 
         Rows sorted by length are dealt out to batches, or parts of batches, in a random order. Rows of a batch stay in
         shuffled order, so that its parts are alike.
@@ -138,9 +138,9 @@ def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The order of chunks in one epoch, and the end position of each slot, a group of rows of several chunks.
+    """The order of chunks in one epoch, and the end of each slot, a group of rows of several chunks.
 
-    ``turns`` (chunks,) uint8 are the turns of the chunks: 0 to 7, repeated.
+    ``turns`` (chunks,) uint8 are the chunks' turns: 0 to 7, repeated.
     """
 
     chunks: np.ndarray
@@ -192,7 +192,7 @@ def _chunk_rows(length: int, chunk: Chunk, seed: int, epoch: int, index: int) ->
 
 
 def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray | int:
-    """Return where share number ``share`` begins in ``size`` records divided into ``shares`` equal shares."""
+    """Return where the given one of ``shares`` equal shares of ``size`` records begins."""
     return size * share // shares
 
 
@@ -257,7 +257,7 @@ class SequenceLengths:
 
 
 def _are_codes(source: RecordSource) -> bool:
-    """Whether one-axis records are codes: the first record has whole numbers from -1."""
+    """Whether one-axis records are codes: the first has whole numbers from -1."""
     if source.dtype == np.int32:
         return True
     numbers = source.without_labels().read(np.arange(1))[0]

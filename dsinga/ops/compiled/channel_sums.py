@@ -1,7 +1,7 @@
 """Sums along channels of batch normalisation, in one pass, with the bits of ``dsinga.ops.onednn.batchnorm``.
 
 Arrays are (k, n, w): n rows are added in float32 in order, the k sums in float64. Numbers are float32, or bfloat16 as
-uint16, the upper half of a float32's bits.
+uint16, the upper half of a float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 def _number(context: Any, stored: Any) -> Any:
-    """Return the type and code of a stored number (float32, or bfloat16 as uint16) as float32."""
+    """Return type and code of a stored number (float32, or bfloat16 as uint16) as float32."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if stored == types.float32:
@@ -29,7 +29,7 @@ def _number(context: Any, stored: Any) -> Any:
 
 
 def _stored(context: Any, number: Any, like: Any) -> Any:
-    """Return the type and code of a float32 truncated to a stored number's type."""
+    """Return type and code of a float32 truncated to a stored number's type."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if like == types.float32:

@@ -1,4 +1,4 @@
-"""Updates of params in one compiled pass over memory, with the bits of the formula's numpy ufuncs."""
+"""Updates of params in one compiled pass over memory, with the bits of the formula's ufuncs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return a compiled function with a formula's effect on the value, gradient and state ``arrays``, 1-d.
+    """Return a compiled function with a formula's effect on value, gradient and state ``arrays``, 1-d.
 
-    It needs no scratch. None if the formula cannot be traced, or the arrays are not float32.
+    It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
     """
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
@@ -50,7 +50,6 @@ def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | Non
 
 @cache
 def _loop(program: UfuncProgram) -> Callable[..., None]:
-    """Return the compiled loop (w, g, *slots, constants) of a program."""
     names: dict[str, Any] = {"np": np}
     exec(source_of(program), names)  # of names and calls in this file alone
     read, written = (types.Array(types.float32, 1, "C", readonly=readonly) for readonly in (True, False))

@@ -16,7 +16,7 @@ from dsinga.ops.update import Update, apply
 
 
 class NumpyArrays:
-    """Conversion of arrays, copies to and from devices, and updates of params; images are channels-last."""
+    """Conversion of arrays, copies to and from devices, and updates; images are channels-last."""
 
     name = "numpy"
     xp: Any = np
@@ -40,7 +40,7 @@ class NumpyArrays:
         return array
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        """Return ``array`` in host memory, as float32 rounded to bfloat16 if products round their factors so.
+        """Return ``array`` in host memory, rounded to bfloat16 as float32 if products round so.
 
         Other precisions return :meth:`to_numpy`.
         """
@@ -57,12 +57,12 @@ class NumpyArrays:
     def as_factor(self, w: Array) -> Array:
         """Return a weight rounded once for all products of a pass, if the precision rounds factors.
 
-        The kernels accept it instead of w, with the same bits.
+        Kernels accept it instead of w, with the same bits.
         """
         return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Return numbers and 0-d arrays of the backend as floats, with one blocking copy to the host."""
+        """Return numbers and 0-d arrays as floats, with one blocking copy to the host."""
         return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
@@ -79,7 +79,7 @@ class NumpyArrays:
         return result
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised array; an image or volume has this backend's fastest layout."""
+        """Return an uninitialised array; images and volumes have the fastest layout."""
         if len(shape) not in LAST:
             return np.empty(shape, dtype)
         batch, channels, *sizes = shape
@@ -90,14 +90,12 @@ class NumpyArrays:
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Undo :meth:`flatten`: (B, n) -> ``shape``; an image or volume has this backend's fastest layout."""
+        """Undo :meth:`flatten`: (B, n) -> ``shape``; images and volumes have the fastest layout."""
         x = x.reshape(shape)
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
-        """Let kernels of the calling thread use ``count`` cores; no effect here, because numpy's threads are the
-        process's.
-        """
+        """Let kernels of the calling thread use ``count`` cores; no effect here: numpy's threads are global."""
 
     # -- workers and their device ----------------------------------------------------------------------------
 
@@ -110,26 +108,26 @@ class NumpyArrays:
         return f"the kernel backend {self.name!r}, on CPUs"
 
     def lacks_bf16(self) -> str:
-        """Return why the backend cannot compute in the precision "bf16", "" if it can."""
+        """Return why the backend has no precision "bf16", "" if it has."""
         return f"the kernel backend {self.name!r} has no other precision"
 
     def enter(self) -> None:
-        """Select this worker's device and stream in the calling thread; required before any kernel."""
+        """Select this worker's device and stream in the calling thread, before any kernel."""
 
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        Later kernels may use the result. A bfloat16 array becomes float32, unless the backend has bfloat16 features.
-        The array may be changed after this returns, unless the backend computes in host memory.
+        Later kernels may use the result. bfloat16 becomes float32, unless the backend has bfloat16 features. The array
+        may be changed afterwards, unless the backend computes in host memory.
         """
         return FinishedCopy(array)
 
     def download(self, array: Array) -> AsyncCopy:
-        """Start to copy an array to host memory, after earlier kernels and concurrently with later ones."""
+        """Start to copy an array to host memory, after earlier kernels, concurrently with later ones."""
         return FinishedCopy(array)
 
     def hand_over(self, array: Array) -> AsyncCopy:
-        """Return a handle of an array for other threads and streams; its result waits for earlier kernels."""
+        """Return an array's handle for other threads and streams; its result waits for earlier kernels."""
         return FinishedCopy(array)
 
     @contextmanager
@@ -138,28 +136,28 @@ class NumpyArrays:
         yield
 
     def synchronize(self) -> None:
-        """Wait until all kernels and copies of this worker have ended, as timers must."""
+        """Wait until all kernels and copies of this worker have ended, for timers."""
 
     def free_memory(self) -> int | None:
-        """Return the free bytes of the worker's device; None if the backend computes in host memory."""
+        """Return the free bytes of the device; None if the backend computes in host memory."""
         return None
 
     # -- passes that are captured ------------------------------------------------------------------------
 
     @property
     def is_recording(self) -> bool:
-        """Whether a pass is being recorded: then nothing may be copied from or to the host."""
+        """Whether a pass is recorded: then nothing may be copied from or to the host."""
         return recorder() is not None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
-        """Return ``compute(step)``; in a recording, a float64 array (1,) with the number of each later step."""
+        """Return ``compute(step)``; in a recording, a float64 array (1,) with each later step's number."""
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
             return compute(step)
         return recorded.of_step(lambda step: [compute(step)])
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
-        """Read these numbers after each replay of the recorded pass; updates require all to be finite."""
+        """Read these numbers after each replay; updates require all to be finite."""
         recorded = recorder()
         assert recorded is not None, "no pass is recorded"
         if not all(isinstance(number, RecordedArray) for number in numbers):
@@ -169,14 +167,14 @@ class NumpyArrays:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        """Update params in place by their gradients, each by its own formula, with the bits of its ufuncs.
+        """Update params in place by their gradients, each with its formula, with the bits of its ufuncs.
 
-        With ``clip_norm``, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is summed
-        in float64, the factor is float32. 0 clips nothing.
+        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
+        summed in float64, the factor is float32.
         """
         for update in updates:
             apply(update, clip_norm)
 
     def check_recordable(self, updates: Sequence[Update]) -> None:
-        """Raise NotCapturable unless a recorded pass can have all of these updates."""
+        """Raise NotCapturable unless a recorded pass can have all these updates."""
         raise NotCapturable(f"{self.name} records no passes")

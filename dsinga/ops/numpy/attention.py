@@ -1,4 +1,4 @@
-"""Attention in numpy: batched products of all heads and rows, and a softmax over visible keys."""
+"""Attention in numpy: batched products over heads and rows, and a softmax over visible keys."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class NumpyAttention(NumpyElementwise):
             out += product
 
     def rotate_pairs(self, x: Array, factors: Array) -> Array:
-        """Return x (B, T, n) with neighbouring features multiplied in pairs, as complex numbers, by factors (T,
-        n/2).
-        """
+        """Multiply pairs of neighbouring features of x (B, T, n), as complex numbers, by factors (T, n/2)."""
         y = buffers.empty(x.shape, dtype=x.dtype)
         np.multiply(contiguous(x).view(factors.dtype), factors, out=y.view(factors.dtype))
         return y
@@ -41,9 +39,9 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Return the softmax over keys of the scores, (B, heads, Tq, Tk), and a workspace.
 
-        The score of a query q and a key k of one head is factor·Σ q·k, or, with the vector ``score`` (n,), Σ
-        score·tanh(q + k). ``visible`` (B, Tq), integers in host memory, is how many keys, counted from the first, a
-        query sees; None means all. Weights of unseen keys are exactly 0, even if a query sees none.
+        The score of a query q and a key k of one head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
+        ``visible`` (B, Tq), integers in host memory, is how many keys, from the first, a query sees; None means all.
+        Weights of unseen keys are exactly 0, even if a query sees none.
         """
         q, k = by_head(query, heads), by_head(keys, heads)
         scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
@@ -72,7 +70,7 @@ class NumpyAttention(NumpyElementwise):
         self, query: Array, keys: Array, weights: Array, workspace: Any, dweights: Array, factor: float,
         score: Array | None,
     ) -> tuple[Array, Array, Array | None]:  # fmt: skip
-        """Return (dquery, dkeys, dscore), given the gradient of the weights; dscore is None without ``score``."""
+        """Return (dquery, dkeys, dscore), given the weights' gradient; dscore is None without ``score``."""
         heads = weights.shape[1]
         q, k = by_head(query, heads), by_head(keys, heads)
         columns = max(weights.shape[3], 1)
@@ -110,8 +108,8 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Return the means (B, Tq, m) of the values by :meth:`attention_weights`, and a workspace.
 
-        Scores are factor·Σ q·k. No workspace if not ``train``. Here the workspace has all weights; a backend may
-        compute them block by block.
+        Scores are factor·Σ q·k. No workspace if not ``train``. Here it has all weights; a backend may compute them
+        block by block.
         """
         weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
         return self.weighted_means(weights, values), weights if train else None

@@ -1,9 +1,9 @@
 """The arithmetic of one step of a recurrent layer, forward and backward, in place and without temporaries.
 
 A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
-memory are far slower. Before a step, the gates hold sums of products: with the input in ``from_x``, with the state
-before in ``from_h``. After it, they hold the values for the backward step. ``dgates`` are like ``gates``, but with rows
-apart for products, so each number is written once and not read. ``scratch`` is (3, n, H).
+memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
+in ``from_h``. After it, they hold values for the backward step. ``dgates`` are like ``gates``, but with rows apart for
+products, so each number is written once and not read. ``scratch`` is (3, n, H).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CellFunctions(NamedTuple):
 
 
 def sigmoid(x: Array, out: Array) -> None:
-    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is 0."""
+    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -65,8 +65,8 @@ FUNCTIONS: dict[str, CellFunction] = {
 class Cell:
     """A recurrent cell: its sizes, its step forward and backward, and the matrices of its two products.
 
-    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state; the first is the output.
-    Products with the input fill the gates ``from_x``, products with the state ``from_h``.
+    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
+    the input fill the gates ``from_x``, products with the state ``from_h``.
     """
 
     width: ClassVar[int]
@@ -76,7 +76,7 @@ class Cell:
 
     @staticmethod
     def join(params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-        """Return (w_x, w_h, b): the weights with H rows for each gate of ``from_x`` and ``from_h``."""
+        """Return (w_x, w_h, b), with H rows of weights for each gate of ``from_x`` and ``from_h``."""
         return params[0], params[1], params[2] if len(params) > 2 else None
 
     @staticmethod
@@ -93,9 +93,7 @@ class Cell:
     def step_grad(
         gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
     ) -> None:
-        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by the gradient of ``before`` without the
-        product's part.
-        """
+        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by ``before``'s without the product's part."""
         raise NotImplementedError
 
 
@@ -123,8 +121,8 @@ class GRU(Cell):
     """SINGA's GRU, with a reset gate that multiplies the product with the state, as in cuDNN and PyTorch.
 
     z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 -
-    z)∘c. The gates are c, z, r, s: the input contributes to the first three, the state to the last three. A fourth
-    bias, for s, is PyTorch's second bias of the candidate.
+    z)∘c. The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
+    PyTorch's second bias of the candidate.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)

@@ -1,7 +1,7 @@
 """Inner products, convolution and pooling in plain numpy.
 
-A convolution is one matrix product (im2col); pooling makes one pass over the image for each position in the window.
-Grouped filters read only their group of channels: one batched matrix product over the groups.
+A convolution is one matrix product (im2col); pooling makes one pass over the image per position in the window. Grouped
+filters read their group of channels: one batched product over the groups.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NumpyConvolution(NumpyElementwise):
     ) -> Array:
         """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
 
-        The convolution of images of ``size`` gives (H', W'), by the formula of :meth:`convolution`.
+        The convolution of images of ``size`` gives (H', W') (:meth:`convolution`).
         """
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
         rows = to_rows(x).reshape(batch * prod(outputs), filters)
@@ -113,11 +113,12 @@ def _matrix(w: Array) -> Array:
 
 
 class NumpyPooling:
-    """Maximum and mean over windows; pads are smaller than kernels, so that every window meets the image."""
+    """Maximum and mean over windows; pads are smaller than kernels, so every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not
-        ``train``.
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins.
+
+        No workspace if not ``train``.
         """
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
@@ -157,7 +158,7 @@ class NumpyPooling:
 
 
 def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
-    """Return zeros for the padded gradient of x, and its view of each position in the window."""
+    """Return zeros for x's padded gradient, and its view of each position in the window."""
     batch, channels, *sizes = x.shape
     padded = np.zeros((batch, *padded_sizes(sizes, pad), channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])

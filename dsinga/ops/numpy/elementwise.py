@@ -1,4 +1,4 @@
-"""Elementwise kernels, softmax and its loss in plain numpy; results have the memory layout of the first argument."""
+"""Elementwise kernels, softmax and its loss in plain numpy, in the first argument's memory layout."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class NumpyElementwise:
         return dx
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
-        """1 with probability p, else 0, in the shape and dtype of p (B, n): 1 where the uniform is below p."""
+        """1 with probability p, else 0, like p (B, n): 1 where the uniform is below p."""
         return (uniform < p).astype(p.dtype)
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
@@ -163,7 +163,7 @@ class NumpyLoss(NumpyElementwise):
         """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
 
         ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
-        or 0-d arrays of the backend for ``read``.
+        or 0-d arrays for ``read``.
         """
         p = self.softmax(x)
         of_labels = p.reshape(-1).take(places_of(labels, p.shape[1]), mode="clip")
@@ -174,7 +174,7 @@ class NumpyLoss(NumpyElementwise):
         """Return (p - (1 - smoothing)·1[label] - smoothing/K)·factor, for the softmax p (B, K).
 
         It is the gradient of ``factor`` times the loss by x. The target is 1 - ``smoothing`` at the label, plus
-        ``smoothing`` spread over all classes.
+        ``smoothing`` over all classes.
         """
         dx = contiguous(self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1]))
         numbers, places = dx.reshape(-1), places_of(labels, p.shape[1])

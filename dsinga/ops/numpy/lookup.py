@@ -31,7 +31,7 @@ class NumpyLookup:
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
-        """Return the rows of the table with a gradient, (k,) ascending, and their gradients, (k, d)."""
+        """Return the table's rows with a gradient, (k,) ascending, and their gradients, (k, d)."""
         flat, dy = codes.reshape(-1), dy.reshape(-1, dy.shape[-1])
         order = np.argsort(flat, kind="stable")
         order = order[np.searchsorted(flat[order], 0) :]  # those of -1 have no row
@@ -69,8 +69,8 @@ class NumpyRandom:
     ) -> Array:
         """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
 
-        Tops and lefts are counted in images with ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have
-        one entry an image, in host memory or as arrays of the backend.
+        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image,
+        in host memory or as the backend's arrays.
         """
         recorded = recorder()
         if recorded is not None and isinstance(images, RecordedArray):

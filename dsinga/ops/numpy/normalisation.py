@@ -1,4 +1,4 @@
-"""Local response and layer normalisation, and the per-channel kernels of batch normalisation, in plain numpy.
+"""Local response, layer and batch normalisation (per channel) in plain numpy.
 
 The kernels of group normalisation work with any array module.
 """
@@ -19,9 +19,9 @@ from dsinga.ops.types import Array
 
 
 class NumpyGroupNorm:
-    """Sums and affine maps of (B, C, ...) with a constant for each row and channel, (B, C).
+    """Sums and affine maps of (B, C, ...) with a constant per row and channel, (B, C).
 
-    Sums are float64. The arrays may belong to any backend.
+    Sums are float64. Arrays of any backend are accepted.
     """
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
@@ -134,7 +134,7 @@ class NumpyNormalisation(NumpyElementwise):
     def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
         """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64.
 
-        The share is a number, or the result of :meth:`step_number`.
+        The share is a number, or from :meth:`step_number`.
         """
         kept = np.multiply(1 - share, running, dtype=running.dtype)  # whether the share is a number or a float64 array
         return (kept + share * (new * factor)).astype(running.dtype)
@@ -196,7 +196,7 @@ class NumpyNormalisation(NumpyElementwise):
         """Return :meth:`channel_moments` of x, the affine function from them, and the moved running moments.
 
         ``params`` are scale, bias, running mean and running variance, which moves towards ``unbias`` times the
-        variance. x is a whole batch; workers that share one call these functions separately.
+        variance. x is a whole batch; workers with parts call these functions separately.
         """
         (scale, bias, *running), (mean, variance) = params, self.channel_moments(x)
         affine = self.batch_norm_affine(scale, bias, mean, variance, epsilon)
@@ -214,7 +214,7 @@ class NumpyNormalisation(NumpyElementwise):
     def rectified_batch_norm_sums(
         self, x: Array, feature: Array, dy: Array, mean: Array, variance: Array, epsilon: float
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return ``relu_grad(feature, dy)``, and its :meth:`batch_norm_sums` if one pass over x computes both."""
+        """Return ``relu_grad(feature, dy)``, and its :meth:`batch_norm_sums` if one pass computes both."""
         return self.relu_grad(feature, dy), None
 
     def rectified_batch_norm_grad(
@@ -223,7 +223,7 @@ class NumpyNormalisation(NumpyElementwise):
     ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:  # fmt: skip
         """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
 
-        They are the gradients of x and of ``other``, None unless in ``needs``, and of scale and bias.
+        They are for x and ``other``, None unless in ``needs``, and for scale and bias.
         """
         dy, sums = self.rectified_batch_norm_sums(x, y, dy, *moments, epsilon)
         if sums is None:
@@ -234,19 +234,19 @@ class NumpyNormalisation(NumpyElementwise):
         return self.batch_norm_grad(x, dy, *slopes) if needs[0] else None, dy if needs[1] else None, for_params
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array of the shape of x, and ``relu``."""
+        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array like x, and ``relu``."""
         y = self.channel_affine(x, scale, shift)
         return self.relu(y if other is None else self.add(y, other))
 
 
 def _sums_of_products(x: Array, y: Array) -> Array:
-    """Return the sums of x·y over the rows of (n, C): up to BLOCK_ROWS rows in float32, then in float64."""
+    """Return the sums of x·y over rows of (n, C): up to BLOCK_ROWS rows in float32, then in float64."""
     shape = -1, gcd(len(x), BLOCK_ROWS), x.shape[1]
     return einsum("gij,gij->gj", x.reshape(shape), y.reshape(shape)).sum(axis=0, dtype=np.float64).astype(x.dtype)
 
 
 def _along_channels(constants: Array, x: Array) -> Array:
-    """Return (C,) constants in the dtype of x, with axes of 1 to match axis 1 of x."""
+    """Return (C,) constants in the dtype of x, shaped for axis 1 of x."""
     return constants.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))
 
 

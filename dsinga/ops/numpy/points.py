@@ -1,7 +1,7 @@
 """Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache.
 
-In a block each class is a contiguous row of points, because numpy is slow over rows of few classes. Arrays are
-C-contiguous or channels-last in memory.
+In a block each class is a contiguous row of points: numpy is slow over rows of few classes. Arrays are C-contiguous or
+channels-last.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class NumpyPoints:
         """(B, K, *space), labels integers in [0, K) -> (p, loss, hits) with p the softmax over the channels.
 
         ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in float64. ``hits`` is Σ w over points
-        where the label has the highest p, as the lowest class if several have; a point with NaN is no hit. Without
-        weights w is 1. Both are numbers, or 0-d arrays of the backend for ``read``.
+        where the label is the lowest class with the highest p; a point with NaN is no hit. Without weights w is 1. Both
+        are numbers, or 0-d arrays for ``read``.
         """
         p, loss, hits = _dense_like(x), 0.0, 0.0
         for rows, points, block in self.softmax_blocks(x, p):
@@ -105,12 +105,12 @@ def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
 
 
 def _dense_like(x: Array) -> Array:
-    """Return an uninitialised array of the shape and dtype of x, channels-last if x is, else C-contiguous."""
+    """Return an uninitialised array like x, channels-last if x is, else C-contiguous."""
     return buffers.empty(x.shape, channels_last=is_channels_last(x), dtype=x.dtype)
 
 
 def by_class(x: Array) -> Array:
-    """Return (B, K, *space) as (B, K, P): a view if points are evenly spaced in memory, as in dense arrays."""
+    """Return (B, K, *space) as (B, K, P): a view if points are evenly spaced, as in dense arrays."""
     return x.reshape(*x.shape[:2], prod(x.shape[2:]))
 
 

@@ -1,7 +1,7 @@
 """Batch normalisation: numpy computes sums along channels, oneDNN everything else in one pass.
 
 The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is seen as rows of
-some hundred numbers, several pixels each. numpy adds a few rows in float32 and their sums in float64, so that parts of
+some hundred numbers, several pixels each. numpy adds a few rows in float32, and these sums in float64, so that parts of
 a batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a
 compiled loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
 """
@@ -54,7 +54,7 @@ WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are
 
 
 class Affine:
-    """x·scale + shift on (n, C), rectified or not: a normalisation with mean 0 and variance 1."""
+    """x·scale + shift on (n, C), rectified or not: normalisation with mean 0 and variance 1."""
 
     def __init__(self, rows: int, channels: int, rectified: bool = False, dtype: np.dtype = FLOAT32):
         table, flags = image((1, channels, rows, 1), dtype), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
@@ -105,7 +105,7 @@ class _Gradient:
 
 
 def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
-    """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and its float32 row."""
+    """Return how many rows of (rows, channels) to join, and descriptors of the joined table and its float32 row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
@@ -125,7 +125,7 @@ def pixel_rows(x: Array) -> Array:
 
 @lru_cache
 def _fold(pixels: int, channels: int) -> tuple[int, int]:
-    """Return how many rows of a record are added in float32, and the numbers of a row."""
+    """Return how many rows of a record to add in float32, and a row's numbers."""
     length = next((rows for rows in range(SHORTEST, pixels) if pixels % rows == 0), pixels)
     count = pixels // length
     joined = max((group for group in range(1, WIDEST // channels + 1) if count % group == 0), default=1)
@@ -178,7 +178,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 
 def _far(mean: Array, variance: Array) -> bool:
-    """Whether x must be centred first, because Σ x² - mean·Σ x would lose too many digits in float32."""
+    """Whether to centre x first, because Σ x² - mean·Σ x would lose too many digits in float32."""
     return bool((mean * mean > FAR * variance).any())
 
 

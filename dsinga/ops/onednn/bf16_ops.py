@@ -1,7 +1,7 @@
-"""The kernels of the oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
+"""The oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
 
-Images between convolutions, pooling, rectifiers and normalisation are bfloat16 arrays; features of products, all params
-and their gradients are float32. Kernels round float32 inputs. Layers without support for bfloat16 get their sources in
+Images between convolutions, pooling, rectifiers and normalisation are bfloat16; features of products, all params and
+their gradients are float32. Kernels round float32 inputs. Layers without support for bfloat16 get their sources in
 float32 (:meth:`Bf16Ops.to_float32`).
 """
 
@@ -46,7 +46,7 @@ BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte st
 class WeightProduct:
     """x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
 
-    The rows of W are rounded block by block, into scratch memory of the thread.
+    The rows of W are rounded block by block, in the thread's scratch memory.
     """
 
     def __init__(self, count: int, rows: int, columns: int, transposed: bool):
@@ -101,7 +101,7 @@ def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = Fa
 
 
 def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
-    """Return the pooling of bfloat16 images; raise Unsupported if it or, in training, its gradient is missing."""
+    """Return the pooling of bfloat16 images; raise Unsupported if it or, to train, its gradient is missing."""
     forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
     if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
         raise Unsupported("the library has the forward pass of some shapes without their backward pass")
@@ -109,7 +109,7 @@ def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes,
 
 
 def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
-    """Return a kernel for an array, None if it is not bfloat16 or the library has no kernel."""
+    """Return a kernel for an array, None unless it is bfloat16 and the library has one."""
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
 
 
@@ -239,7 +239,6 @@ class Bf16Ops(Bf16Images):
         return y
 
     def _product(self, x: Array, w: Array, transposed: bool) -> Array:
-        """Return x Wᵀ if ``transposed``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
         if len(x) < FEW_ROWS:
             kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
             if kernel is not None:
@@ -284,7 +283,7 @@ class Bf16Ops(Bf16Images):
 
 
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
-    """Whether x and gradients are float32 or bfloat16, the weight is float32, and neither x nor w is empty."""
+    """Whether all are float32 or bfloat16, w float32, and x and w not empty."""
     return (
         bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
     )

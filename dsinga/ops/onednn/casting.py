@@ -23,7 +23,7 @@ class ContiguousCast:
 
 
 class StridedCast:
-    """A float32 array of given shape and strides, in numbers, as gapless bfloat16 with the same order of axes."""
+    """A float32 array of given shape and strides, in numbers, as gapless bfloat16 in the same order of axes."""
 
     def __init__(self, shape: Shape, strides: Shape):
         order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], shape[axis] == 1))
@@ -39,7 +39,7 @@ class StridedCast:
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
-    """Return x in ``dtype``, or x itself if it has this dtype; both are float32 or bfloat16.
+    """Return x in ``dtype``, or x itself if it has it; both are float32 or bfloat16.
 
     Images become channels-last, other arrays C-contiguous.
     """
@@ -51,7 +51,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
-    """Return a C-contiguous array in ``dtype``, or itself if it has this dtype."""
+    """Return a C-contiguous array in ``dtype``, or itself if it has it."""
     if x.dtype == dtype:
         return x
     result = buffers.empty(x.shape, dtype=dtype)
@@ -64,7 +64,7 @@ def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_factor(x: Array) -> Array:
-    """Return a factor of products, a matrix or a stack, in bfloat16; its axes keep their order in memory."""
+    """Return a factor of products, a matrix or a stack, in bfloat16, in the same memory order."""
     if x.dtype == BFLOAT16:
         return x
     kernel = get_kernel(StridedCast, *form_of(x))

@@ -1,8 +1,8 @@
 """The table of special cases in which another implementation replaces oneDNN's first choice.
 
-:func:`choose` is the only reader of the table. ``DSINGA_ONEDNN=plain`` in the environment disables all rows: every
-kernel is then oneDNN's first choice, or numpy's if the library has none. ``python -m tools.benchmarks.bench_choices
-ROW`` measures a row, which stays if it saves 3% of an iteration of a benchmark net.
+Only :func:`choose` reads it. ``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first
+choice, or numpy's if the library has none. ``python -m tools.benchmarks.bench_choices ROW`` measures a row, which stays
+if it saves 3% of an iteration of a benchmark net.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Choice(NamedTuple):
     """A row of the table.
 
     ``implementation``, a ``module.Class`` of this package, replaces the library's ``instead_of`` for ``kernel``, if
-    ``when`` is true of the kernel's arguments. ``measured`` has the processor, the date and the time as a share of the
-    time without the row.
+    ``when`` is true of the kernel's arguments. ``measured`` has processor, date and the share of the time without the
+    row.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Choice(NamedTuple):
 
 
 def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether images have so few channels, not a multiple of LANES, that the library masks its last register."""
+    """Whether images have so few channels, not a multiple of LANES, that the last register is masked."""
     return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
 def has_partial_registers(x: Shape, w: Shape, *arguments: Any) -> bool:
-    """Whether images or filters of 8 channels or more do not fill the registers of AVX-512."""
+    """Whether images or filters of 8 channels or more do not fill AVX-512 registers."""
     return len(x) == 4 and min(w[:2]) >= LANES and any(channels % (2 * LANES) for channels in w[:2])
 
 
 def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether the product of a row of the kernel is large enough to pay for its call."""
+    """Whether the product of a kernel's row is large enough to pay for its call."""
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
@@ -64,17 +64,17 @@ def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a weight is smaller than the features that TransposedProduct packs and transposes instead."""
+    """Whether a weight is smaller than the features that TransposedProduct would pack and transpose."""
     return outputs * inputs < rows * (outputs + inputs)
 
 
 def is_small_product(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a product is so small that a kernel for its shapes is faster than ``sgemm``, with its bits."""
+    """Whether a product is so small that a kernel for its shapes beats ``sgemm``, with its bits."""
     return min(rows, outputs, inputs) > 1 and max(rows, outputs, inputs) <= 256
 
 
 def is_small_layer(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a small product with a bias has the bits of ``sgemm``, which adds the bias of few rows first."""
+    """Whether a small product with a bias has ``sgemm``'s bits, which adds few rows' bias first."""
     return is_small_product(rows, outputs, inputs) and (rows >= 16 or not has_many_rows(rows, outputs, inputs))
 
 
@@ -95,7 +95,7 @@ def is_small(size: int, *arguments: Any) -> bool:
 
 
 def has_few_classes(points: int, classes: int) -> bool:
-    """Whether the rows of a softmax are so short that their overhead dominates in the library."""
+    """Whether rows of a softmax are so short that their overhead dominates."""
     return classes < 16
 
 
@@ -152,7 +152,7 @@ TABLE = (
 
 
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
-    """Return the row for a kernel that the library would compute by ``implementation``; None without one."""
+    """Return the row for a kernel that the library would compute by ``implementation``, or None."""
     for choice in _rows(kernel):
         if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice
@@ -162,7 +162,7 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
     """Return a kernel of the calling thread: ``make(*arguments)``, or the table's implementation.
 
-    None if the library does not support the case and the table has no row for it.
+    None if neither the library nor the table supports the case.
     """
     return get_kernel(_make, kernel, make, *arguments)
 
@@ -182,7 +182,7 @@ def _make(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
 
 @cache
 def resolve(name: str) -> Any:
-    """Return the object ``module.Class`` of this package, as named in rows."""
+    """Return the object ``module.Class`` of this package."""
     module, _, attribute = name.partition(".")
     return getattr(import_module(f"dsinga.ops.onednn.{module}"), attribute)
 
@@ -194,7 +194,7 @@ def _rows(kernel: str) -> tuple[Choice, ...]:
 
 @cache
 def switched_off() -> frozenset[str]:
-    """Return the names of rows that the environment switches off."""
+    """Return the names of rows that the environment disables."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "plain"):
         raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to 'plain'")

@@ -1,4 +1,4 @@
-"""Convolution on channels-last images by oneDNN; weights are reordered to its chosen layout."""
+"""Convolution on channels-last images by oneDNN; weights are reordered to its layout."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class DirectBackwardData(BackwardData):
 
 
 class PaddedBackwardData:
-    """The gradient of images with channels padded to a multiple of LANES, which the library computes unmasked."""
+    """The gradient of images with channels padded to a multiple of LANES, to avoid masks."""
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         batch, self.channels, *size = self.shape = x
@@ -135,7 +135,7 @@ class PaddedBackwardData:
 
 
 class BackwardWeights:
-    """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
+    """The library's gradient of a convolution's kernel, float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
     def __init__(
         self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, dilation: Sizes = (),
@@ -217,13 +217,13 @@ def backward_data(*shapes: Any) -> Any:
 
 
 def add_to_rows(y: Array, b: Array) -> None:
-    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), quickly in rows of several pixels."""
+    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), several pixels at a time."""
     rows = join_rows(by_channel(y))
     rows += np.tile(b, rows.shape[1] // len(b)).astype(y.dtype, copy=False)
 
 
 def forward_of(*shapes: Any) -> ConvolutionForward:
-    """Return the library's convolution without a bias, which describes its gradients."""
+    """Return the library's convolution without a bias, which describes gradients."""
     forward = get_kernel(ConvolutionForward, *shapes)
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
@@ -231,13 +231,13 @@ def forward_of(*shapes: Any) -> ConvolutionForward:
 
 
 def _reaches_images(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether each row of a kernel meets a row of the images, not only padding, at one of its places."""
+    """Whether each row of a kernel meets the images, not only padding, at one of its places."""
     places = range(-pad, size + pad - kernel + 1, stride)
     return all(any(0 <= place + row < size for place in places) for row in range(kernel))
 
 
 def _fits_without_padding(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether there are several windows, fewer than padded columns, that would fill the row without padding."""
+    """Whether several windows, fewer than padded columns, would fill the row without padding."""
     windows = (size + 2 * pad - kernel) // stride + 1
     return 1 < windows < pad and size == (windows - 1) * stride + kernel
 
@@ -247,17 +247,17 @@ def _operations(y: Shape, w: Shape) -> int:
 
 
 def by_group_of(w: Shape, groups: int) -> Shape:
-    """Return the shape of filters for the library: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
+    """Return the library's shape of filters: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
     return w if groups == 1 else (groups, w[0] // groups, *w[1:])
 
 
 def geometry_of(stride: Sizes, pad: Sizes, dilation: Sizes = ()) -> tuple[Any, ...]:
-    """Return strides, dilation (minus one), and pads before and after, for the library."""
+    """Return strides, dilation (minus one), and pads on both sides, for the library."""
     return dims(*stride), dims(*(gap - 1 for gap in dilation or (1,) * len(stride))), dims(*pad), dims(*pad)
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:
-    """Return weights in the layout of a convolution, valid until the thread packs others."""
+    """Return weights in a convolution's layout, valid until the thread packs others."""
     if pack is None:
         return w
     pack(w, thread_state.packed_weights.array)
@@ -265,7 +265,7 @@ def _packed(pack: Primitive | None, w: Array) -> Array:
 
 
 class OnednnGroupedConvolution(NumpyGroupedConvolution):
-    """Convolutions with groups or dilation by the library, or by numpy instead of its reference code."""
+    """Grouped or dilated convolutions by the library, or by numpy instead of reference code."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int

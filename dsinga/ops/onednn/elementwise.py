@@ -1,6 +1,6 @@
 """Elementwise kernels and softmax by oneDNN, on arrays seen as a flat run of numbers in any layout.
 
-Numpy computes small arrays, for which it is faster than a call of oneDNN.
+Numpy computes small arrays, because it is faster than a call of oneDNN.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 class _SmallKernel:
-    """A kernel for arrays of one size, with the arguments of the library's kernel that it replaces."""
+    """A kernel for arrays of one size, called like the library's kernel that it replaces."""
 
     def __init__(self, size: int, *constants: Any):
         self.constants = constants
@@ -92,7 +92,7 @@ def _aligned(x: Array, layout: Array) -> Array:
 
 
 class ElementwiseKernel:
-    """A primitive ``run`` on arrays of one shape and any layouts; the result has the first one's layout."""
+    """A primitive ``run`` on arrays of one shape and any layouts; the result has the first's."""
 
     run: Primitive
 
@@ -118,7 +118,7 @@ class Function(ElementwiseKernel):
 
 
 class Derivative(ElementwiseKernel):
-    """The gradient of a function of n numbers, given its output, or its input with ``operand`` SRC."""
+    """The gradient of a function of n numbers, from its output, or its input with ``operand`` SRC."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32):
         forward = Function(size, algorithm, slope, 0.0, dtype)
@@ -209,7 +209,7 @@ class _SoftmaxDerivative:
 
 
 def run_elementwise(kernel: Any, *arrays: Array) -> Array:
-    """Run an elementwise kernel on arrays of one shape and any layouts; the result has the first one's layout."""
+    """Run an elementwise kernel on arrays of one shape and any layouts; the result has the first's."""
     first = _dense(arrays[0])
     result = buffers.like(first)
     kernel.run(first, *(_aligned(array, first) for array in arrays[1:]), result)
@@ -217,7 +217,7 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
 
 
 def _method(name: str, make: Any, *arguments: Any) -> Any:
-    """Return a method that runs a library kernel on arrays of one shape, or numpy's if there is none."""
+    """Return a method that runs a library kernel on arrays of one shape, or else numpy's."""
     compute = getattr(NumpyLoss, name)
 
     def method(self: NumpyLoss, *arrays: Array) -> Array:

@@ -1,6 +1,6 @@
 """Finds and loads libdnnl 3, declares its C API, and makes handles and descriptors of arrays.
 
-Constants come from the headers ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
+Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def check(status: int, function: str) -> None:
 
 
 class Handle:
-    """An object of the library, made by ``function`` from ``arguments`` and destroyed with its last reference."""
+    """An object of the library, made by ``function`` from ``arguments``, destroyed with its last reference."""
 
     def __init__(self, kind: str, function: str, *arguments: Any):
         self._as_parameter_ = ctypes.c_void_p()  # ctypes passes this in place of the Handle

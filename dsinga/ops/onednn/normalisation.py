@@ -47,7 +47,7 @@ class Workspace(NamedTuple):
 
 
 class ShiftedSums:
-    """A normalisation of images (B, C, H, W), given as rows (B, H, W, C); returns them and, to train, a workspace."""
+    """A normalisation of images (B, C, H, W), given as rows (B, H, W, C); returns them and a workspace to train."""
 
     def __init__(self, x: tuple[int, ...], size: int, alpha: float, beta: float, k: float, train: bool):
         self.constants, self.train = (size, alpha, beta, k), train
@@ -94,10 +94,10 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 
 
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
-    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over the channels that are at most ``reach`` away.
+    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away.
 
     Flat arrays are added, shifted by 1 to ``reach`` numbers. The first and last channels then include another pixel's
-    numbers, so their sums (all sums, if ``reach`` is 0) are computed again one by one.
+    numbers, so their sums (all, if ``reach`` is 0) are computed again one by one.
     """
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)
@@ -190,7 +190,7 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
 def lrn_forward(
     x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
 ) -> LRNForward:
-    """Return the library's normalisation; raise Unsupported if it or, in training, its gradient is missing."""
+    """Return the library's normalisation; raise Unsupported if it or, to train, its gradient is missing."""
     forward = LRNForward(x, size, alpha, beta, k, train, dtype)
     if train and get_kernel(LRNBackward, x, size, alpha, beta, k, dtype) is None:
         raise Unsupported("without AVX-512 the library has the forward pass of some shapes without their backward pass")
@@ -232,7 +232,7 @@ class _ProductAndSum:
 class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
     """Batch normalisation's kernels on one row at a time, for images with rows of many points.
 
-    A row then stays in the cache between its passes.
+    A row stays in the cache between passes.
     """
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
@@ -282,7 +282,7 @@ def _large(*arrays: Array) -> bool:
 
 
 class PointSoftmax(MatrixSoftmax):
-    """The blocks of the softmax over the channels of channels-last fields with fixed numbers of points and classes."""
+    """The blocks of the softmax over the channels of channels-last fields, for fixed points and classes."""
 
     def __call__(self, *arrays: Array) -> Iterator[Block]:
         x, p = arrays

@@ -1,6 +1,6 @@
-"""The oneDNN backend: its kernels in float32 by families, and in bf16 on processors that support it (bf16_ops.py).
+"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py).
 
-Grouped convolutions are float32 even in bf16: depthwise ones have few products per number that moves.
+Grouped convolutions are float32 even in bf16: depthwise ones have few products per number.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
 
 class PoolingForward:
-    """The library's pooling; in training, max pooling stores the position of each maximum in a workspace."""
+    """The library's pooling; in training, max pooling stores each maximum's position in a workspace."""
 
     def __init__(
         self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype = FLOAT32
@@ -79,7 +79,7 @@ class PoolingBackward:
 
 
 def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
-    """Return strides, window, dilation (minus one), and pads before and after, for the library."""
+    """Return strides, window, dilation (minus one), and pads on both sides, for the library."""
     return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 

@@ -47,9 +47,8 @@ class Primitive:
     function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
     of an execution, in the order of a call's arrays.
 
-    A kernel with few ``operations`` (0: few for each element) and bytes runs only in the calling thread. The
-    implementation is the library's first, or the one named ``implementation``. Raises Unsupported if that is missing,
-    or only reference code exists.
+    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. The implementation
+    is the library's first, or the one named ``implementation``. Raises Unsupported if it is missing, or reference code.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Primitive:
             self._note(recorded, arrays)
 
     def _note(self, recorder: Recorder, arrays: tuple[Array, ...]) -> None:
-        """Record the execution on ``arrays``, in separate memory objects, because others use this primitive."""
+        """Record the execution on ``arrays``, in separate memory objects: others use this primitive."""
         memory = [*arrays, self._scratch.array] if self._scratch_memory else list(arrays)
         handles = [
             Handle("memory", "memory_create", self.layout(operand), engine, ctypes.c_void_p(address(array)))
@@ -185,8 +184,7 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
 def shows_nan(x: Array) -> bool:
     """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
 
-    NaN of a param reaches all records and points of a channel, so this place suffices; checking all of x takes as long
-    as pooling it.
+    NaN of a param reaches all records and points of a channel; checking all of x takes as long as pooling it.
     """
     middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
     if x.dtype != FLOAT32:
@@ -195,10 +193,10 @@ def shows_nan(x: Array) -> bool:
 
 
 def reorder(source: Any, destination: Any) -> Primitive | None:
-    """Return the primitive that copies from one layout to another, None if they are equal."""
+    """Return the primitive that copies between layouts, None if they are equal."""
     return None if lib.dnnl_memory_desc_equal(source, destination) else conversion(source, destination)
 
 
 def conversion(source: Any, destination: Any) -> Primitive:
-    """Return the primitive that copies from one layout, or number format, to another."""
+    """Return the primitive that copies between layouts or number formats."""
     return Primitive("reorder", source, engine, destination, engine, operands=(SRC, DST))

@@ -84,7 +84,7 @@ def column_sums(x: Array) -> Array:
 class TransposedProduct:
     """x Wᵀ + b with x (n, I), W (O, I), both read along their rows, as the transpose of W xᵀ by the library.
 
-    The library repacks a product's second operand, here x, which is usually smaller than W.
+    It repacks a product's second operand, here x, usually smaller than W.
     """
 
     def __init__(self, rows: int, outputs: int, inputs: int):
@@ -127,7 +127,7 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
 
 
 class DirectProduct:
-    """x Wᵀ + b by a kernel of the library for these shapes, which adds the bias."""
+    """x Wᵀ + b by a library kernel for these shapes, which adds the bias."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.shape = (rows, outputs)
@@ -162,7 +162,7 @@ class SourceGradient:
 
 
 class DirectSourceGradient(SourceGradient):
-    """y W by a kernel of the library for these shapes."""
+    """y W by a library kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -190,8 +190,8 @@ class WeightGradient:
 class WeightGradientByBlocks(WeightGradient):
     """yᵀ x with the bits of one product, in blocks of rows that are contiguous in memory.
 
-    For sums of few terms the library writes the result by columns of registers, in rows far apart. This takes twice the
-    time of the sums if a large gradient has left the caches.
+    For sums of few terms the library writes by columns of registers, in rows far apart. This takes twice the time of
+    the sums if a large gradient has left the caches.
     """
 
     def __init__(self, rows: int, outputs: int, inputs: int):
@@ -207,7 +207,7 @@ class WeightGradientByBlocks(WeightGradient):
 
 
 class DirectWeightGradient(WeightGradient):
-    """yᵀ x by a kernel of the library for these shapes."""
+    """yᵀ x by a library kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -235,7 +235,7 @@ class OnednnProducts(NumpyConvolution):
     fast_rounding = False
 
     def with_fast_rounding(self) -> Self:
-        """Return the same backend with small products by numpy, with bits that depend on the number of rows."""
+        """Return the backend with small products by numpy; bits then depend on the number of rows."""
         ops = copy.copy(self)
         ops.fast_rounding = True
         return ops
@@ -268,7 +268,7 @@ class OnednnProducts(NumpyConvolution):
 class Product:
     """factor·(a b), or ``add`` it to the result: float32 products of matrices, or stacks, of ``dtype``.
 
-    ``a``, ``b`` and the float32 result ``out`` are given as shapes and strides in numbers.
+    ``a``, ``b`` and the float32 ``out`` are shapes and strides in numbers.
     """
 
     def __init__(

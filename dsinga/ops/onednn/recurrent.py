@@ -1,7 +1,7 @@
 """Recurrent layers and attention with oneDNN's products.
 
-The weights of recurrent layers are packed once for all steps. The table in choices.py selects attention block by block.
-The library's recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
+Recurrent weights are packed once for all steps. The table in choices.py selects attention block by block. The library's
+recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix that many others are multiplied by, the row counts for which it is packed, and its packed forms."""
+    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms."""
 
     matrix: Array
     rows: frozenset[int]
@@ -66,12 +66,12 @@ class Factor(NamedTuple):
 
 
 def is_tall(a: Array, out: Array) -> bool:
-    """Whether a product aᵀ b has a result of few columns, and more than twice as many rows."""
+    """Whether the result of aᵀ b has few columns, and more than twice as many rows."""
     return not a.flags.c_contiguous and out.shape[1] < WIDEST_TRANSPOSED and out.shape[0] > 2 * out.shape[1]
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """The library's products for recurrent layers, on float32; factors are rounded to ``factor_dtype``."""
+    """The library's float32 products for recurrent layers; factors are rounded to ``factor_dtype``."""
 
     factor_dtype = FLOAT32
 
@@ -113,7 +113,7 @@ class OnednnRecurrent(NumpyRecurrent):
 
 
 class OnednnAttention(NumpyAttention):
-    """The library's products for attention, on float32, with the softmax and tanh of other layers."""
+    """The library's float32 products for attention, with other layers' softmax and tanh."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         kernel = None

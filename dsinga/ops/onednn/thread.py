@@ -1,4 +1,4 @@
-"""The state of each thread that calls oneDNN: OpenMP threads, stream, scratch memory, kernels and signal stack."""
+"""The state of each thread that calls oneDNN: OpenMP threads, stream, scratch memory, kernels, signal stack."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Stack(ctypes.Structure):
 
 
 class SignalStack:
-    """The alternate signal stack of the thread that makes it, unless it already has one; on Linux only.
+    """The alternate signal stack of its thread, unless that already has one; on Linux only.
 
     In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
-    pointer register holds the address of a heap array. A signal such as Ctrl+C would then overwrite memory below that
-    array. Python's handlers use a thread's alternate stack.
+    pointer register holds the address of a heap array. A signal such as Ctrl+C would overwrite memory below that array.
+    Python's handlers use a thread's alternate stack.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def current_stack() -> Stack:
 
 
 class Arena:
-    """Scratch memory that grows to the largest request; its contents are valid for one call of one kernel."""
+    """Scratch memory that grows to the largest request; valid for one call of one kernel."""
 
     def __init__(self) -> None:
         self.array = np.empty(0, np.uint8)
@@ -93,7 +93,7 @@ class Arena:
 class Team:
     """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones.
 
-    OpenMP would wait for threads that do not survive a fork: a forked child computes with ``most`` 1 if its parent had
+    OpenMP would wait for threads that did not survive a fork: a child computes with ``most`` 1 if its parent had
     threads.
     """
 
@@ -140,7 +140,7 @@ spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and has
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
-    """Return ``make(*arguments)``, made once by each thread; None if the library does not support the case."""
+    """Return ``make(*arguments)``, made once per thread; None if the library does not support it."""
     key = (make, arguments)
     kernels = thread_state.kernels
     try:
@@ -168,14 +168,14 @@ def set_threads(count: int) -> None:
 
 
 def is_small(operations: int, nbytes: int) -> bool:
-    """Whether a kernel with these numbers of operations and bytes is too small for more than one thread."""
+    """Whether a kernel of this size is too small for more than one thread."""
     return operations <= SMALL_OPERATIONS and nbytes <= SMALL_BYTES
 
 
 def sgemm(
     transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any, memory: Sequence[Any]
 ) -> None:
-    """Multiply matrices in the arrays ``memory`` with ``dnnl_sgemm``, with all threads for large ones."""
+    """Multiply matrices in the arrays ``memory`` with ``dnnl_sgemm``, large ones with all threads."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
     call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)

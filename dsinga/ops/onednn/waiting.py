@@ -1,11 +1,11 @@
-"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly at all while cores are scarce.
+"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly while cores are scarce.
 
 A spinning thread starts the next kernel at once, but on a busy machine it blocks the very thread that it waits for. GNU
 OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set; if the user has set one,
 this module does nothing.
 
-The number of turns is read when the library is loaded. Later only one rule remains, which :class:`SpinLimiter` uses:
-the library spins for just 100 turns while the process has more OpenMP threads than cores.
+The number of turns is read when the library is loaded. Later one rule remains, for :class:`SpinLimiter`: the library
+spins for just 100 turns while the process has more OpenMP threads than cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core,
 
 
 def limit_spinning() -> bool:
-    """Limit how long OpenMP threads spin, for a library that is loaded afterwards; return False if the user did so.
+    """Limit how long OpenMP threads of a library loaded later spin; return False if the user did so.
 
     The variable stays in the environment, for child processes and other copies of the library.
     """
@@ -40,7 +40,7 @@ def limit_spinning() -> bool:
 
 
 def core_wait_seconds() -> float | None:
-    """Return how long the calling thread has waited for a core while runnable; None if the system cannot tell."""
+    """Return how long the calling thread has waited for a core while runnable; None if unknown."""
     try:
         return 1e-9 * int(RUN_TIMES.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -48,9 +48,9 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """Sleeping OpenMP threads beyond the process's cores; while they exist, no OpenMP thread spins for long.
+    """Sleeping OpenMP threads beyond the process's cores, which stop long spinning.
 
-    ``library`` is GNU OpenMP, or a library that is linked with it.
+    ``library`` is GNU OpenMP, or linked with it.
     """
 
     def __init__(self, library: Any):
@@ -74,7 +74,7 @@ class SpareThreads:
 
 
 class SpinLimiter:
-    """Keeps spare threads while the threads that call :meth:`check` have to wait for cores."""
+    """Keeps spare threads while the threads that call :meth:`check` wait for cores."""
 
     def __init__(self, create_spare_threads: Callable[[], SpareThreads]):
         self._create = create_spare_threads
@@ -89,7 +89,7 @@ class SpinLimiter:
         return self._spare is not None
 
     def check(self) -> None:
-        """Check whether the machine is busy, at most every CHECK_SECONDS in each thread; called each iteration."""
+        """Check whether the machine is busy, at most every CHECK_SECONDS per thread; called each iteration."""
         now = time.monotonic()
         last: tuple[float, float | None] = getattr(self._thread, "last", (-CHECK_SECONDS, None))
         if now < last[0] + CHECK_SECONDS:
