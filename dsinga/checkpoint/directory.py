@@ -91,7 +91,7 @@ def write_checkpoint(
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """Return the checkpoint of the highest step under ``root``, perhaps damaged, or None."""
+    """Return the highest step's checkpoint under ``root``, perhaps damaged, or None."""
     return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
@@ -111,7 +111,7 @@ def latest_step(root: str | os.PathLike[str]) -> int:
 
 
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
-    """Remove all complete checkpoints under ``root`` but the ``keep`` newest; 0 keeps all.
+    """Remove all complete checkpoints under ``root`` but the newest ``keep``; 0 keeps all.
 
     Each is renamed first, so that a killed process leaves no damaged one; the next :func:`write_checkpoint` removes the
     rest. Raises RunError if one cannot be renamed.
@@ -164,7 +164,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def read_checkpoint_params(path: Path) -> ParamArrays:
-    """Return the params of the checkpoint directory ``path``, or their averages if it has them.
+    """Return a checkpoint's params, or their averages if it has them.
 
     Raises UserError like :func:`read_checkpoint`.
     """
@@ -180,7 +180,7 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
 
 
 def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoint, list[str]] | None:
-    """Return path and contents of the newest undamaged checkpoint under ``root``, None without checkpoints.
+    """Return path and contents of the newest undamaged checkpoint under ``root``, or None.
 
     The third part names damaged checkpoints of later steps, one text each. Raises UserError if all are damaged, or one
     has a newer format.
@@ -226,7 +226,6 @@ def _read_arrays(file: Path, expected: Fingerprint) -> NamedParams:
 
 
 def _another(path: Path) -> str:
-    """Return advice for an unreadable checkpoint: the last earlier one in the folder."""
     match = STEP.fullmatch(path.name)
     earlier = [pair for pair in _complete(path.parent).items() if match and pair[0] < int(match[1])]
     return f"the checkpoint before it is {max(earlier)[1]}" if earlier else "there is no earlier checkpoint beside it"

@@ -1,4 +1,4 @@
-"""The file ``checkpoint.json``: a checkpoint's plain values, and fingerprints of its other files.
+"""The file ``checkpoint.json``: a checkpoint's plain values, and other files' fingerprints.
 
 It is one JSON object. ``checksum`` is the CRC-32 of all other fields, without spaces and with sorted keys. Files of
 format 1 have none.
@@ -46,7 +46,7 @@ class Metadata(NamedTuple):
 
 
 def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Write ``checkpoint.json`` with these fields and a checksum, and flush it. Raises OSError."""
+    """Write ``checkpoint.json`` with fields and a checksum, and flush it. Raises OSError."""
     fields = {"format": FORMAT, **fields}
     with open(folder / METADATA, "w", encoding="utf-8") as file:
         json.dump({**fields, "checksum": _checksum(fields)}, file, indent=1)

@@ -33,7 +33,7 @@ def port(
     report: Callable[[str], None] = _log.warning,
     without: Collection[str] = (),
 ) -> ParamArrays:
-    """Return a net's params from the checkpoints in ``paths``, by name; later paths override earlier ones.
+    """Return a net's params from the checkpoints in ``paths``; later ones override earlier ones.
 
     ``shapes`` are the net's. Unknown params are ignored; ``report`` receives a text that names them. Params in
     ``without`` keep their initial values. :func:`find` looks up the paths. Raises UserError, naming param, both shapes
@@ -81,7 +81,7 @@ def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def read_all_params(paths: Sequence[PathLike], roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return the params of several checkpoints by name; later ones override earlier ones."""
+    """Return several checkpoints' params by name; later ones override earlier ones."""
     return {name: array for path in paths for name, array in read_params(path, roots).items()}
 
 
@@ -109,7 +109,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a checkpoint's params to the safetensors file ``path``, replacing it; raise RunError on failure.
+    """Write a checkpoint's params to the safetensors file ``path``; raise RunError on failure.
 
     ``metadata`` are texts in the file's header.
     """
@@ -124,7 +124,7 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping
 
 
 def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
-    """Return the checkpoint directory or file at ``path``, looked up in the working directory, then in ``roots``.
+    """Return the checkpoint at ``path``, looked up in the working directory, then in ``roots``.
 
     ``path`` may be a checkpoint directory, a folder of them or a workspace (for the latest), a ``.safetensors`` or
     ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``, so
@@ -144,13 +144,11 @@ def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
 
 
 def _without_worker(path: Path) -> Path:
-    """Return ``step<N>`` for SINGA's ``step<N>-worker<id>``, and any other path unchanged."""
     match = re.fullmatch(r"(step\d+)-worker\d+(\.bin)?", path.name)
     return path.with_name(match[1]) if match else path
 
 
 def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, ParamArrays]:
-    """Return the place of the checkpoint, and its params."""
     if not is_url(os.fspath(path)):
         location = find(path, roots)
         return str(location), read_saved_file(location, _read)

@@ -21,7 +21,7 @@ from dsinga.data.locations import file_system
 
 
 class RemoteFolder:
-    """A folder at a URL, with a local copy of the files that are read or written.
+    """A folder at a URL, with a local copy of used files.
 
     Args:
         url: such as ``s3://bucket/run``. Raises UserError if no fsspec package opens it.
@@ -39,7 +39,7 @@ class RemoteFolder:
         weakref.finalize(self, shutil.rmtree, self.local, ignore_errors=True)
 
     def names(self) -> list[str]:
-        """Return the paths of all files below the folder. Raises UserError if it cannot be reached."""
+        """Return all file paths below the folder. Raises UserError if unreachable."""
         with self._explained(UserError, "read"):
             self._files.invalidate_cache()  # others may have written there
             if not self._files.exists(self._root):
@@ -92,7 +92,7 @@ class RemoteFolder:
         self._copied.pop(name, None)
 
     def name_url(self, error: UserError | RunError) -> None:
-        """Replace the local folder by the URL in the message of an error."""
+        """Replace the local folder by the URL in an error's message."""
         error.args = tuple(str(part).replace(str(self.local), redact(self.url)) for part in error.args)
 
     def _path(self, name: str) -> str:
@@ -118,7 +118,7 @@ def complete_steps(names: list[str]) -> list[str]:
 
 
 def fetch_checkpoint(folder: RemoteFolder) -> Path:
-    """Download a checkpoint, a workspace's newest one, or a file of params; return the local path.
+    """Download a checkpoint, a workspace's newest, or a file of params; return the local path.
 
     Raises UserError if there is none.
     """

@@ -27,13 +27,13 @@ RECORD_NAMES = "record_names"  # and of params those of classes and columns
 
 
 class Fingerprint(NamedTuple):
-    """The length and CRC-32 of a file, to detect damage (safetensors checks only the header)."""
+    """A file's length and CRC-32, to detect damage (safetensors checks only the header)."""
 
     bytes: int
     crc32: int
 
     def mark(self) -> str:
-        """Return the text that marks other files as saved together with this one."""
+        """Return the mark of other files that were saved together with this one."""
         return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
 
 
@@ -125,7 +125,7 @@ def _known_dtype(array: np.ndarray) -> np.ndarray:
 
 
 def find_integers(params: Mapping[str, np.ndarray]) -> str:
-    """Return half a sentence on the first param that is not floating-point; "" if there is none.
+    """Return half a sentence on the first param that is not floating-point, or "".
 
     Scalars are exempt: PyTorch counts batches in them.
     """
@@ -136,7 +136,7 @@ def find_integers(params: Mapping[str, np.ndarray]) -> str:
 
 
 def read_npz(path: Path) -> ParamArrays:
-    """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming it, if it cannot be read."""
+    """Return the arrays of a numpy ``.npz`` file by name. Raises UserError, naming the file."""
     try:
         with open_regular(path) as file:  # numpy would leave the file open if it is not an archive
             archive = np.load(file, allow_pickle=False)
@@ -162,7 +162,7 @@ def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], ParamArra
 
 
 def insert_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the state from its JSON data and arrays, the inverse of :func:`separate_arrays`; tuples become lists."""
+    """Undo :func:`separate_arrays`: return the state, with lists for tuples."""
     if data.keys() == {ARRAY}:
         return arrays[data[ARRAY]]  # type: ignore[return-value]
     return {key: insert_arrays(value, arrays) if isinstance(value, dict) else value for key, value in data.items()}

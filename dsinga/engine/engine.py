@@ -78,7 +78,7 @@ class Snapshot:
         }
 
     def release(self) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-        """Hand the params and the updater's state over to the caller, and keep neither."""
+        """Hand params and updater's state over to the caller, and keep neither."""
         released = self.params, self.state
         self.params, self.state = {}, None
         return released
@@ -124,7 +124,7 @@ class Loop(Protocol):
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can resume from its present step."""
+        """Whether training stopped so that the run can resume here."""
 
     def state(self) -> Mapping[str, Any]:
         """Return the state of the loop at its present step."""
@@ -173,7 +173,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def samples_per_second(self) -> float:
-        """Records per second of all worker groups in their last steps; 0 before the first."""
+        """Records per second of all worker groups' last steps; 0 before the first."""
 
     def open(self) -> None:
         """Prepare to compute steps with the given params and updater's state."""
@@ -198,14 +198,14 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the sums and counts of metrics over a phase's first ``batches`` batches, 0 for all records."""
+        """Return sums and counts of metrics over a phase's first ``batches`` batches, 0 for all."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of output layers of kVal or kTest; raise UserError if a write fails."""
+        """Write output layers of kVal or kTest; raise UserError if a write fails."""
 
     @abstractmethod
     def params(self) -> ParamArrays:
-        """Return copies of the params for tests, float32 by name: averages if the job requests them."""
+        """Return copies of the params for tests, float32 by name: averages if requested."""
 
     def last_params(self) -> ParamArrays:
         """Return the params at the end, possibly the trained arrays themselves."""
@@ -227,7 +227,7 @@ class Engine(ABC):
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return the rest of the state to resume: plain values and arrays, nested in dicts with string keys."""
+        """Return the rest of the state to resume: nested dicts of plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
@@ -239,7 +239,7 @@ class Engine(ABC):
         return None
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the newest state of a failed or interrupted run, None if it is lost.
+        """Return the newest state of a failed or interrupted run, None if lost.
 
         Its params are the result of :meth:`params`. With ``waits`` the run ends the steps in flight first.
         """

@@ -44,7 +44,7 @@ SMALL_BATCH_BYTES = 1 << 16
 
 
 class LocalEngine(Engine):
-    """Trains the only worker of a job in the calling thread; the bits equal a cluster's.
+    """Trains a job's only worker in the calling thread; the bits equal a cluster's.
 
     Args:
         job: the checked job, of one worker group with one worker.
@@ -184,7 +184,6 @@ class LocalEngine(Engine):
         return self._captured.launch(begun.records, self._contexts[0].at_step(begun.step))
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
-        """Compute and apply the gradients of a batch; return its metrics and timing."""
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
@@ -196,7 +195,6 @@ class LocalEngine(Engine):
         return metrics, Timing(total, self._data_seconds, update, update=update)
 
     def _next_records(self) -> dict[str, Records]:
-        """Return the next micro-batch; count the seconds of waiting."""
         assert self._batches is not None
         started = time.perf_counter()
         records = next(self._batches)
@@ -235,7 +233,7 @@ class LocalEngine(Engine):
             write_outputs(self.nets[phase], self._opened.readers[phase], forward, batches, layers)
 
     def _averages(self) -> ParamArrays | None:
-        """Return the averages of the params for tests; None if the job has none."""
+        """Return the params' averages for tests; None if the job has none."""
         if self.job.updater.ema_conf is None:
             return None
         values, state = self.updater.values, self.updater.state
@@ -269,7 +267,6 @@ class LocalEngine(Engine):
         return self._shaped(self.updater.copy_state() if self._on_device else self.updater.state)
 
     def _shaped(self, state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
-        """Return flat arrays of a state in the params' shapes."""
         shapes = self._net.shapes
         return {
             name: {slot: array.reshape(shapes[name]) for slot, array in slots.items()} for name, slots in state.items()
@@ -277,7 +274,7 @@ class LocalEngine(Engine):
 
     @property
     def newest(self) -> Snapshot | None:
-        """The snapshot of the loop's step, unless the next step failed while it changed params."""
+        """The snapshot of the loop's step, unless a failed step changed params."""
         if self._loop is None or self._loop.step != self.step or self._updates.has_begun or self._may_run:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
@@ -300,7 +297,6 @@ class LocalEngine(Engine):
     use_rate_factors = set_rate_factors
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads a step's records for a net's input layers."""
         rows = dict.fromkeys(net.inputs, reader.parts[0])
         read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows)
         if not self._on_device:

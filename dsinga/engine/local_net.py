@@ -1,4 +1,4 @@
-"""LocalNet, the nets of a job on numpy arrays in this process, without Dask or servers."""
+"""LocalNet, a job's nets on numpy arrays in this process, without Dask or servers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Means(dict[str, Any]):
 
 
 class Forward(NamedTuple):
-    """The result of a forward pass: features by layer, and the batch's mean metrics."""
+    """A forward pass: features by layer, and the batch's mean metrics."""
 
     outputs: ParamArrays
     metrics: Means
@@ -77,7 +77,7 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The result of a backward pass: gradients by param, and the batch's mean metrics.
+    """A backward pass: gradients by param, and the batch's mean metrics.
 
     A param that is not trainable, such as a running mean, has its new value as gradient.
     """
@@ -92,7 +92,7 @@ class Backward(NamedTuple):
 
 
 class LocalNet:
-    """The nets of a job, whole or cut for several workers, on numpy arrays in threads of this process.
+    """A job's nets, whole or cut for several workers, on numpy arrays in threads of this process.
 
     Params are plain dictionaries of float32 arrays that the caller keeps. The bits equal :func:`dsinga.train`'s with
     one worker; a cut net's equal a cluster's with as many workers. A GPU computes uncut nets if the job's ``gpu`` or
@@ -199,7 +199,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, layers: tuple[str, ...] = (),
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
-        """Compute a batch like :meth:`forward`; ``first`` is its first record's number, for messages."""
+        """Compute a batch like :meth:`forward`; ``first`` numbers its first record, for messages."""
         key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
             result = captured.launch_on_arrays(params, x, y, step)
@@ -220,7 +220,7 @@ class LocalNet:
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a pass to replay for the next batch of its kind, if it computes arrays as given."""
+        """Keep a pass for the next batch of its kind, if it computes arrays as given."""
         if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
@@ -234,7 +234,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *,
         gradients: Mapping[str, np.ndarray] | None = None, step: int | None = None,
     ) -> Backward:  # fmt: skip
-        """Compute the gradient of a batch's mean loss for each param, with the job's algorithm.
+        """Compute the gradient of a batch's mean loss for each param.
 
         ``gradients`` replace the job's loss, for back-propagation: by layer, the gradient of each record's loss by the
         layer's feature, (n, ...). Then only the sources of these layers are computed, without labels. The only metric,
@@ -335,13 +335,13 @@ class LocalNet:
         return Means(add_metrics(evaluate([(net, size, 0)], forward)))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
-        """Return the feature's shape of ``layer`` for one record. Raises UserError for an unknown layer."""
+        """Return the feature's shape for one record. Raises UserError for an unknown layer."""
         return self._nets.predictor(Phase.kTest, (layer,)).net.layer(layer).shape[1:]
 
     def _records(
         self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
     ) -> tuple[dict[str, Records], int]:
-        """Return the records of a batch; refuse NaN unless the job skips bad batches."""
+        """Return a batch's records; refuse NaN unless the job skips bad batches."""
         infos = self._nets.infos(net.phase, gradients)
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
@@ -367,7 +367,6 @@ class LocalNet:
         return kernels
 
     def _count_threads(self, net: NeuralNet) -> int:
-        """Return each worker's kernel threads, as many as :func:`dsinga.train` would use."""
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
@@ -382,7 +381,7 @@ class LocalNet:
         return values
 
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
-        """Return for how many rows the net of ``x`` is cut, 0 if it is not cut.
+        """Return for how many rows the net of ``x`` is cut, 0 if not cut.
 
         A net is cut for one batch size. One worker computes a batch of fewer records than workers, unless the net is
         cut by space.
@@ -395,7 +394,6 @@ class _KeptGradients(dict[str, Any], Updates):
     """Stores a training step's gradients by param."""
 
     def push(self, name: str, gradient: Any) -> None:
-        """Store a gradient."""
         self[name] = gradient
 
 

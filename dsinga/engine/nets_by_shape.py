@@ -25,7 +25,7 @@ class CutNets(Protocol):
     """The type of the engine ``cut``, for nets cut for several workers."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers; each call passes the params."""
+        """Return a predictor of ``net``, cut for the workers; calls pass the params."""
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
@@ -35,7 +35,7 @@ class CutNets(Protocol):
 
 
 class NetsByShape:
-    """The whole nets of a job with predictors, built on demand; the last KEPT_NETS are kept.
+    """A job's whole nets with predictors, built on demand; the last KEPT_NETS are kept.
 
     Args:
         checked: the job.
@@ -99,12 +99,11 @@ class NetsByShape:
 
 
 def gradient_input(name: str) -> str:
-    """Return the name of the input layer for the gradient of layer ``name``."""
+    """Return the name of the input layer for a layer's gradient."""
     return f"gradient of {name}"
 
 
 def _loss_of(name: str) -> list[LayerConf]:
-    """Return a loss with a given gradient of layer ``name``, and the gradient's input layer."""
     given = gradient_input(name)
     return [
         LayerConf(name=given, type=LayerType.kRecordInput, store_conf=StoreConf()),
@@ -113,6 +112,6 @@ def _loss_of(name: str) -> list[LayerConf]:
 
 
 def last_layers(net: NeuralNet) -> tuple[str, ...]:
-    """Return the names of the layers that are no source of another layer."""
+    """Return the names of layers that are no sources."""
     sources = {source for node in net.nodes for source in node.sources}
     return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)

@@ -1,4 +1,4 @@
-"""Cancels a run from another thread, or by a signal, so that training ends in order."""
+"""Cancels a run from another thread or by a signal; training ends in order."""
 
 from __future__ import annotations
 

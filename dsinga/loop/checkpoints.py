@@ -1,4 +1,4 @@
-"""The checkpoints of a run: writes them with the loop's state, and says how to resume."""
+"""The checkpoints of a run: writes them, with the loop's state, and explains resuming."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Checkpoints:
             self._saved()
 
     def write_newer(self, snapshot: Snapshot) -> None:
-        """Write a resumable snapshot, unless its step or a later one has a checkpoint."""
+        """Write a resumable snapshot, unless a checkpoint is as new."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
 
 
 def _digests(job: Job) -> dict[str, dict[str, str]]:
-    """Return hashes of the meanings of records and labels, by input layer; "" if unknown."""
+    """Return hashes of the meanings of records and labels by layer; "" if unknown."""
     digests = {}
     for layer in input_layers(job.neuralnet, Phase.kTrain):
         if (store := layer.store_conf) is not None:
@@ -79,7 +79,7 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
 
 
 def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
-    """Return the labels along an axis of records; for numbered points, only their order."""
+    """Return the labels along an axis; for numbered points, only their order."""
     if len(axis) == 1:
         return ()
     if are_columns or not all(map(is_number, axis[1:])):
@@ -102,7 +102,7 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
 
 
 def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
-    """Raise UserError if a job and a checkpoint differ in losses or record weights."""
+    """Raise UserError if job and checkpoint differ in losses or record weights."""
     try:
         written = loads(str(meta["job"]))
     except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
@@ -116,7 +116,6 @@ def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
 
 
 def _objective(job: Job) -> tuple[list[str], list[str]]:
-    """Return the types of the training losses, and the input layer of record weights, if any."""
     layers = filter_layers(job.neuralnet, Phase.kTrain)
     losses = [layer.type_name for layer in layers if layer_class(layer).is_loss]
     return losses, [layer.name for layer in layers if layer.name == SAMPLE_WEIGHT]
@@ -126,17 +125,17 @@ NO_CHECKPOINT = "no checkpoint was written"
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return the factors of the learning rate in a loop's state, by the first step of each."""
+    """Return the learning rate's factors in a loop's state, by first step."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return a checkpoint's position in the records: rows of a step, offset of :class:`Epochs`."""
+    """Return a checkpoint's position: rows of a step, offset of :class:`Epochs`."""
     return {"rows": rows, "offset": offset}
 
 
 def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
-    """Return the ``record_offset`` of a job that resumes at ``step`` with ``rows`` rows a step.
+    """Return the ``record_offset`` of a job that resumes at ``step`` with ``rows`` rows.
 
     ``state`` is the training loop's. The offset is 0 for older checkpoints, which lack the number of rows.
     """
@@ -145,7 +144,7 @@ def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
 
 
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError unless ``state``, from the checkpoint ``path``, has the types of a loop's state.
+    """Raise UserError unless ``state``, from the checkpoint ``path``, has a loop state's types.
 
     Checkpoints of format 1 have no checksum.
     """

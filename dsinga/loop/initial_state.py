@@ -1,4 +1,4 @@
-"""Creates a run's initial state: from initial values, another net's params, or a checkpoint."""
+"""Creates a run's initial state: initial values, another net's params, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return initial values of a net's params, replaced by ``params`` of the same names.
+    """Return a net's initial values, replaced by ``params`` of the same names.
 
     A job's ``checkpoint_path`` names another net's checkpoint. Raises UserError if shapes do not fit, or params have
     NaN or infinity.
@@ -145,7 +145,6 @@ def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Pa
 
 
 def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
-    """Warn if a checkpoint's updater state has another number of sites."""
     slots = {slot for of_param in state.values() for slot in of_param}
     numbers = [int(slot[5 : slot.index(".")]) for slot in slots if re.match(r"group\d+\.", slot)]
     if slots and (known := max(numbers, default=0) + 1) != sites:
@@ -175,7 +174,7 @@ def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
 
 
 def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
-    """Return path and contents of the checkpoint to resume from; warn of skipped damaged ones.
+    """Return path and contents of the checkpoint to resume from; warn of skipped ones.
 
     ``resume`` is a path, or True for the workspace's newest undamaged checkpoint. Raises UserError without one.
     """
@@ -195,7 +194,7 @@ def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, 
 def read_beginning(
     job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
 ) -> Checkpoint:
-    """Return the checkpoint to resume from: a path, or for True the workspace's newest undamaged one.
+    """Return the checkpoint to resume from: a path, True for the workspace's newest undamaged one.
 
     Raises UserError without one, or if it does not fit the job.
     """
@@ -210,7 +209,7 @@ def read_beginning(
 
 
 def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Mapping[str, Param]) -> None:
-    """Raise UserError if a checkpoint does not fit a job, its records and its net's params."""
+    """Raise UserError if a checkpoint does not fit a job, its records or its net."""
     check_loop_state(path, checkpoint.loop)
     check_records(path, checkpoint.meta.get("records", {}), job)
     seed = checkpoint.meta.get("seed")
@@ -234,7 +233,6 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
 
 
 def _another_run(workspace: Path) -> str:
-    """Return what to do without a checkpoint: resume the workspace's last earlier run, or begin."""
     kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
     runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
     if runs:
@@ -243,14 +241,14 @@ def _another_run(workspace: Path) -> str:
 
 
 def describe_length(job: Job, steps: int) -> str:
-    """Return how to request a run of at least ``steps`` steps, in epochs if the job counts them."""
+    """Return how to request at least ``steps`` steps, in epochs if the job counts them."""
     if job.epochs:
         return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
     return job_field("train_steps", str(steps))
 
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
-    """Warn of each reason why steps of a run from ``begin`` cannot teach much."""
+    """Warn of each reason why steps from ``begin`` cannot teach much."""
     if net.params and not any(param.trainable and not param.static for param in net.params.values()):
         _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
@@ -339,7 +337,7 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
 
 
 def _is_at(path: Path, rows: int) -> bool:
-    """Return whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
+    """Whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
 
     Only the metadata is read: other files may have gigabytes.
     """

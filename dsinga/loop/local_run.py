@@ -33,7 +33,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether the local engine can train a job: one worker, on CPU cores or on a GPU."""
+    """Whether the local engine can train a job: one worker, on CPU cores or a GPU."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
@@ -43,13 +43,12 @@ def trains_locally(job: Job) -> bool:
 
 
 def _waits_for_tasks(job: Job) -> bool:
-    """Whether a user's algorithm uses Dask: its attribute ``waits_for_tasks`` is true."""
     name = job.train_one_batch.user_alg
     return bool(name and getattr(find("algorithm", name), "waits_for_tasks", False))
 
 
 def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
-    """Open the stores of a job and build its nets. Raises UserError if they are wrong.
+    """Open a job's stores and build its nets. Raises UserError if they are wrong.
 
     Without ``shuffle`` training reads records in order.
     """

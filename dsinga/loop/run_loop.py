@@ -1,4 +1,4 @@
-"""Runs a training loop to its end, returns the trained params, and explains errors."""
+"""Runs a training loop to its end, returns trained params, explains errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TrainedParams:
-    """The result of a run: the params, the steps done, the training net, and the last timings.
+    """The result of a run: params, steps done, training net, and last timings.
 
     ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. ``stopped`` says
     why training ended early, else "". ``remarks`` are texts from extensions. ``unsaved`` says why the last step has no
@@ -56,7 +56,7 @@ def run_to_end(
     cancellation: Cancellation,
     started: float,
 ) -> TrainedParams:
-    """Train from ``begin`` to the end of a run, and close the engine in any case.
+    """Train from ``begin`` to the end, and close the engine in any case.
 
     ``topology`` describes the topology for checkpoints. ``started`` is when training was requested, by
     ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled before the last step, RunError if the

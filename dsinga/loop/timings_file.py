@@ -1,4 +1,4 @@
-"""``timings.json`` of a workspace: how long a run's iterations took, and what ran where."""
+"""``timings.json`` of a workspace: durations of iterations, and what ran where."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_timings(
     cuts: Mapping[str, Sequence[int]],
     timings: Sequence[Mapping[str, float]],
 ) -> None:
-    """Write the medians of the iterations' timings, if the engine timed the parts."""
+    """Write the iterations' median timings, if the engine timed the parts."""
     from statistics import median  # of use at the end of a run with a workspace
 
     counted = timings[WARM_UP:] if len(timings) > 2 * WARM_UP else timings
@@ -58,7 +58,7 @@ def write_timings(
 
 
 def read_timings(folder: Path) -> RunTimings:
-    """Return the times of a workspace's run. Raises UserError if there are none."""
+    """Return the times of a workspace's run. Raises UserError without any."""
     if not folder.is_dir():
         raise UserError(f"there is no workspace {folder}; give the folder of a finished run")
     path = folder / TIMINGS_FILE

@@ -1,4 +1,4 @@
-"""The training loop: runs rounds of steps and pauses to call extensions (callbacks)."""
+"""The training loop: runs rounds of steps and pauses for extensions (callbacks)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """Runs training from the first step to the last: steps by an engine, extensions between them.
+    """Runs training to the last step: steps by an engine, extensions between them.
 
     Extensions see worker group 0, which pauses at the steps of their triggers with its server group's params. At the
     end they run when all groups have the same params. Each step is seen once, even if the engine computes it again.
@@ -83,11 +83,11 @@ class TrainingLoop:
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can resume from its present step."""
+        """Whether training stopped so that the run can resume here."""
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
-        """Train from step ``begin`` to the last one, or until an extension stops; return the params.
+        """Train from step ``begin`` to the last, or until an extension stops; return the params.
 
         ``state`` is the loop's state in the resumed checkpoint, else empty.
         """
@@ -127,7 +127,7 @@ class TrainingLoop:
         kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 
     def _rescue(self, error: BaseException) -> None:
-        """After a failure or interrupt, keep the trained params if the caller wants them."""
+        """After a failure or interrupt, keep the trained params for the caller."""
         kept, end = self.kept, None
         if kept is None or kept.params is not None or isinstance(error, Diverged):
             return
@@ -175,7 +175,7 @@ class TrainingLoop:
         self._in_training = self._cancellation.ends_in_order = False
 
     def _train_until_pause(self, stop: int) -> None:
-        """Train up to ``stop``, or to the last sent step if an extension wants a pause."""
+        """Train up to ``stop``, or to the last sent step if an extension pauses."""
         while self._engine.step < stop:
             self._read_round(stop)
             if self.view.stopped or self._extensions.wants_pause():
@@ -207,7 +207,7 @@ class TrainingLoop:
             self._observer.record(row)
 
     def _show_steps(self, stop: int | None = None) -> None:
-        """Show the last round's steps to the extensions; steps beyond ``stop`` are not computed yet."""
+        """Show the last round's steps to the extensions; steps after ``stop`` are not computed yet."""
         while self._unseen:
             look = self._extensions.next_look(self.view.step) or math.inf
             steps: list[Metrics] = []
@@ -221,7 +221,6 @@ class TrainingLoop:
         self.view.paused = False
 
     def _estimate_seconds_to_stop(self) -> float:
-        """Return the seconds to end in order after one more round."""
         reached, seconds = self._engine.reach()
         next_pause = self._extensions.next_pause(self.view.step)
         pauses_before = next_pause is not None and next_pause <= reached
@@ -275,13 +274,13 @@ class TrainingLoop:
         return {**state, "engine": engine} if engine else state
 
     def save_snapshot(self) -> None:
-        """Write the newest snapshot of a failed run as a checkpoint, if its step has none."""
+        """Write a failed run's newest snapshot as a checkpoint, if its step has none."""
         newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)
 
     def _end_by_failure(self, error: Exception) -> None:
-        """If an extension raised ``error``, write a checkpoint and add step and path to the error.
+        """If an extension raised ``error``, write a checkpoint and add its path and step.
 
         A UserError is raised again with them in its message; other errors get a note.
         """

@@ -1,4 +1,4 @@
-"""The history of a run: its rows, indexed by row and column, and their picture."""
+"""The history of a run: its rows, by row and column, and their picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as curves in HTML, or a message if the drawing add-on is missing."""
+    """Return rows as HTML curves, or a message without the drawing add-on."""
     try:
         return str(lookup("drawing", "History")(rows))
     except UserError as error:
@@ -62,7 +62,7 @@ class History(Sequence[Row]):
 
     @property
     def epoch(self) -> list[int]:
-        """The epochs that rows of training end, counted from 0 as in Keras."""
+        """The epochs that training rows end, from 0 as in Keras."""
         ends = [row["epoch"] for row in self._rows if row.get("phase") == "train" and "epoch" in row]
         return [int(epoch) - 1 for epoch in ends if epoch == int(epoch)]
 

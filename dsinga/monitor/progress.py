@@ -37,7 +37,7 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
 
 
 class ProgressDisplay(ABC):
-    """A display of progress; a context manager that closes it. One thread calls all methods."""
+    """A display of progress, closed as a context manager; for one thread."""
 
     @abstractmethod
     def remark(self, sentence: str) -> None:
@@ -67,7 +67,7 @@ class Progress(ProgressDisplay):
 
 
 class ThroughputEstimate:
-    """The speed and the time left, estimated from the last ten updates to forget a slow start."""
+    """The speed and the time left, from the last ten updates."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self.total_steps = total_steps

@@ -79,7 +79,7 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> History:
-    """Return the rows of a ``metrics.jsonl``, or of a workspace's, without an incomplete last line.
+    """Return the rows of a ``metrics.jsonl``, or a workspace's, without an incomplete last line.
 
     Raises UserError, with file and line, for a line that is no row, or if the file cannot be read.
     """
@@ -129,7 +129,7 @@ RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", 
 
 
 class RunMonitor(contextlib.ExitStack):
-    """Passes the rows of a run to the history, the metrics file and the display.
+    """Passes a run's rows to the history, the metrics file and the display.
 
     A context manager, which closes the file and the display.
 
@@ -159,7 +159,7 @@ class RunMonitor(contextlib.ExitStack):
         self.history = History()
 
     def begin(self, step: int) -> None:
-        """Open the metrics file and the display for a run that begins at ``step``.
+        """Open the metrics file and the display for a run from ``step``.
 
         Raises UserError if the workspace cannot be written, or another run writes it.
         """
@@ -188,7 +188,7 @@ class RunMonitor(contextlib.ExitStack):
         return self._file
 
     def check_workspace(self) -> None:
-        """Create the workspace again, with all rows, if it was moved or deleted after :meth:`begin`.
+        """Create the workspace again, with all rows, if it disappeared after :meth:`begin`.
 
         ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if the workspace
         cannot be created, as after another run has begun there.
@@ -218,13 +218,12 @@ class RunMonitor(contextlib.ExitStack):
         return self._lock is not None and self._lock.is_in_place()
 
     def _close_file(self, file: MetricsFile) -> None:
-        """Write the remaining rows; warn if some are only in the history."""
         file.close()
         if file.fault:
             _log.warning("%s; the last rows are missing there", file.fault)
 
     def waiting(self, sentence: str) -> None:
-        """Show that the run waits: in the display or, before :meth:`begin`, on standard error; else in the log."""
+        """Show that the run waits: in the display, before :meth:`begin` on standard error, else in the log."""
         if self._display:
             self._show("remark", sentence)
         elif self._progress:
@@ -256,7 +255,7 @@ class RunMonitor(contextlib.ExitStack):
         self._show("remark", sentence)
 
     def _show(self, method: str, *arguments: Any) -> None:
-        """Call a method of the display; a closed terminal (SIGHUP) or stream must not end the run."""
+        """Call the display; a closed terminal (SIGHUP) or stream must not end the run."""
         if self._display is not None:
             try:
                 getattr(self._display, method)(*arguments)
@@ -267,7 +266,7 @@ class RunMonitor(contextlib.ExitStack):
 
 
 def keep_earlier_run(workspace: Path) -> Path | None:
-    """Move an earlier run's files to ``run-<number>`` in the workspace; return this folder, None for no run.
+    """Move an earlier run's files to ``run-<number>`` in the workspace; return it, None for no run.
 
     The number is the first unused one from 1.
     """

@@ -31,7 +31,7 @@ class _Output(io.FileIO):
 
 
 class _Log(io.FileIO):
-    """A descriptor that drops what it cannot write, so that a run survives a full log."""
+    """A descriptor that drops what it cannot write, for logs."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
@@ -40,7 +40,7 @@ class _Log(io.FileIO):
 
 
 def error_stream() -> TextIO:
-    """Return the standard error, or a stream that drops everything if this process has none."""
+    """Return the standard error, or without one a stream that drops everything."""
     return sys.stderr or _Null()  # type: ignore[return-value]
 
 
@@ -64,7 +64,6 @@ def open_standard_streams() -> None:
 
 
 def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
-    """Return a stream to ``raw`` with the settings of ``stream``, None if closed."""
     encoding, is_unbuffered = getattr(stream, "encoding", "utf-8"), getattr(stream, "write_through", False)
     buffer: Any = raw if is_unbuffered else io.BufferedWriter(raw)
     by_line = getattr(stream, "line_buffering", True)

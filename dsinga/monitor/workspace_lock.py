@@ -99,7 +99,7 @@ def has_ended(holder: Holder) -> bool:
 
 
 def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
-    """Return the error for a workspace that ``holder`` writes; users delete ``file`` if it has ended."""
+    """Return the error for a workspace of ``holder``; it advises to delete ``file`` after its end."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
@@ -113,7 +113,7 @@ def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "")
 
 
 def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock the folder until ``stack`` ends; return False if the system has no such locks."""
+    """Lock the folder until ``stack`` ends; False if the system has no such locks."""
     try:
         return stack.enter_context(locked_folder(workspace))
     except BlockingIOError:

@@ -109,7 +109,6 @@ def _build(
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
-    """Return the layer with partition_dim and partition_grid, by default the net's."""
     if layer.partition_dim is not None:
         return layer
     return layer.replace(partition_dim=conf.partition_dim, partition_grid=list(conf.partition_grid))
@@ -140,7 +139,7 @@ def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError if ``records`` lacks a layer's store, or the store lacks needed labels."""
+    """Raise JobError if a layer's store, or its labels, are missing in ``records``."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     labelled = cls.labels.layer_of(layer.srclayers)
@@ -195,7 +194,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape for the next destination of ``source``: the whole feature or a part."""
+    """Return the shape for the next destination of ``source``: whole feature or part."""
     if not source.part_shapes:
         return source.shape
     part = handed[position]
@@ -269,7 +268,7 @@ def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
 
 
 def mark_stretches(nodes: Sequence[Node], count: int) -> None:
-    """Set ``recompute`` so that only the last features of ``count`` stretches of ``nodes`` are kept.
+    """Set ``recompute`` to keep only the last features of ``count`` stretches of ``nodes``.
 
     The stretches need about equal memory, as far as possible. Layers without a gradient, losses, outputs and the
     uppermost stretch, where the backward pass begins, keep their features.
@@ -281,7 +280,7 @@ def mark_stretches(nodes: Sequence[Node], count: int) -> None:
 
 
 def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
-    """Return the positions of the last layers of all but the uppermost stretch, at most ``count`` - 1."""
+    """Return where all stretches but the uppermost end, at most ``count`` - 1 positions."""
     sizes = [sum([float_bytes(node.layer.shape[0], node.layer.shape), *_saved(node)]) for node in nodes]
     possible, total, ends, below = narrow_places(nodes), sum(sizes), list[int](), 0
     for position, size in enumerate(sizes):

@@ -90,7 +90,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
 
 
 def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward: Sequence[bool]) -> list[bool]:
-    """Return for each node whether its feature is freed after the forward pass and needed again.
+    """Return which nodes' features are freed after the forward pass and needed again.
 
     A layer that hands out views is recomputed with its source.
     """
@@ -107,7 +107,7 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return the share of a layer's lasting state that a worker with ``rows`` sends; the sum is 1.
+    """Return the share of a layer's lasting state to send for ``rows``; the sum is 1.
 
     If workers have other points of the same rows, the first one sends everything.
     """
@@ -117,13 +117,13 @@ def row_share(layer: Layer, rows: Rows) -> float:
 
 
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
-    """Return all rows of a layer with its own batch size, as after a kSlice of rows; else None."""
+    """Return all rows of a layer with another batch size, as after a kSlice; else None."""
     rows = layer.shape[0]
     return None if rows == first.shape[0] else Rows(0, rows, rows)
 
 
 def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:
-    """Return each node's incoming edges, and how many parts it hands out (0 for one array)."""
+    """Return each node's incoming edges, and its number of parts (0 for one array)."""
     handed = [0] * len(nodes)
 
     def edge(node: Node, index: int) -> Edge:
@@ -147,7 +147,7 @@ def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[
 
 
 def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) -> bool:
-    """Whether ``node`` needs the backward pass: for its params, or for a source."""
+    """Whether ``node`` needs the backward pass, for its params or a source."""
     params = zip(node.layer.params, node.params, strict=True)
     trained = any(spec.trainable and name not in static for spec, name in params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.labels.source)
@@ -204,7 +204,7 @@ def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def sends_gradient(layer: Layer, source: int) -> bool:
-    """Whether the layer sends a gradient to this source if the source needs one."""
+    """Whether the layer sends a gradient to a source that needs one."""
     return not layer.is_output and source != layer.labels.source
 
 

@@ -32,7 +32,7 @@ class LayerRow:
 
     @property
     def typed(self) -> str:
-        """The type, followed by the number of time steps if there are several."""
+        """The type, with the number of time steps if several."""
         return f"{self.type} x{self.steps}" if self.steps > 1 else self.type
 
     @property
@@ -59,7 +59,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 
 def as_table(net: NeuralNet, name: str) -> str:
-    """Return the table of a net: layer, type, shape of a feature's row, number of params; then the sum."""
+    """Return a net as a table: layer, type, shape of a feature's row, number of params; then the sum."""
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

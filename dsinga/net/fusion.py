@@ -61,7 +61,6 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bo
 
 
 def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the next node is the rectifier and only reader of ``first``."""
     if first + 1 == len(nodes) or uses[first] > 1:
         return False
     node = nodes[first + 1]
@@ -69,7 +68,7 @@ def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node at ``first`` gives scores only to a loss without readers."""
+    """Whether the node at ``first`` gives scores only to an unread loss."""
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
@@ -81,7 +80,6 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
-    """Return the node that replaces ``nodes``, which begin at ``first``."""
     node = _fused_whole(first, nodes)
     recompute = all(node.layer.conf.recompute for node in nodes)
     node.layer.conf = node.layer.conf.replace(recompute=recompute)
@@ -122,5 +120,5 @@ def _rectifies(layer: Layer) -> bool:
 
 
 def _is_a(name: str, layer: Layer) -> bool:
-    """Whether the layer is exactly of a type's built-in class, not a user's subclass."""
+    """Whether the layer is exactly of a built-in class, not a user's subclass."""
     return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

@@ -20,7 +20,7 @@ from dsinga.layers.records.label import (
 
 
 def makes_labels(layer: Layer) -> bool:
-    """Whether the layer gives other labels for the same rows than its first labelled source."""
+    """Whether the layer gives other labels than its first labelled source, for the same rows."""
     if layer.is_input:
         return layer.label_format.dtype is not None
     known = imported("layer")  # a net has layers of these types only where they are imported
@@ -35,7 +35,7 @@ def labels_shape(layer: Layer) -> Shape:
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set a layer's ``label_format`` from its records, or from its first source with labels.
+    """Set a layer's ``label_format`` from its records or first labelled source.
 
     A layer that makes labels keeps its shape and, unless None, dtype, with the names of its source's labels. ``info``
     describes an input layer's records.

@@ -1,4 +1,4 @@
-"""Looks up the class of a layer by its type, and reads the class's declarations."""
+"""Looks up a layer's class by type, and reads the class's declarations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def takes_weights(loss: LayerConf) -> bool:
 
 
 def weighted_loss(loss: LayerConf) -> LayerConf:
-    """Return a loss layer with weights of rows. Raises JobError if it does not support them."""
+    """Return a loss layer with weights of rows. Raises JobError if unsupported."""
     if not takes_weights(loss):
         text = f"the loss {loss.name!r} ({loss.type_name}) takes no weights of records; leave sample_weight out"
         raise loss.error(text, "type")
@@ -52,7 +52,7 @@ def weighted_loss(loss: LayerConf) -> LayerConf:
 
 
 def with_member(job: Job, member: int) -> Job:
-    """Return the job for a member (from 1) of a dropout ensemble, which also drops units outside training.
+    """Return the job for a member (from 1) of a dropout ensemble, which drops units in all phases.
 
     Raises UserError for a net without dropout.
     """

@@ -16,7 +16,7 @@ OPERATIONS_PER_NUMBER = 50
 
 
 class LayerCost(NamedTuple):
-    """Operations of a layer's forward and backward pass; bytes of its feature and params."""
+    """Operations of a layer's forward and backward pass; bytes of feature and params."""
 
     forward: int
     backward: int
@@ -49,7 +49,7 @@ def rows_of(stage: Stage) -> int:
 
 
 def count_operations(layers: Iterable[Layer]) -> int:
-    """Return the operations of an iteration of these layers, including features' memory traffic."""
+    """Return the operations of an iteration, including features' memory traffic."""
     return sum(
         cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
         for cost in map(layer_cost, layers)
@@ -57,7 +57,7 @@ def count_operations(layers: Iterable[Layer]) -> int:
 
 
 def feature_sizes(stage: Stage) -> list[int]:
-    """Return the bytes of each array allocated for a layer's feature; parts are views."""
+    """Return the bytes of each array of a layer's feature; parts are views."""
     layer = stage.layer
     if layer.part_shapes or layer.is_output or (isinstance(layer, BridgeEnd) and layer.sends):
         return []

@@ -69,7 +69,7 @@ def _probabilities(layer: LayerConf) -> LayerConf:
 
 
 def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
-    """Return the layers; params of dropped layers belong to the first layer that shares them."""
+    """Return the layers; dropped layers' params belong to the first that shares them."""
     names: set[str | None] = {param.name for layer in layers for param in layer.param if not param.share_from}
     defaults = tuple(f"{layer.name}_" for layer in layers)  # params without a name: <layer>_<role>
 
@@ -91,7 +91,7 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
-    """Return the net without layers that need missing labels, and without layers above these.
+    """Return the net without layers that need missing labels, or follow such layers.
 
     ``records`` describes the records of each input layer of ``phase``. A net that needs no missing labels is returned
     unchanged. If ``layer`` is a softmax or sigmoid cross-entropy loss, its probabilities replace it

@@ -1,4 +1,4 @@
-"""The net of one phase: layers in topological order, params and usable kernel threads."""
+"""The net of one phase: sorted layers, params and usable kernel threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATIONS_PER_THREAD = 20_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """An immutable, runnable net: ``nodes`` in topological order, ``params`` in the order of their first use.
+    """An immutable, runnable net: ``nodes`` in topological order, ``params`` by first use.
 
     ``by_step``: if the net grows with training, the nets trained from given steps on the same params.
     """
@@ -39,7 +39,7 @@ class NeuralNet:
         return net_picture(self)
 
     def at(self, step: Any) -> NeuralNet:
-        """Return the net trained at a step. Raises NotCapturable if it is unknown before a pass."""
+        """Return the net trained at a step. Raises NotCapturable if unknown."""
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):
@@ -95,7 +95,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is one worker's part of a net; another may compute its losses."""
+        """Whether this is one worker's part; another may compute its losses."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
@@ -109,11 +109,11 @@ class NeuralNet:
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
     def layer(self, name: str) -> Layer:
-        """Return the layer of this name; raise UserError, with the nearest name, without one."""
+        """Return the layer of this name. Raises UserError with the nearest name."""
         return self.nodes[self.position(name)].layer
 
     def position(self, name: str) -> int:
-        """Return the position of this layer; raise UserError, with the nearest name, without one."""
+        """Return the position of this layer. Raises UserError with the nearest name."""
         if name not in self.positions:
             hint = nearest_or_listed(name, self.positions, "its layers are")
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
@@ -125,7 +125,7 @@ class NeuralNet:
 
 
 def usable_threads(net: NeuralNet, workers: int) -> int:
-    """Return how many kernel threads each of ``workers`` workers can use for its share of a net.
+    """Return how many kernel threads each of ``workers`` workers can use.
 
     Small nets gain nothing: handing a kernel to another thread takes 10 to 50 µs. To give the same bits each time, the
     number depends on the net alone: it affects the order of sums in some kernels (gradients of convolutions).
@@ -134,7 +134,7 @@ def usable_threads(net: NeuralNet, workers: int) -> int:
 
 
 def net_picture(net: Any) -> str | None:
-    """Return a net or a partitioned net as SVG; None if the drawing add-on is missing."""
+    """Return a whole or partitioned net as SVG; None without the drawing add-on."""
     try:
         picture = lookup("drawing", type(net).__name__)
     except UserError:

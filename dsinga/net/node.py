@@ -13,7 +13,7 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class Node(NamedTuple):
-    """A layer in its net: the positions of its sources, and the names of its params.
+    """A layer in its net, with positions of its sources and names of its params.
 
     ``params`` follow ``layer.params``; a shared param has its owner's name. ``rows`` are the batch's rows that the node
     computes, None for all of the worker. ``takes`` says which part the node reads of each source with parts; empty

@@ -22,7 +22,7 @@ class RequestedParam(NamedTuple):
     conf: ParamConf
 
     def error(self, message: str, field: str | None = None) -> JobError:
-        """Return a JobError about this param, with the place in the job of param or layer."""
+        """Return a JobError about this param, with its or its layer's place in the job."""
         conf = self.conf if self.conf.where() else self.layer.conf
         text = f"param {self.name!r} of layer {self.layer.name!r}: {message}"
         return conf.error(text, field if conf is self.conf else "param")
@@ -70,7 +70,7 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
-    """Name a param without a name in the job; a layer's copies share the first copy's params."""
+    """Name a param without a name; a layer's copies share the first copy's params."""
     step, is_first = layer.conf.unroll_index, (layer.conf.copy_number or 1) == 1
     own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
     name = f"{own if is_first else own.partition('#')[2]}_{spec.role}"

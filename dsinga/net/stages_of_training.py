@@ -21,7 +21,6 @@ def with_stages(net: NeuralNet) -> NeuralNet:
 
 
 def _stage(net: NeuralNet, start: int) -> NeuralNet:
-    """Return the net with params static that are not yet trained at step ``start``."""
     params = {
         name: replace(param, conf=param.conf.replace(static=True)) if param.first_step > start else param
         for name, param in net.params.items()

@@ -53,7 +53,7 @@ def unroll(conf: NetConf) -> NetConf:
 
 
 def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
-    """Return an unrolled net with ``0#name`` renamed to ``name`` for layers that ``conf`` does not unroll."""
+    """Return an unrolled net with ``name`` for ``0#name`` where ``conf`` does not unroll."""
     names = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
     layers = [
         layer.replace(
@@ -65,7 +65,7 @@ def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
 
 
 def step_counts(conf: NetConf) -> dict[str, int]:
-    """Return the number of time steps of each layer by name: its own ``unroll_len``, or the net's.
+    """Return each layer's number of time steps by name: its own ``unroll_len``, or the net's.
 
     Raises JobError for an unrolled input layer, and if a layer's steps differ from the characters to predict in its
     text.
@@ -152,7 +152,7 @@ def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> 
 
 
 def _copy_param(param: ParamConf, step: int) -> ParamConf:
-    """Return the param of a copy, which shares copy 0's; unnamed params get a name later."""
+    """Return a copy's param, which shares copy 0's; unnamed ones are named later."""
     if step == 0 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=copy_name(step, param.name), share_from=param.share_from or param.name)
@@ -163,7 +163,7 @@ def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
 
 
 def merge_copies(conf: NetConf) -> NetConf:
-    """Return the net with each chain of copies as one layer of ``unroll_len`` T, for the layers of one phase.
+    """Return the net with each chain of copies as one layer of ``unroll_len`` T, for one phase's layers.
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
     (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain

@@ -59,7 +59,7 @@ def get_ops(name: str | None = None) -> Ops:
 
 
 def describe_kernels() -> str:
-    """Describe this process's backend and its version, or why there is none, and compiled loops."""
+    """Describe this process's backend (or why there is none) and compiled loops."""
     from dsinga.ops.compiled.compiler import describe
 
     try:
@@ -79,7 +79,7 @@ def _load(name: str, origin: str = "") -> Ops:
 
 
 class Processor(NamedTuple):
-    """One worker's processor: the GPU ``device`` of its process or, if None, ``threads`` CPU cores.
+    """One worker's processor: its process's GPU ``device`` or, if None, ``threads`` CPU cores.
 
     If DSINGA_OPS names the GPU backend, a worker without a device uses the first GPU.
     """
@@ -89,12 +89,12 @@ class Processor(NamedTuple):
     precision: str = "float32"
 
     def ops(self) -> Ops:
-        """Return new kernels for the worker. Raises UserError if its process has none."""
+        """Return new kernels for the worker. Raises UserError without any."""
         if self.device is None:
             return cpu_ops(self.precision)
         return get_ops("cupy").for_worker(self.device, self.precision)
 
 
 def cpu_ops(precision: str) -> Ops:
-    """Return kernels for CPU cores in a precision of :meth:`Ops.for_worker`; "tf32" becomes float32."""
+    """Return CPU kernels in a precision of :meth:`Ops.for_worker`; "tf32" becomes float32."""
     return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)

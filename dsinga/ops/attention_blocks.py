@@ -62,7 +62,7 @@ def key_blocks(rows: slice, queries: slice, keys: int, visible: Array | None) ->
 
 
 class RunningMeans:
-    """The means of values of a block of queries over the keys so far, with largest scores and sums.
+    """Means of values of a block of queries over the keys so far, with largest scores and sums.
 
     ``top`` and ``total`` are (rows, heads, 1, queries), ``mean`` is (rows, heads, queries, m) times ``total``.
     """
@@ -91,7 +91,7 @@ class RunningMeans:
         self.top, self.total, self.mean = top, total, mean
 
     def finish(self, out: Array) -> Array:
-        """Write the means to ``out``, 0 for a query without keys; return the logarithms of the sums."""
+        """Write the means to ``out``, 0 without keys; return the logarithms of the sums."""
         assert self.top is not None
         seen = self.total > 0
         total = np.where(seen, self.total, 1)
@@ -123,7 +123,7 @@ def derive_in_blocks(
     product: BatchedProduct, query: Array, keys: Array, values: Array, y: Array, sums: BlockSums, dy: Array, heads: int,
     factor: float, visible: Array | None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return the gradients for queries, keys and values; ``y`` is the result of :func:`attend_in_blocks`."""
+    """Return the gradients for queries, keys and values; ``y`` comes from :func:`attend_in_blocks`."""
     q, k, v, grad = (by_head(x, heads) for x in (query, keys, values, dy))
     dquery, dkeys, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys, values))
     dq, dk, dv = (by_head(x, heads) for x in (dquery, dkeys, dvalues))

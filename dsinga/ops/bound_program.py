@@ -1,4 +1,4 @@
-"""Runs an updater's formula on arrays at fixed addresses, as a prepared list of ufunc calls."""
+"""Runs an updater's formula at fixed addresses, as a prepared list of ufunc calls."""
 
 from __future__ import annotations
 

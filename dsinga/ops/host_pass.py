@@ -32,7 +32,7 @@ class HostPass:
         self._has_deviated = False
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to its buffer, and return the buffer."""
+        """Copy an array of the batch to its buffer, and return that."""
         if type(array) is not np.ndarray and isinstance(array, AsyncCopy):
             array = array.result()
         buffer = self._buffers.get(name)
@@ -46,7 +46,7 @@ class HostPass:
         return self._buffers[name]
 
     def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
-        """Let launches have no result if one of these arrays is not finite; inputs are checked first."""
+        """Let launches have no result if these arrays are not finite; check inputs first."""
         outputs = list(outputs)
         results = [x for x in outputs if isinstance(x, RecordedResult)]
         arrays = [x for x in outputs if not isinstance(x, RecordedResult)]

@@ -50,13 +50,13 @@ class PassMemory(Protocol):
     is_on_host: bool
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to the buffer of its name, and return the buffer."""
+        """Copy an array of the batch to its named buffer, and return that."""
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return params with fixed addresses for the recorded pass."""
 
     def recording(self, step: int) -> AbstractContextManager[None]:
-        """Let kernels in the context read the numbers of ``step`` where later launches put theirs."""
+        """Let kernels read the numbers of ``step`` where later launches put theirs."""
 
     def capturing(self) -> AbstractContextManager[None]:
         """Capture the pass in the context, within :meth:`recording`."""
@@ -89,23 +89,23 @@ class RepeatedIterations(Protocol):
         """Replay a step's iteration and return its metrics; None if it must be called."""
 
     def begin(self, step: int) -> None:
-        """Make ``step`` current again, after a launch of it or a later one without effect."""
+        """Make ``step`` current again, after a launch without effect."""
 
     def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
-        """Launch a captured iteration without waiting; return whether there is one, to be finished."""
+        """Launch a captured iteration without waiting; return whether there is one to finish."""
 
     def finish(self) -> Any | None:
-        """Return the metrics of the earliest launched iteration; None if it and later ones must be called."""
+        """Return the metrics of the earliest launch; None if it and later ones must be called."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay the evaluation of another phase's batch; return its metrics, None if it must be called."""
+        """Replay another phase's evaluation; return its metrics, None if it must be called."""
 
     def clear(self) -> None:
         """Drop all captures, because the params have other addresses."""
 
 
 class Capture(Protocol):
-    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without that function.
+    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without it.
 
     A worker gets it once from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside
     host memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU.
@@ -128,7 +128,7 @@ class Capture(Protocol):
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
-        """Return the exchange of params with servers that replaces ``exchange`` in a cluster's worker.
+        """Return the replacement of ``exchange``, of params with servers, in a cluster's worker.
 
         It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
         """
@@ -148,7 +148,7 @@ class Ops(
     NumpyAttention,
     NumpyPoints,
 ):
-    """Array kernels of one backend, stateless for callers: caches never change a result.
+    """Array kernels of one backend; caches never change a result.
 
     This class, all in numpy, is the reference; backends override methods with faster ones.
     """

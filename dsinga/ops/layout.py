@@ -22,7 +22,7 @@ BLOCK = 1 << 16  # numbers, whose temporary arrays stay in a core's cache
 
 
 def contiguous(x: Array) -> Array:
-    """Return x in C order: x itself if it is, else a copy."""
+    """Return x in C order, copied if necessary."""
     return x if x.flags.c_contiguous else x.copy()
 
 
@@ -48,7 +48,7 @@ def by_channel(x: Array) -> Array:
 
 
 def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[slice, slice]]:
-    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, of whole rows if ``whole``."""
+    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, perhaps of whole rows."""
     rows, channels, points = shape
     width = max(1, points if whole else BLOCK // max(1, channels))
     height = max(1, BLOCK // max(1, channels * points))
@@ -103,7 +103,7 @@ def pad_rows(rows: Array, pad: Sizes, fill: float = 0.0) -> Array:
 
 
 def padded_sizes(sizes: Sequence[int], pad: Sizes) -> Sizes:
-    """Return the sizes of an image with ``pad`` rows and columns on every side."""
+    """Return an image's sizes with ``pad`` rows and columns on every side."""
     return tuple(size + 2 * more for size, more in zip(sizes, pad, strict=True))
 
 

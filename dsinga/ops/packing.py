@@ -1,4 +1,4 @@
-"""Packs a batch of sequences for a recurrent kernel: by time, the longest sequence first.
+"""Packs a batch of sequences for a recurrent kernel by time, the longest first.
 
 Ended sequences have no steps, so nothing is computed for padding. The rows of step t continue the first ``counts[t]``
 rows of the step before.
@@ -77,7 +77,7 @@ class Packing(NamedTuple):
 
 
 def pack_sequences(batch: int, times: int, lengths: Array | None, reverse: bool) -> Packing:
-    """Return the packing of ``batch`` sequences of ``lengths`` (B,) in ``times`` steps; None means full length.
+    """Return the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps.
 
     If ``reverse``, each sequence runs from its own last step to its first.
     """

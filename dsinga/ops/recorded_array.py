@@ -96,7 +96,7 @@ class Recorder:
         return self.made(array)
 
     def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
-        """Return an object with each pass's ``compute(*arguments)``, such as a gradient of few rows."""
+        """Return an object with each pass's ``compute(*arguments)``, as for a gradient of few rows."""
         result = RecordedResult(partial(compute, *plain(arguments)))
         self.add(result.renew)
         return result
@@ -134,7 +134,7 @@ def set_recorder(recorder: Recorder | None) -> None:
 
 
 def host_array(value: Any) -> Any:
-    """Return a value as an array in host memory, like ``np.asarray``; recorded arrays are returned unchanged."""
+    """Return a value in host memory, like ``np.asarray``; recorded arrays are unchanged."""
     return value if isinstance(value, RecordedArray) else np.asarray(value)
 
 
@@ -313,7 +313,7 @@ def _call_with_out(
 
 
 def _written(array: Any) -> np.ndarray:
-    """Return a written array's memory; raise NotCapturable for one made before the pass."""
+    """Return a written array's memory; raise NotCapturable if older than the pass."""
     if not isinstance(array, RecordedArray) or isinstance(array, RecordedNumber):
         raise NotCapturable("it writes to an array that was made before the pass")
     return array.array
@@ -347,7 +347,6 @@ def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
 
 
 def _arrays_in(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays in nested tuples, lists and dicts."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, (tuple, list, dict)):

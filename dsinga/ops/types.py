@@ -50,7 +50,7 @@ def is_plain(array: Any) -> TypeGuard[np.ndarray]:
 
 
 def is_on_device(array: Any) -> bool:
-    """Whether ``array`` is in device memory, like labels and codes in a recorded pass."""
+    """Whether ``array`` is in device memory, like labels in a recorded pass."""
     if isinstance(array, np.ndarray):
         return hasattr(array, "get")  # of an emulated device
     return hasattr(array, "dtype") and not isinstance(array, np.generic) and not hasattr(array, "array")
@@ -90,7 +90,7 @@ class AsyncCopy(ABC):
 
 
 class NotCapturable(RuntimeError):
-    """A pass cannot be captured, because the host reads or computes something in it."""
+    """A pass cannot be captured: the host reads or computes something in it."""
 
 
 class RecordedStep:

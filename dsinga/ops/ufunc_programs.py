@@ -1,4 +1,4 @@
-"""Traces an updater's formula into a straight-line program of numpy ufuncs, by running it on symbols.
+"""Traces an updater's formula into a program of numpy ufuncs, by running it on symbols.
 
 A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
 each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are
@@ -47,7 +47,7 @@ class UfuncCall(NamedTuple):
 
 
 class UfuncProgram(NamedTuple):
-    """The ufuncs that a formula applies to each element, in order, without its constants' values.
+    """A formula's ufuncs for each element, in order, without its constants' values.
 
     Registers are w, g, one for each of the ``slots`` of state, then temporary ones, ``registers`` in all. ``changed``
     are the written registers among w and state.
@@ -183,7 +183,6 @@ class _Tape:
         return UfuncOperand("constant", len(self.constants) - 1)
 
     def place(self, value: Any) -> int:
-        """Return the place of a formula's number or a literal."""
         if isinstance(value, _Number) and value.tape is self:
             return value.number
         if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block

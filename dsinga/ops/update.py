@@ -1,4 +1,4 @@
-"""In-place updates of params: applies an updater's formula to arrays of the host or a device.
+"""In-place updates: applies an updater's formula to params of the host or a device.
 
 It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches. A backend with expensive calls
 may update all params at once (:meth:`dsinga.ops.Ops.update`). Numba compiles the formula into one pass over large
@@ -101,7 +101,7 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def sum_of_squares(array: Array) -> float:
-    """Return the sum of squares of an array in float64, by blocks, with the same bits in every run."""
+    """Return the sum of squares of an array in float64, by blocks, with reproducible bits."""
     array = array.reshape(-1)
     squares = 0.0
     length = max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)  # a device takes it whole

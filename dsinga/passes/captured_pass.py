@@ -1,4 +1,4 @@
-"""One captured pass: its memory and buffers, and its launches on the next batches."""
+"""One captured pass: its memory, buffers and launches."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CapturedPass:
         return bool(self.inputs)
 
     def launch_on_arrays(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on a caller's records and labels (arrays, or dicts by input layer).
+        """Launch the pass on a caller's records and labels: arrays, or dicts by input layer.
 
         Returns None if shapes, dtypes or params differ from the recorded ones, or a metric is not finite.
         """
@@ -123,7 +123,7 @@ class CapturedPass:
         return self._launch(step)
 
     def _launch(self, step: int) -> PassResult | None:
-        """Launch the pass on its buffers; return its result, None if a metric is not finite."""
+        """Launch the pass on its buffers; return its result, None if not finite."""
         self.memory.launch(step)
         metrics = self.read(self.net)
         return None if metrics is None else PassResult(metrics, self.outputs)
@@ -134,7 +134,7 @@ class CapturedPass:
         self.memory.launch(step)
 
     def read(self, net: NeuralNet) -> Metrics | None:
-        """Wait for the earliest running pass; return its metrics, None if one is not finite."""
+        """Wait for the earliest running pass; return its metrics, None if not finite."""
         numbers = self.memory.read()
         if not all(map(math.isfinite, numbers)):
             return None

@@ -119,7 +119,7 @@ class CapturedPasses:
         return PassResult(metrics, captured.outputs)
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
-        """Return the key of passes on a host with these params; None if their addresses change."""
+        """Return the key of passes on a host with these params; None for changing addresses."""
         if not self._is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
@@ -135,7 +135,7 @@ class CapturedPasses:
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
-        """Launch the graph of a pass, to be ended by :meth:`finish`; None without a graph.
+        """Launch the graph of a pass, ended by :meth:`finish`; None without a graph.
 
         ``after`` is a pass that still runs; no other pass may be launched before it is finished.
         """
@@ -151,7 +151,7 @@ class CapturedPasses:
         return captured
 
     def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
-        """Return the metrics of the earliest running pass; None if one is not finite or unknown.
+        """Return the metrics of the earliest running pass; None if not finite or unknown.
 
         With None neither this pass nor a later one has changed a param; later ones are cancelled.
         """
@@ -171,7 +171,7 @@ class CapturedPasses:
         return metrics
 
     def _find(self, key: tuple[Hashable, ...], values: Mapping[str, Array] | None) -> CapturedPass | None:
-        """Return the pass of a key, perhaps a new one; None if the backend has none, or not yet."""
+        """Return the pass of a key, perhaps new; None if the backend has none yet."""
         captured = self._passes.get(key)
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
@@ -188,7 +188,7 @@ class CapturedPasses:
         return self._passes[key]
 
     def _is_worth_recording(self, key: tuple[Hashable, ...]) -> bool:
-        """Count a pass on a host; return whether its key is frequent enough to record."""
+        """Count a pass on a host; return whether to record it."""
         self._calls[key] = count = self._calls.pop(key, 0) + 1
         if len(self._calls) > KEYS:
             del self._calls[next(iter(self._calls))]
@@ -222,14 +222,14 @@ def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
 
 
 def _check_layers(net: NeuralNet) -> None:
-    """Raise NotCapturable if a layer runs a user's code, which a recording cannot follow."""
+    """Raise NotCapturable if a layer runs a user's code."""
     for stage in net.stages:
         if stage.layer.runs_user_code or is_user_code(stage.layer):
             raise NotCapturable(f"layer {stage.layer.name!r} runs code of the user's")
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why a pass cannot be captured, and in which layer."""
+    """Return in one line why, and in which layer, a pass cannot be captured."""
     reason = " ".join(f"{error}".split()) or type(error).__name__
     place = next((note for note in getattr(error, "__notes__", ()) if note.startswith("in ")), "")
     return f"{reason} ({place})" if place else reason
@@ -240,7 +240,6 @@ def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> tuple[Hashabl
 
 
 def _kind_of(array: Any) -> Hashable:
-    """Return the shape and dtype of records, or of a copy to the device in progress."""
     if array is None:
         return None
     return array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)

@@ -13,12 +13,12 @@ from dsinga.ops.types import Ask, Devices, Groups
 
 
 class DeviceBackend(ABC):
-    """A backend of the registry's kind "backend" with kernels on devices; it is never instantiated."""
+    """A registered backend with kernels on devices; it is never instantiated."""
 
     @staticmethod
     @abstractmethod
     def create() -> Ops:
-        """Return the kernels. Raises UserError where a device or its driver is missing."""
+        """Return the kernels. Raises UserError if a device or driver is missing."""
 
     @staticmethod
     @abstractmethod
@@ -26,7 +26,7 @@ class DeviceBackend(ABC):
         job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
         ask: Ask, host: Callable[[str], str], is_required: bool,
     ) -> Devices:  # fmt: skip
-        """Return the device of each worker of ``groups``, None for a worker on CPU cores.
+        """Return the device of each worker of ``groups``, None for CPU cores.
 
         With ``is_required`` all workers get one, or this raises UserError. Other arguments:
         :func:`dsinga.passes.processors.choose_devices`.
@@ -35,7 +35,7 @@ class DeviceBackend(ABC):
     @staticmethod
     @abstractmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
-        """Return how iterations on devices are captured, or why not, if job and net tell."""
+        """Return how iterations on devices are captured, or why not, if known."""
 
 
 class DeviceMemory(Protocol):

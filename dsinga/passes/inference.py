@@ -1,4 +1,4 @@
-"""Opens a phase of a job, runs forward passes in threads, and writes output layers' files."""
+"""Opens a phase of a job, runs forward passes in threads, and writes output layers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 class PredictDataset(Protocol):
-    """The type of the hook ``predict_dataset``: predicts a Dataset with a net of windows."""
+    """The type of the hook ``predict_dataset``, for nets of windows."""
 
     def __call__(
         self, job: Job, params: ParamArrays, layer: str, dataset: Any, phase: Phase, roots: Sequence[str], *,
         leads: int | None = None,
     ) -> Any:  # fmt: skip
-        """Return a lazy Dataset with predicted targets of the windows in a Dataset."""
+        """Return a lazy Dataset with predicted targets of a Dataset's windows."""
 
 
 def open_phase(
     job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
-    """Check a job and its params, and return the net and the batch reader of a phase.
+    """Check a job and its params; return a phase's net and batch reader.
 
     With a ``layer``, the net may lack layers that this layer does not need. Raises UserError.
     """
@@ -70,7 +70,7 @@ def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]
 def write_outputs(
     net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
 ) -> None:
-    """Write output layers' files for the first ``batches`` batches, or for all records if 0.
+    """Write output layers' files for the first ``batches`` batches, 0 for all records.
 
     ``layers`` names the layers to write, by default all. Each needs its own forward pass.
     """
@@ -93,7 +93,7 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return a function for forward passes in this process: one thread per core, or one on a GPU.
+    """Return a function for forward passes here: one thread per core, or one on a GPU.
 
     The bits equal a cluster's.
     """

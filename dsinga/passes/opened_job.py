@@ -28,7 +28,7 @@ class OpenedJob(NamedTuple):
     complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
 
     def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the evaluation passes over a phase's first ``batches`` batches, or all records if 0."""
+        """Return the evaluation passes over a phase's first ``batches`` batches, 0 for all records."""
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
@@ -68,7 +68,6 @@ def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> lis
 
 
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
-    """Warn if layers normalise by statistics of a micro-batch."""
     layers = (node.layer for node in net.nodes)
     names = [layer.name for layer in layers if not getattr(layer, "use_global_stats", True)]
     if names:

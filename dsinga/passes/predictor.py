@@ -1,4 +1,4 @@
-"""Defines Predictor: computes features and metrics of batches in any thread or process."""
+"""Defines Predictor: features and metrics of batches in any thread or process."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class ThreadKernels(NamedTuple):
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
-        """Open the calling thread's kernels and copy the params; ``what`` names passes in the log."""
+        """Open the calling thread's kernels; ``what`` names passes in the log."""
         ops.enter()
         return cls(ops, _load(ops, params), passes_of(ops, what))
 
 
 class Predictor:
-    """Computes features and metrics of batches with one net, from any thread of any process.
+    """Computes features and metrics of batches with one net, in any thread or process.
 
     Each calling thread opens kernels and copies the params to their device once. A pickled copy has the net and the
     params, and opens new kernels.
@@ -89,7 +89,7 @@ class Predictor:
         return {**vars(self), "_ops": None, "_by_thread": {}}
 
     def for_net(self, net: NeuralNet) -> Predictor:
-        """Return a predictor of another net with the same kernels and some of the same params."""
+        """Return a predictor of another net with the same kernels and shared params."""
         predictor = object.__new__(Predictor)
         vars(predictor).update(vars(self), net=net)
         return predictor
@@ -120,7 +120,7 @@ class Predictor:
 
     @property
     def last_pass(self) -> CapturedPass | None:
-        """The captured pass of the calling thread's last batch; None if it was called."""
+        """The captured pass of the thread's last batch; None if it was called."""
         kernels = self._by_thread.get((threading.get_ident(), ONE_CORE))
         return None if kernels is None or kernels.passes is None else kernels.passes.last
 
@@ -128,7 +128,7 @@ class Predictor:
         self, passes: CapturedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
         params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
     ) -> PassResult | None:  # fmt: skip
-        """Compute a batch with a recorded pass; return None if that is not possible.
+        """Compute a batch with a recorded pass; None if that is not possible.
 
         On a device this excludes nets with codes, which are not checked there: a feature does not reveal a wrong code.
         """
@@ -142,7 +142,7 @@ class Predictor:
         return passes.compute(key, self.net, records, ctx, compute, params, values if params is None else None)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
-        """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches of bounded memory.
+        """Return the feature (n, ...) of ``layer`` for records (n, ...), in bounded memory.
 
         The net has one input layer. NaN and infinity are accepted.
         """
@@ -155,7 +155,6 @@ class Predictor:
         return in_batches(compute, len(records), batch_rows(self.net))
 
     def _open(self, processor: Processor) -> ThreadKernels:
-        """Return the calling thread's kernels and params."""
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
@@ -167,12 +166,11 @@ class Predictor:
 
 
 def has_codes(net: NeuralNet) -> bool:
-    """Whether a layer of a net accepts codes, which must be checked in host memory."""
+    """Whether a layer accepts codes, which must be checked in host memory."""
     return any(node.layer.takes_codes for node in net.nodes)
 
 
 def _state_params(node: Node) -> dict[str, str]:
-    """Return a node's params that hold a state for each row, by role."""
     return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
 
 
@@ -195,7 +193,7 @@ def _copied(records: Records) -> Records:
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Return the joined results (rows, ...) of ``compute(start, stop)`` for at most ``size`` rows each."""
+    """Return the joined results (rows, ...) of ``compute(start, stop)``, at most ``size`` rows each."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)
@@ -209,7 +207,7 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at once, so that all features fit in FEATURE_BYTES."""
+    """Return how many rows to compute at once, to fit features in FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 
@@ -219,7 +217,7 @@ def row_bytes(net: NeuralNet) -> int:
 
 
 class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: their net (whole or cut), reader and number."""
+    """Consecutive batches of one size: net (whole or cut), reader and number."""
 
     net: Any
     reader: BatchReader
@@ -235,7 +233,7 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return a function that computes metrics of batches in order, while a thread reads ahead.
+    """Return a function that computes metrics of batches in order, while a thread reads.
 
     Args:
         read_function: returns a function that reads a batch, for a net and a reader.

@@ -1,4 +1,4 @@
-"""Chooses a processor, CPU cores or a GPU, for each worker of a run."""
+"""Chooses CPU cores or a GPU for each worker of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
     ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each worker of ``groups``, or None for a worker on CPU cores.
+    """Return the GPU of each worker of ``groups``, None for CPU cores.
 
     A worker gets a GPU if a ``gpu`` line of the job gives it one. Dask's setting ``dsinga.device`` takes precedence:
     with "gpu" all workers get GPUs, or this raises UserError; with "cpu" none does.
@@ -89,7 +89,7 @@ def check_precision(job: Job, devices: Devices) -> None:
 
 
 def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return this process's processor: a GPU if job or setting requests one, else a core."""
+    """Return this process's processor: a GPU if requested, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
 
@@ -110,11 +110,11 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return this process's processor for forward passes of a net: a GPU or a core."""
+    """Return this process's processor for forward passes: a GPU or a core."""
     return local_processor(job, functools.partial(forward_bytes, net))
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the device bytes of params and features of ``threads`` threads, if none are released."""
+    """Return the device bytes of params and unreleased features of ``threads`` threads."""
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)

@@ -47,7 +47,7 @@ def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) 
 def _replay(
     passes: CapturedPasses, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> PassResult | None:
-    """Return metrics and gradients of a replayed or recorded pass; None if it must be called."""
+    """Return a replayed or recorded pass's metrics and gradients; None if it must be called."""
     if ctx.observer is not None:  # which is told each layer
         return None
     net = net.at(ctx.step)
@@ -73,7 +73,7 @@ def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
 
 
 class _NoPeers:
-    """Replaces a group's other workers in a recorded pass, and refuses to exchange arrays."""
+    """Stands for a group's other workers, and refuses to exchange arrays."""
 
     def send(self, *_: Any) -> None:
         raise NotCapturable("layers exchange arrays with other workers of the group")
@@ -83,7 +83,7 @@ class _NoPeers:
 
 
 def without_peers(ctx: Context) -> Context:
-    """Return the context of a recorded pass, which refuses to exchange arrays with other workers."""
+    """Return a recorded pass's context, which refuses to exchange arrays."""
     if ctx.peers is None:
         return ctx
     peers = _NoPeers()

@@ -41,7 +41,7 @@ class BegunStep(NamedTuple):
 
 
 class Round:
-    """Runs training steps in order and reports each. At most two are launched at once.
+    """Runs training steps in order and reports each; launches at most two at once.
 
     Args:
         begin: reads the records of a step.
@@ -62,7 +62,7 @@ class Round:
         self._reported = 0.0
 
     def run(self, start: int, stop: int, seconds: float = math.inf) -> None:
-        """Run the steps ``start`` to ``stop`` - 1; begin none after ``seconds`` seconds."""
+        """Run the steps ``start`` to ``stop`` - 1, beginning none after ``seconds`` seconds."""
         self._reported = time.perf_counter()
         end = self._reported + seconds
         for step in range(start, stop):
@@ -86,7 +86,7 @@ class Round:
         self._reported = time.perf_counter()
 
     def _end_running(self) -> bool:
-        """Report the running step; return False if it and the next must be computed again."""
+        """Report the running step; return False if it and the next must be repeated."""
         running, self._running = self._running, None
         if running is None:
             return True
@@ -103,5 +103,5 @@ class Round:
 def send_ahead(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
 ) -> dict[str, Records]:
-    """Read the records of a step, start copying them to the device, and return them."""
+    """Read a step's records, start copying them to the device, and return them."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

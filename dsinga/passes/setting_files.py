@@ -22,7 +22,7 @@ def may_be_set(name: str) -> bool:
 
 @functools.cache
 def _text() -> str:
-    """Return the text of Dask's default configuration files, read once in a process.
+    """Return the text of Dask's default configuration files, read once.
 
     Underscores become dashes, because Dask accepts both in names.
     """

@@ -1,4 +1,4 @@
-"""One training step: computes gradients of a batch and pushes them if all numbers are finite."""
+"""One training step: pushes a batch's gradients if all numbers are finite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
 
 
 class Updates(Protocol):
-    """Receives a step's gradients, to apply them in this process or send them to servers."""
+    """Receives a step's gradients, to apply them here or send them to servers."""
 
     def push(self, name: str, gradient: Any) -> None:
         """Receive the gradient of a param, once per step."""
@@ -71,7 +71,7 @@ class TrainingStep:
     repeats: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
-        """Compute the micro-batches of a step and push their gradients; return the metrics, None if skipped.
+        """Compute a step's micro-batches and push gradients; return the metrics, None if skipped.
 
         Raises Diverged if a metric, or a gradient in host memory, is not finite. With ``skips``, it does so if a param
         is not finite: every batch would be skipped.

@@ -72,11 +72,10 @@ class BatchReader:
         return self.stores
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader for a worker group: this one, unless groups have their own stores."""
+        """Return a worker group's reader: this one, unless groups have their own stores."""
         return self
 
     def __len__(self) -> int:
-        """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
     def micro_batch(self, number: int) -> Rows | None:
@@ -133,7 +132,7 @@ class BatchReader:
 
 
 class WorkerBatches:
-    """Reads a worker's rows of micro-batches, numbered through all steps; for one thread at a time.
+    """Reads a worker's rows of micro-batches, numbered through all steps; for one thread.
 
     Without ``micro_batches`` each batch is one micro-batch.
 
@@ -189,7 +188,7 @@ def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads for a batch; if cut by space, a share of each record.
+    """Return the bytes of an input layer's batch; if cut by space, a share of each record.
 
     ``record`` and ``label`` are the bytes of a record and a label.
     """
@@ -199,10 +198,10 @@ def batch_bytes(stage: Stage, record: int, label: int) -> int:
 
 
 class ReaderOfSites(Protocol):
-    """The type of the hook ``site_reader``, with which each site reads its own stores."""
+    """The type of the hook ``site_reader``, for sites with their own stores."""
 
     def __call__(self, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> BatchReader:
-        """Return a reader of each site's own stores, based on the checked job's."""
+        """Return a reader of sites' own stores, based on the checked job's."""
 
 
 def site_job(job: Job, site: int) -> Job:
@@ -217,7 +216,7 @@ def site_job(job: Job, site: int) -> Job:
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
-    """Whether training evaluates all records of ``phase``: the job gives no number of batches."""
+    """Whether training evaluates all records of ``phase``, having no number of batches."""
     steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
     return steps.get(phase) == 0
 
@@ -249,7 +248,6 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
 
 
 def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
-    """Return a reader of batches of ``batchsize`` rows from record ``start`` in store order."""
     infos = {name: replace(info, batchsize=batchsize) for name, info in reader.infos.items()}
     sampler = Sampler(len(reader), batchsize, reader.sampler.seed, reader.sampler.chunk, shuffle=False, skip=start)
     return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize), steps=0)

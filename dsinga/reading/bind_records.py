@@ -116,7 +116,6 @@ def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
 
 
 def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, Any]]:
-    """Return pairs of an input layer of ``phase`` and its source."""
     layers = {layer.name: layer for layer in input_layers(net, phase)}
     if not layers:
         raise net.error(
@@ -136,7 +135,7 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
 
 
 def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
-    """Return the layer bound to ``records`` in ``phase``, and unchanged for other phases, if any."""
+    """Return the layer bound to ``records`` in ``phase``, and unchanged for any other phases."""
     if records is None or not layer.in_phase(phase):
         return [layer]
     if layer.type is LayerType.kCharRNN:
@@ -157,7 +156,7 @@ def input_layer(name: str) -> LayerConf:
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this batch size in each input layer that reads a store."""
+    """Return the job with this batch size in each layer that reads a store."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -241,7 +240,6 @@ def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
 
 
 def _converted(x: Any, y: Any) -> Records:
-    """Return records and labels in dsinga's dtypes."""
     return Records(as_records(as_numpy(x, "x")), None if y is None else as_labels(as_numpy(y, "y")))
 
 
@@ -275,7 +273,7 @@ def has_no_rows(data: Any) -> bool:
 
 
 def row_of_zeros(data: Any) -> Any:
-    """Return a row of zeros like empty data, to find the shape of a net's output."""
+    """Return a row of zeros like empty data, to find a net's output shape."""
     if isinstance(data, Mapping):
         return {name: row_of_zeros(part) for name, part in data.items()}
     if isinstance(data, tuple):

@@ -1,4 +1,4 @@
-"""Checks a job, opens its stores, and builds its nets for workers, each once."""
+"""Checks a job, opens its stores, and builds workers' nets, each once."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class CheckedJob:
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return the whole net of a phase. Raises UserError if net or stores are wrong."""
+        """Return a phase's whole net. Raises UserError if net or stores are wrong."""
         return create_net(self.job.neuralnet, phase, self.reader(phase).infos)
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of all worker groups together. Raises UserError for bad training records."""
+        """The epochs of all worker groups. Raises UserError for bad training records."""
         sizes = [len(layer.store_conf.batchsize) for layer in self.job.neuralnet.layer if layer.store_conf]
         # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
@@ -121,7 +121,7 @@ def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
 def check_job(
     job: Job | CheckedJob, roots: Sequence[str] = (), phases: Sequence[Phase] | None = None, needs_paths: bool = True
 ) -> CheckedJob:
-    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is returned unchanged.
+    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is unchanged.
 
     Arguments: :func:`dsinga.job.check`. Raises JobError for the first mistake.
     """
@@ -143,7 +143,6 @@ def _sampler(
     infos: Mapping[str, RecordInfo],
     offset: int,
 ) -> Sampler:
-    """Return the sampler of a phase, which starts at record ``offset``."""
     first = layers[0]
     store = stores[first.name]
     for conf in (layer.store_conf for layer in layers):
@@ -167,7 +166,6 @@ def _sampler(
 def _by_length(
     sampler: Sampler, layers: Sequence[LayerConf], stores: Mapping[str, RecordSource], infos: Mapping[str, RecordInfo]
 ) -> Sampler:
-    """Return the sampler with sequence lengths, if a layer requests batches of similar lengths."""
     for layer in layers:
         if layer.store_conf is not None and layer.store_conf.group_by_length:
             steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
@@ -195,7 +193,6 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
-    """Return how to pass arrays for a phase without a store; "" if no phase has arrays."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
@@ -263,7 +260,7 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
 
 
 def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
-    """Return the reader of a site's training batches. Raises UserError if its net cannot be built."""
+    """Return a site's training reader. Raises UserError if its net cannot be built."""
     checked = CheckedJob(site_job(job, site), roots)
     reader = checked.reader(Phase.kTrain, workers)
     create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
@@ -271,7 +268,7 @@ def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> Batch
 
 
 def rows_per_step(job: Job) -> int:
-    """Return the training records in a step of all worker groups; 0 if unknown."""
+    """Return the training records per step of all worker groups; 0 if unknown."""
     for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
         conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
@@ -283,12 +280,12 @@ class FitToMemory(Protocol):
     """The type of the planner's hook ``fit_to_memory``."""
 
     def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
-        """Return a job of ``partition: auto`` with the micro-batches and recomputation for one worker."""
+        """Return a job of ``partition: auto`` with one worker's micro-batches and recomputation."""
 
 
 @contextmanager
 def planning(job: Job) -> Iterator[None]:
-    """Turn a UserError in the context, such as for a missing planner, into a JobError of ``partition: auto``."""
+    """Turn a UserError, such as for a missing planner, into a JobError of ``partition: auto``."""
     try:
         yield
     except UserError as error:
@@ -296,7 +293,7 @@ def planning(job: Job) -> Iterator[None]:
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError if a net's param is missing in the training net, or has another shape."""
+    """Raise UserError if a net's param is missing in the training net, or of another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -311,7 +308,7 @@ ENCODED = (("encoded by a table",),)  # the order of records that only the defin
 
 
 def names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of classes and columns of records bound to training's input layers."""
+    """Return the names of classes and columns of training's bound records."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():

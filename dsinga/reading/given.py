@@ -99,7 +99,7 @@ class PhaseRecords:
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
     def add_weights(self, weights: Any) -> np.ndarray:
-        """Add sample weights as records of the input layer "sample_weight", and return them, (n, ...) float32.
+        """Add sample weights as the input layer "sample_weight", and return them, (n, ...) float32.
 
         They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other
         shapes.
@@ -122,7 +122,7 @@ class PhaseRecords:
 
 @dataclass
 class JobArguments:
-    """The arguments of a model's job: records by phase, batch size, further fields."""
+    """The arguments of a model's job: records by phase, batch size, other fields."""
 
     phases: dict[str, PhaseRecords] = field(default_factory=dict)
     batch_size: int | None = None
@@ -171,7 +171,7 @@ def open_inputs(
 
 
 def store_fields(x: Any) -> dict[str, Any]:
-    """Return the ``store_conf`` fields that name records: a path, or a registered source; {} for arrays."""
+    """Return the ``store_conf`` fields that name records: path or registered source; {} for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
     if isinstance(x, RecordSource):

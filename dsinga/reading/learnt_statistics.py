@@ -1,4 +1,4 @@
-"""Preserves running statistics of batch normalisation when a run starts from trained params."""
+"""Preserves running statistics of batch normalisation when starting from trained params."""
 
 from __future__ import annotations
 
@@ -73,13 +73,11 @@ def with_steps(job: Job, steps: Mapping[str, int]) -> Job:
 
 
 def _mean_name(conf: LayerConf) -> str:
-    """Return the name of a layer's running means, by default from layer and role."""
     named = conf.param[PLACE] if len(conf.param) > PLACE else None
     return (named.share_from or named.name if named else "") or f"{conf.name}_{ROLE}"
 
 
 def _steps_of_checkpoint(folder: Path) -> dict[str, int]:
-    """Return the ``earlier_steps`` by layer in a checkpoint's job; {} if it cannot be read."""
     try:
         layers = normalised(loads(read_metadata(folder).meta["job"]))
     except (UserError, LookupError):  # the run says what is wrong with the checkpoint

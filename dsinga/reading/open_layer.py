@@ -31,7 +31,7 @@ def with_store(layer: LayerConf) -> LayerConf:
 
 
 def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
-    """Open the records of an input layer; return them with the facts that its net needs.
+    """Open an input layer's records; return them with the facts that its net needs.
 
     Raises UserError (from the store, or naming the layer) if they are missing or unsuitable.
     """
@@ -71,7 +71,7 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
-    """Return "mean" and "std" of records from an input layer's files, None if not named."""
+    """Return "mean" and "std" from an input layer's files, None if not named."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
     if not any(paths.values()):
         return dict.fromkeys(paths)
@@ -81,7 +81,6 @@ def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
-    """Return the layer's bound records, or open its store or the user's source."""
     if conf.records is not None:
         return conf.records
     if not conf.has_records:

@@ -1,4 +1,4 @@
-"""Pairs a user's records and labels with a net's inputs, reads batches, and splits data."""
+"""Pairs records and labels with a net's inputs, reads batches, splits data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Data = tuple[Any, Any, Any]  # records, labels and weights
 
 
 class WeighedPairs(NamedTuple):
-    """The records and labels of each input in one phase, and the sample weights or None."""
+    """Each input's records and labels in one phase, and sample weights or None."""
 
     pairs: dict[str, Pair]
     weights: Any
@@ -55,7 +55,7 @@ def read_iterable(
 
 
 def split_data(data: Any) -> Data:
-    """Return (x, y, weights) of a pair (x, y), a triple (x, y, weights), or records alone."""
+    """Return (x, y, weights) of (x, y), (x, y, weights), or records alone."""
     if isinstance(data, tuple) and len(data) == 3:
         return data
     return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
@@ -72,7 +72,7 @@ def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
-    """Return the records of each input layer with their labels, None for inputs without separate labels.
+    """Return each input layer's records with labels, None for inputs without separate labels.
 
     Args:
         x: a source as in :func:`dsinga.data.open_records`; for several inputs a list, or a dict by name.
@@ -98,7 +98,7 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the source of each name, from a dict, a list in order, or a single source."""
+    """Return each name's source, from a dict, a list in order, or a single source."""
     if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
             f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
@@ -119,7 +119,7 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels of a zarr array or its path as a numpy array, above 128 MiB as a column read by blocks.
+    """Return labels of a zarr array or its path as numpy array, above 128 MiB as column read by blocks.
 
     With several outputs ``y`` may be a list. Other labels are returned unchanged. Raises UserError for an unreadable
     path.
@@ -209,20 +209,16 @@ class _RowRange(Column):
 
     @property
     def from_files(self) -> bool:  # type: ignore[override]  # one attribute of the class elsewhere
-        """Whether the other column reads files."""
         return self._column.from_files
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare the other column to be read in this process."""
         self._column.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``."""
         return self._column.load(self._first + start, self._first + stop)
 
 
 def _column_part(column: Column, first: int, stop: int) -> Column:
-    """Return some rows of a column, a view if in memory."""
     if not isinstance(column, ArrayColumn):
         return _RowRange(column, first, stop)
     part = ArrayColumn(column.array[first:stop], column.name, column.labels)

@@ -105,7 +105,7 @@ class _Queue(Generic[T]):
         self._items.put(_END)
 
     def wait_for_room(self) -> bool:
-        """Wait until there is room for an item; return False if the queue is closed instead."""
+        """Wait for room for an item; return False if the queue is closed."""
         self._tickets.get()
         return not self._closed
 

@@ -1,4 +1,4 @@
-"""Chooses the rows of a store for each step's batch: shuffled, or of similar sequence lengths."""
+"""Chooses the rows of each step's batch: shuffled, or of similar sequence lengths."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ class Sampler:
         return self._slot(position) if isinstance(self.chunk, int) else self._sorted_batch(position, self.chunk)
 
     def _slot(self, position: int) -> Run:
-        """Return the slot at a position of the endless shuffled order."""
         epoch, within = divmod(position, self.length)
         ends = _epoch_order(self.length, self.chunk, self.seed, epoch).slot_ends
         number = int(ends.searchsorted(within, side="right"))
@@ -98,7 +97,6 @@ class Sampler:
         return first, min(self.skip + (number + 1) * size, (epoch + 1) * self.length)
 
     def _group(self, position: int, lengths: SequenceLengths) -> Run:
-        """Return the rows of the ``grouped`` batches around a position within one epoch."""
         first, last = self._stretch(position, self.grouped * self.batchsize)
         return first, self._grouped_rows(first, last, lengths)
 
@@ -171,7 +169,7 @@ def _epoch_order(length: int, chunk: Chunk, seed: int, epoch: int) -> _EpochOrde
 
 @lru_cache(maxsize=8)
 def _slot_rows(length: int, chunk: Chunk, seed: int, epoch: int, slot: int) -> np.ndarray:
-    """Return the rows of a slot: share 0 of its own chunk, share 1 of the previous chunk, and so on, cyclically."""
+    """Return the rows of a slot: share 0 of its chunk, share 1 of the previous chunk, and so on, cyclically."""
     chunks = _epoch_order(length, chunk, seed, epoch).chunks
     shares = min(MIXED_CHUNKS, len(chunks))
     parts = []
@@ -192,7 +190,6 @@ def _chunk_rows(length: int, chunk: Chunk, seed: int, epoch: int, index: int) ->
 
 
 def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray | int:
-    """Return where the given one of ``shares`` equal shares of ``size`` records begins."""
     return size * share // shares
 
 
@@ -265,7 +262,7 @@ def _are_codes(source: RecordSource) -> bool:
 
 
 def padding_share(lengths: Sequence[np.ndarray]) -> float:
-    """Return the share of padding steps in batches that are as long as their longest sequence.
+    """Return the share of padding in batches as long as their longest sequence.
 
     ``lengths`` (n,) are the lengths of each batch's sequences.
 

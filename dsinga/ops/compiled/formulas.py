@@ -1,4 +1,4 @@
-"""Updates of params in one compiled pass over memory, with the bits of the formula's ufuncs."""
+"""Updates of params in one compiled pass, with the bits of the formula's ufuncs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return a compiled function with a formula's effect on value, gradient and state ``arrays``, 1-d.
+    """Return a compiled function with a formula's effect on value, gradient and state, 1-d ``arrays``.
 
     It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
     """
@@ -57,7 +57,7 @@ def _loop(program: UfuncProgram) -> Callable[..., None]:
 
 
 def source_of(program: UfuncProgram) -> str:
-    """Return the Python source of a program's loop, with registers r0, r1, ... of an element."""
+    """Return the Python source of a program's loop, with registers r0, r1, ..."""
     arrays = ["w", "g", *(f"h{slot}" for slot in range(program.slots))]
     used = {W, G, *range(FIRST_SLOT, FIRST_SLOT + program.slots)}
     lines = [f"r{number} = {arrays[number]}[at]" for number in sorted(used)]

@@ -16,7 +16,7 @@ from dsinga.ops.update import Update, apply
 
 
 class NumpyArrays:
-    """Conversion of arrays, copies to and from devices, and updates; images are channels-last."""
+    """Array conversion, device copies and updates; images are channels-last."""
 
     name = "numpy"
     xp: Any = np
@@ -86,7 +86,7 @@ class NumpyArrays:
         return to_image(np.empty((batch, *sizes, channels), dtype))
 
     def flatten(self, x: Array) -> Array:
-        """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, for any memory layout; a view if possible."""
+        """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, for any layout; a view if possible."""
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
@@ -95,7 +95,7 @@ class NumpyArrays:
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
-        """Let kernels of the calling thread use ``count`` cores; no effect here: numpy's threads are global."""
+        """Let kernels of the calling thread use ``count`` cores; ignored here: numpy's threads are global."""
 
     # -- workers and their device ----------------------------------------------------------------------------
 
@@ -123,11 +123,11 @@ class NumpyArrays:
         return FinishedCopy(array)
 
     def download(self, array: Array) -> AsyncCopy:
-        """Start to copy an array to host memory, after earlier kernels, concurrently with later ones."""
+        """Start to copy an array to host memory after earlier kernels, concurrently with later ones."""
         return FinishedCopy(array)
 
     def hand_over(self, array: Array) -> AsyncCopy:
-        """Return an array's handle for other threads and streams; its result waits for earlier kernels."""
+        """Return an array's handle for other threads and streams, after earlier kernels."""
         return FinishedCopy(array)
 
     @contextmanager
@@ -136,7 +136,7 @@ class NumpyArrays:
         yield
 
     def synchronize(self) -> None:
-        """Wait until all kernels and copies of this worker have ended, for timers."""
+        """Wait for all kernels and copies of this worker, for timers."""
 
     def free_memory(self) -> int | None:
         """Return the free bytes of the device; None if the backend computes in host memory."""
@@ -167,7 +167,7 @@ class NumpyArrays:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        """Update params in place by their gradients, each with its formula, with the bits of its ufuncs.
+        """Update params in place by gradients, each with its formula and its ufuncs' bits.
 
         Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
         summed in float64, the factor is float32.

@@ -1,4 +1,4 @@
-"""Attention in numpy: batched products over heads and rows, and a softmax over visible keys."""
+"""Attention in numpy: products batched over heads and rows, softmax over visible keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of one step of a recurrent layer, forward and backward, in place and without temporaries.
+"""The arithmetic of a recurrent layer's step, forward and backward, in place.
 
 A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
 memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, CellFunction] = {
 
 
 class Cell:
-    """A recurrent cell: its sizes, its step forward and backward, and the matrices of its two products.
+    """A recurrent cell: sizes, step forward and backward, and its two products' matrices.
 
     ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
     the input fill the gates ``from_x``, products with the state ``from_h``.
@@ -118,7 +118,7 @@ class RNN(Cell):
 
 
 class GRU(Cell):
-    """SINGA's GRU, with a reset gate that multiplies the product with the state, as in cuDNN and PyTorch.
+    """SINGA's GRU; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
     z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 -
     z)∘c. The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is

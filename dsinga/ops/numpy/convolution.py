@@ -31,7 +31,7 @@ class NumpyConvolution(NumpyElementwise):
     """Inner products and convolutions, by numpy's matrix product."""
 
     def with_fast_rounding(self) -> Self:
-        """Return the backend with the fastest small products; a row's bits then depend on the batch."""
+        """Return the backend with the fastest small products; a row's bits depend on the batch."""
         return self
 
     # np.dot is called in less time than the operator @, and is quick where an operand has one column, too.
@@ -113,7 +113,7 @@ def _matrix(w: Array) -> Array:
 
 
 class NumpyPooling:
-    """Maximum and mean over windows; pads are smaller than kernels, so every window meets the image."""
+    """Maximum and mean over windows; with pads below kernels, every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins.

@@ -1,4 +1,4 @@
-"""Elementwise kernels, softmax and its loss in plain numpy, in the first argument's memory layout."""
+"""Elementwise kernels, softmax and its loss in plain numpy; the first argument gives the layout."""
 
 from __future__ import annotations
 
@@ -115,7 +115,6 @@ class NumpyElementwise:
 
 
 def _like(x: Array, values: Array) -> Array:
-    """Return a copy of ``values`` in the layout of x."""
     copy = np.empty_like(x)
     copy[...] = values
     return copy

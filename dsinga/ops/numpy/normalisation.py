@@ -246,7 +246,6 @@ def _sums_of_products(x: Array, y: Array) -> Array:
 
 
 def _along_channels(constants: Array, x: Array) -> Array:
-    """Return (C,) constants in the dtype of x, shaped for axis 1 of x."""
     return constants.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))
 
 

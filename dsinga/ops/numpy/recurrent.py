@@ -1,4 +1,4 @@
-"""Recurrent layers over whole sequences, with few but large products and cells that work in place.
+"""Recurrent layers over whole sequences: few, large products and cells in place.
 
 All steps share one product with the input weights, and one for the weights' gradient. Each step multiplies its state by
 the weights of all gates.
@@ -45,7 +45,7 @@ class NumpyRecurrent:
             np.matmul(a, b, out=out)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Any:
-        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` are the row counts of later products."""
+        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` are later products' row counts."""
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:

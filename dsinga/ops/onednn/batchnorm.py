@@ -1,4 +1,4 @@
-"""Batch normalisation: numpy computes sums along channels, oneDNN everything else in one pass.
+"""Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
 The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is seen as rows of
 some hundred numbers, several pixels each. numpy adds a few rows in float32, and these sums in float64, so that parts of
@@ -105,7 +105,7 @@ class _Gradient:
 
 
 def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
-    """Return how many rows of (rows, channels) to join, and descriptors of the joined table and its float32 row."""
+    """Return how many rows of (rows, channels) to join, and descriptors of joined table and float32 row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
@@ -178,7 +178,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 
 def _far(mean: Array, variance: Array) -> bool:
-    """Whether to centre x first, because Σ x² - mean·Σ x would lose too many digits in float32."""
+    """Whether to centre x first: Σ x² - mean·Σ x would lose too many digits in float32."""
     return bool((mean * mean > FAR * variance).any())
 
 

@@ -109,12 +109,12 @@ def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes,
 
 
 def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
-    """Return a kernel for an array, None unless it is bfloat16 and the library has one."""
+    """Return a kernel for an array, None unless bfloat16 and supported."""
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
 
 
 class Bf16Images(Float32Ops):
-    """Kernels on bfloat16 images and other arrays, with results in the first argument's dtype."""
+    """Kernels on bfloat16 images and other arrays; results have the first argument's dtype."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
@@ -173,7 +173,7 @@ class Bf16Images(Float32Ops):
 
 
 class Bf16Ops(Bf16Images):
-    """oneDNN kernels with products of bfloat16 numbers, for processors with AVX512_BF16 or AMX."""
+    """oneDNN kernels with bfloat16 products, for processors with AVX512_BF16 or AMX."""
 
     precision = "bf16"
     has_bf16_features = True
@@ -290,5 +290,4 @@ def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
 
 
 def _rows(x: Array) -> Array:
-    """Return x (n, I) in bfloat16, C-contiguous."""
     return cast_contiguous(contiguous(x), BFLOAT16)

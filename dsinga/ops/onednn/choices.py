@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether images have so few channels, not a multiple of LANES, that the last register is masked."""
+    """Whether images have few channels, not a multiple of LANES: the last register is masked."""
     return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
@@ -54,22 +54,22 @@ def has_partial_registers(x: Shape, w: Shape, *arguments: Any) -> bool:
 
 
 def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether the product of a kernel's row is large enough to pay for its call."""
+    """Whether the product of a kernel's row is worth its call."""
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
 def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether the rows of a product leave registers partly empty, or need too many."""
+    """Whether a product's rows leave registers partly empty, or need too many."""
     return rows not in range(LANES, 4 * LANES + 1, LANES)
 
 
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a weight is smaller than the features that TransposedProduct would pack and transpose."""
+    """Whether a weight is smaller than the features that TransposedProduct would repack."""
     return outputs * inputs < rows * (outputs + inputs)
 
 
 def is_small_product(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a product is so small that a kernel for its shapes beats ``sgemm``, with its bits."""
+    """Whether a small product's own kernel beats ``sgemm``, with its bits."""
     return min(rows, outputs, inputs) > 1 and max(rows, outputs, inputs) <= 256
 
 
@@ -152,7 +152,7 @@ TABLE = (
 
 
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
-    """Return the row for a kernel that the library would compute by ``implementation``, or None."""
+    """Return the row for a kernel of the library's ``implementation``, or None."""
     for choice in _rows(kernel):
         if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice

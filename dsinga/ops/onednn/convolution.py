@@ -212,7 +212,7 @@ class OnednnConvolution(NumpyConvolution):
 
 
 def backward_data(*shapes: Any) -> Any:
-    """Return the kernel of the gradient of a convolution's images, None if there is none."""
+    """Return the kernel of the gradient of a convolution's images, or None."""
     return choose_kernel("convolution_grad_x", BackwardData, *shapes)
 
 
@@ -231,13 +231,13 @@ def forward_of(*shapes: Any) -> ConvolutionForward:
 
 
 def _reaches_images(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether each row of a kernel meets the images, not only padding, at one of its places."""
+    """Whether each row of a kernel meets the images, not only padding, somewhere."""
     places = range(-pad, size + pad - kernel + 1, stride)
     return all(any(0 <= place + row < size for place in places) for row in range(kernel))
 
 
 def _fits_without_padding(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether several windows, fewer than padded columns, would fill the row without padding."""
+    """Whether several windows, fewer than padded columns, would fill the unpadded row."""
     windows = (size + 2 * pad - kernel) // stride + 1
     return 1 < windows < pad and size == (windows - 1) * stride + kernel
 
@@ -265,7 +265,7 @@ def _packed(pack: Primitive | None, w: Array) -> Array:
 
 
 class OnednnGroupedConvolution(NumpyGroupedConvolution):
-    """Grouped or dilated convolutions by the library, or by numpy instead of reference code."""
+    """Grouped or dilated convolutions by the library, or numpy instead of reference code."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int

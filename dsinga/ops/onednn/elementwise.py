@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax by oneDNN, on arrays seen as a flat run of numbers in any layout.
+"""Elementwise kernels and softmax by oneDNN, on flat arrays of any layout.
 
 Numpy computes small arrays, because it is faster than a call of oneDNN.
 """
@@ -42,7 +42,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 class _SmallKernel:
-    """A kernel for arrays of one size, called like the library's kernel that it replaces."""
+    """A kernel for arrays of one size that replaces a kernel of the library."""
 
     def __init__(self, size: int, *constants: Any):
         self.constants = constants
@@ -92,7 +92,7 @@ def _aligned(x: Array, layout: Array) -> Array:
 
 
 class ElementwiseKernel:
-    """A primitive ``run`` on arrays of one shape and any layouts; the result has the first's."""
+    """A primitive ``run`` on arrays of one shape; the result has the first one's layout."""
 
     run: Primitive
 
@@ -209,7 +209,7 @@ class _SoftmaxDerivative:
 
 
 def run_elementwise(kernel: Any, *arrays: Array) -> Array:
-    """Run an elementwise kernel on arrays of one shape and any layouts; the result has the first's."""
+    """Run an elementwise kernel on arrays of one shape; the result has the first one's layout."""
     first = _dense(arrays[0])
     result = buffers.like(first)
     kernel.run(first, *(_aligned(array, first) for array in arrays[1:]), result)
@@ -217,7 +217,7 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
 
 
 def _method(name: str, make: Any, *arguments: Any) -> Any:
-    """Return a method that runs a library kernel on arrays of one shape, or else numpy's."""
+    """Return a method with a library kernel for arrays of one shape, else numpy's."""
     compute = getattr(NumpyLoss, name)
 
     def method(self: NumpyLoss, *arrays: Array) -> Array:

@@ -39,7 +39,7 @@ class RowProduct(NamedTuple):
 
 
 class RowProducts:
-    """The products of the convolution of at most ``records`` records, and scratch memory for their operands.
+    """The products of the convolution of at most ``records`` records, and scratch memory.
 
     Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them; each has W·C numbers,
     then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
@@ -77,7 +77,6 @@ class RowProducts:
         return self._products[count]
 
     def _product(self, i: int, x: int, count: int) -> RowProduct:
-        """Return the product of kernel row ``i`` and column ``x`` of the outputs."""
         (down, right), (above, beside) = self.stride, self.pad
         first = max(0, -(-(above - i) // down))
         last = min(self.outputs[0] - 1, (self.size[0] - 1 + above - i) // down)
@@ -112,7 +111,7 @@ def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _odd_lines(numbers: int) -> int:
-    """Round up to an odd number of cache lines: rows a power of two apart share few sets of the caches."""
+    """Round up to an odd number of cache lines: powers of two apart, rows share few sets of caches."""
     lines = -(-numbers // LINE)
     return (lines + 1 - lines % 2) * LINE
 
@@ -159,5 +158,4 @@ class KernelGradient:
 
 
 def _records(rows: int) -> int:
-    """Return how many records with ``rows`` output rows to compute together."""
     return -(-DEPTH // rows)

@@ -137,7 +137,7 @@ def check(status: int, function: str) -> None:
 
 
 class Handle:
-    """An object of the library, made by ``function`` from ``arguments``, destroyed with its last reference."""
+    """A library object, made by ``function`` from ``arguments``, destroyed with its last reference."""
 
     def __init__(self, kind: str, function: str, *arguments: Any):
         self._as_parameter_ = ctypes.c_void_p()  # ctypes passes this in place of the Handle

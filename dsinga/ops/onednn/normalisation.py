@@ -201,7 +201,6 @@ class OnednnNormalisation(OnednnBatchNorm):
     """Normalisation by the library, or by the table's replacements (choices.py)."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        """Return the result and a workspace: oneDNN's is a tuple, ShiftedSums' a Workspace, numpy's an array."""
         forward = choose_kernel("lrn", lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
         return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
 

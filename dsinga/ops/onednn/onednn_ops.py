@@ -37,7 +37,7 @@ class Float32Ops(
     OnednnAttention,
     NumpyOps,
 ):
-    """oneDNN kernels on float32; numpy computes unsupported cases, such as float64 and empty batches."""
+    """oneDNN kernels on float32, numpy for others such as float64 and empty batches."""
 
     name = "onednn"
 
@@ -56,7 +56,7 @@ class Float32Ops(
 
 @register("backend", "onednn")
 class OnednnOps(Float32Ops):
-    """oneDNN kernels in float32, or in bfloat16 for jobs with kBF16 on processors that support it."""
+    """oneDNN kernels in float32, or in bfloat16 for kBF16 on supporting processors."""
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is None and precision == "bf16" and not self.lacks_bf16():

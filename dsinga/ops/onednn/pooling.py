@@ -79,7 +79,6 @@ class PoolingBackward:
 
 
 def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
-    """Return strides, window, dilation (minus one), and pads on both sides, for the library."""
     return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 

@@ -113,11 +113,11 @@ class Primitive:
         note(recorder, call, self._threads, self, self._stream, table, *handles, *memory)
 
     def layout(self, operand: int) -> ctypes.c_void_p:
-        """Return the descriptor of an operand; it lives as long as the primitive."""
+        """Return an operand's descriptor, which lives as long as the primitive."""
         return ctypes.c_void_p(lib.dnnl_primitive_desc_query_md(self.description, ARGUMENT, operand))
 
     def size(self, operand: int) -> int:
-        """Return the bytes of an operand; 0 if the primitive has no such operand."""
+        """Return an operand's bytes; 0 without such an operand."""
         layout = self.layout(operand)
         return lib.dnnl_memory_desc_get_size(layout) if layout else 0
 
@@ -128,7 +128,6 @@ class Primitive:
 
 
 def _describe(description: tuple[Any, ...], implementation: str) -> Handle:
-    """Return the description of the library's first implementation, or of the named one."""
     handle = Handle("primitive_desc", *description)
     while implementation and implementation_of(handle) != implementation:
         check(lib.dnnl_primitive_desc_next_impl(handle), "next_impl")
@@ -165,12 +164,12 @@ def operand_of(post_op: int) -> int:
 
 
 def accepts(*arrays: Array | None) -> bool:
-    """Whether the library supports these arrays: all are float32 and not empty, or None."""
+    """Whether the library supports these arrays: all float32 and not empty, or None."""
     return _are_of(FLOAT32, arrays)
 
 
 def accepts_alike(x: Array, *arrays: Array | None) -> bool:
-    """Whether a kernel with a bfloat16 form supports these arrays: all bfloat16 or all float32, none empty."""
+    """Whether a kernel with a bfloat16 form supports these: all bfloat16 or all float32, none empty."""
     return _are_of(x.dtype if x.dtype == BFLOAT16 else FLOAT32, (x, *arrays))
 
 

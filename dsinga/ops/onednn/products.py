@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN: inner products, sums over a batch, and stacks of products."""
+"""Matrix products by oneDNN: inner products, sums over a batch, stacks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,6 @@ class SgemmProduct:
 
 
 def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
-    """Return x W + b."""
     y = buffers.empty((x.shape[0], w.shape[1]))
     if b is not None:
         y[...] = b
@@ -235,7 +234,7 @@ class OnednnProducts(NumpyConvolution):
     fast_rounding = False
 
     def with_fast_rounding(self) -> Self:
-        """Return the backend with small products by numpy; bits then depend on the number of rows."""
+        """Return the backend with small products by numpy; bits depend on the number of rows."""
         ops = copy.copy(self)
         ops.fast_rounding = True
         return ops

@@ -127,7 +127,6 @@ class OnednnAttention(NumpyAttention):
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
     ) -> tuple[Array, Any]:
-        """Return the means and a workspace: the weights, or the sums of blocks."""
         if not accepts(query, keys, values) or choose("attention", NONE, query.shape[1], keys.shape[1]) is None:
             return super().attention(query, keys, values, heads, factor, visible, train)
         y, sums = attend_in_blocks(self.batched_product, query, keys, values, heads, factor, visible)

@@ -1,4 +1,4 @@
-"""The state of each thread that calls oneDNN: OpenMP threads, stream, scratch memory, kernels, signal stack."""
+"""The state of each thread that calls oneDNN: OpenMP threads, stream, memory, kernels, signal stack."""
 
 from __future__ import annotations
 

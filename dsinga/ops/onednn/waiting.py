@@ -30,7 +30,7 @@ RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core,
 
 
 def limit_spinning() -> bool:
-    """Limit how long OpenMP threads of a library loaded later spin; return False if the user did so.
+    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so.
 
     The variable stays in the environment, for child processes and other copies of the library.
     """
@@ -40,7 +40,7 @@ def limit_spinning() -> bool:
 
 
 def core_wait_seconds() -> float | None:
-    """Return how long the calling thread has waited for a core while runnable; None if unknown."""
+    """Return how long the calling thread has waited for a core; None if unknown."""
     try:
         return 1e-9 * int(RUN_TIMES.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -100,7 +100,7 @@ class SpinLimiter:
             self.observe((waited - last[1]) / (now - last[0]))
 
     def observe(self, share: float) -> None:
-        """Record that a thread has waited for a core for this share of the time."""
+        """Record a thread's share of time spent waiting for a core."""
         with self._lock:
             self._busy_checks = self._busy_checks + 1 if share > BUSY_SHARE else 0
             self._idle_checks = self._idle_checks + 1 if share < IDLE_SHARE else 0
