@@ -209,7 +209,6 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
-    """Return arrays named "param/slot" by param and slot."""
     state: dict[str, ParamArrays] = {}
     for name, array in arrays.items():
         param, _, slot = name.rpartition("/")

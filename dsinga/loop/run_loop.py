@@ -112,7 +112,6 @@ def _save(loop: TrainingLoop) -> None:
 
 
 def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> TrainedParams:
-    """Return the result of a run. Raises Cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
     if is_early and loop.stopped == CANCELLED:

@@ -300,7 +300,6 @@ class TrainingLoop:
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:
-        """Read the rounds in flight and write a checkpoint to resume from."""
         if self._workspace is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)

@@ -152,7 +152,6 @@ def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> 
 
 
 def _copy_param(param: ParamConf, step: int) -> ParamConf:
-    """Return a copy's param, which shares copy 0's; unnamed ones are named later."""
     if step == 0 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=copy_name(step, param.name), share_from=param.share_from or param.name)

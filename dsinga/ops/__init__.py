@@ -42,7 +42,7 @@ _lock = threading.Lock()
 def get_ops(name: str | None = None) -> Ops:
     """Return the backend ``name``: one instance for the process, for several threads.
 
-    The environment variable ``DSINGA_OPS`` overrides ``name``. The default is the first that loads. Raises UserError if
+    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError if
     the name is unknown, or the backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")

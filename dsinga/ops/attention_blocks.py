@@ -1,8 +1,8 @@
 """Attention block by block, without all weights in memory at once.
 
 Dao et al., FlashAttention (2022): a query's softmax goes over blocks of keys with a running maximum and sum (Milakov
-and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes a block's weights from
-the logarithm of that sum. Blocks of unseen keys are skipped.
+and Gimelshein, Online normalizer calculation for softmax, 2018). The backward pass recomputes weights from the sum's
+logarithm. Blocks of unseen keys are skipped.
 """
 
 from __future__ import annotations

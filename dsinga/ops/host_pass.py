@@ -1,6 +1,6 @@
-"""HostPass, a pass on CPU cores that is recorded once and replayed: a flat list of calls on fixed arrays.
+"""HostPass, a pass on CPU cores that is recorded once and replayed as a flat list of calls.
 
-It speeds up small nets, where Python needs longer than the kernels. A replay has no layers, dicts, shape checks or
+It speeds up small nets, where Python needs longer than the kernels: a replay has no layers, dicts, shape checks or
 allocations.
 """
 

@@ -1,9 +1,8 @@
 """The kernel interface: the methods of every backend, by default numpy's.
 
-Layers call kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are logically ``(B, C,
-H, W)``. A backend chooses their layout in memory (CPU backends: channels-last strides). Arrays are float32 unless a
-kernel is given float64, which the numpy backend computes in float64 (the reference for gradient checks). Only
-``update`` changes its arguments.
+Layers call kernels through an :class:`Ops` object. ``B`` is the batch, images are logically ``(B, C, H, W)``. A backend
+chooses their layout in memory (CPU backends: channels-last strides). Arrays are float32, or float64, which the numpy
+backend computes in float64 (the reference for gradient checks). Only ``update`` changes its arguments.
 
 A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
 """
@@ -107,13 +106,12 @@ class RepeatedIterations(Protocol):
 class Capture(Protocol):
     """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without it.
 
-    A worker gets it once from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside
-    host memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU.
-    Rules:
+    A worker gets it from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside host
+    memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:
 
-    - A replay gives the bits of the call. Only records, params and numbers of the step change from pass to pass. Each
-      set of shapes and dtypes has its own capture. The context of a recorded pass has a
-      :class:`~dsinga.ops.types.RecordedStep`; layers get step-dependent numbers from :meth:`Ops.step_number`.
+    - A replay gives the bits of the call. Only records, params and numbers of the step change. Each set of shapes and
+      dtypes has its own capture. The context of a recorded pass has a :class:`~dsinga.ops.types.RecordedStep`; layers
+      get step-dependent numbers from :meth:`Ops.step_number`.
     - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
       :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
     """
@@ -182,10 +180,10 @@ class Ops(
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         """Return the backend for one worker: itself on CPUs; on GPUs, one with its own streams.
 
-        ``device`` is the number of a visible GPU, by default the first. ``precision`` applies to products of float32
-        arrays: "float32", "tf32" or "bf16". Params and their gradients are always float32; with "bf16" features of
-        images may be bfloat16 (``has_bf16_features``). CPU backends without bfloat16 use float32 and warn once. Raises
-        UserError for an unsupported device or precision.
+        ``device`` is the number of a visible GPU, by default the first. ``precision`` of products of float32 arrays is
+        "float32", "tf32" or "bf16". Params and their gradients are always float32; with "bf16" features of images may
+        be bfloat16 (``has_bf16_features``). CPU backends without bfloat16 use float32 and warn once. Raises UserError
+        for an unsupported device or precision.
         """
         if device is not None:
             raise UserError(f"the kernel backend {self.name!r} computes on CPUs; it has no device {device}")

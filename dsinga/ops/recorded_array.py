@@ -1,8 +1,8 @@
 """RecordedArray, an array of a pass that is recorded on a host, with every numpy call.
 
 A *recorder* has the calls of a pass in the calling thread: a flat list of calls of numpy and the kernel library on
-arrays with fixed addresses. Repeating them in order computes the pass on the present records and params. A recorded
-array is no numpy array: code that would read it without a record, or write its numbers to a numpy array, raises
+arrays with fixed addresses. Repeating them computes the pass on the present records and params. A recorded array is no
+numpy array: code that would read it without a record, or write its numbers to a numpy array, raises
 :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is recorded.
 """
 
@@ -339,7 +339,6 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
 
 
 def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
-    """Copy results to arrays of the pass; raise Deviated for other shapes."""
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
         if array.shape != getattr(new, "shape", ()):
             raise Deviated

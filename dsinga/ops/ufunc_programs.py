@@ -2,7 +2,7 @@
 
 A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
 each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are
-symbols, and arithmetic on them is repeated at each step.
+symbols, with arithmetic repeated at each step.
 """
 
 from __future__ import annotations

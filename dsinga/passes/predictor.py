@@ -187,7 +187,6 @@ def on_host(output: Output, ops: Ops) -> Records:
 
 
 def _copied(records: Records) -> Records:
-    """Copy features and labels, which the next replay overwrites."""
     data, labels = records
     return Records(data.copy(), None if labels is None else labels.copy())
 

@@ -117,8 +117,8 @@ class NumpyArrays:
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        Later kernels may use the result. bfloat16 becomes float32, unless the backend has bfloat16 features. The array
-        may be changed afterwards, unless the backend computes in host memory.
+        Later kernels may use the result. bfloat16 becomes float32, unless the backend has bfloat16 features. Unless in
+        host memory, the array may be changed afterwards.
         """
         return FinishedCopy(array)
 

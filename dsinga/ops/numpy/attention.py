@@ -39,7 +39,7 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Return the softmax over keys of the scores, (B, heads, Tq, Tk), and a workspace.
 
-        The score of a query q and a key k of one head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
+        The score of query q and key k of a head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
         ``visible`` (B, Tq), integers in host memory, is how many keys, from the first, a query sees; None means all.
         Weights of unseen keys are exactly 0, even if a query sees none.
         """
@@ -108,8 +108,7 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Return the means (B, Tq, m) of the values by :meth:`attention_weights`, and a workspace.
 
-        Scores are factor·Σ q·k. No workspace if not ``train``. Here it has all weights; a backend may compute them
-        block by block.
+        Scores are factor·Σ q·k. No workspace if not ``train``. Here it is all weights; a backend may compute blocks.
         """
         weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
         return self.weighted_means(weights, values), weights if train else None

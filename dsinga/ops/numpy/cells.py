@@ -66,7 +66,7 @@ class Cell:
     """A recurrent cell: sizes, step forward and backward, and its two products' matrices.
 
     ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
-    the input fill the gates ``from_x``, products with the state ``from_h``.
+    input and state fill the gates ``from_x`` and ``from_h``.
     """
 
     width: ClassVar[int]

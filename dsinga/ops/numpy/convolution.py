@@ -223,11 +223,9 @@ def _matrices(w: Array, groups: int) -> Array:
 
 
 def _split(rows: Array, groups: int) -> Array:
-    """Return (n, C) as (groups, n, C/groups)."""
     return rows.reshape(len(rows), groups, rows.shape[1] // groups).transpose(1, 0, 2)
 
 
 def _join(by_group: Array) -> Array:
-    """Undo :func:`_split`."""
     groups, count, columns = by_group.shape
     return contiguous(by_group.transpose(1, 0, 2).reshape(count, groups * columns))

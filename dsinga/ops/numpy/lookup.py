@@ -55,7 +55,7 @@ class NumpyRandom:
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
         """Return rows ``first`` to ``first + rows`` of a key and step's random numbers: float32 in [0, 1).
 
-        The result is (rows, columns). In every backend the bits are numpy's Philox4x64-10. Each row uses w =
+        The result is (rows, columns), with the bits of numpy's Philox4x64-10 in every backend. Each row uses w =
         ⌈columns/8⌉ counters; the first row starts at counter (first·w, 0, step, 0). Both numbers of the key are below
         2⁶⁴. In a recording, each later pass uses its own step.
         """

@@ -156,10 +156,8 @@ class NumpyRecurrent:
 
 
 def _by_part(rows: Array, parts: int) -> Array:
-    """Return a view (parts, n, H) of rows (n, parts·H)."""
     return rows.reshape(len(rows), parts, rows.shape[1] // parts).transpose(1, 0, 2)
 
 
 def _in_rows(parts: Sequence[Array]) -> Array:
-    """Return ``parts`` arrays (n, H) as one array (n, parts·H)."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -1,9 +1,9 @@
 """Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
-The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is seen as rows of
-some hundred numbers, several pixels each. numpy adds a few rows in float32, and these sums in float64, so that parts of
-a batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a
-compiled loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
+The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is rows of some
+hundred numbers, several pixels each. numpy adds a few rows in float32, and these sums in float64, so that parts of a
+batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a compiled
+loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
 """
 
 from __future__ import annotations
@@ -165,7 +165,6 @@ def _by_channel(sums: Sequence[Array], channels: int) -> tuple[Array, Array]:
 
 
 def _normalised(totals: tuple[Array, Array], mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-    """Return (Σ dy, Σ dy·x̂) from (Σ dy, Σ x·dy)."""
     total, along = totals
     return total, (along - mean * total) / np.sqrt(variance + epsilon)
 

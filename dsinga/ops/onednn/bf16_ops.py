@@ -275,7 +275,6 @@ class Bf16Ops(Bf16Images):
             super().batched_product(a, b, out, factor, add)
 
     def _column_sums(self, x: Array) -> Array:
-        """Sum bfloat16 (n, C) over n in float32."""
         joined = join_rows(x)
         sums = np.empty((1, joined.shape[1]), np.float32)
         multiply(np.ones((1, len(joined)), BFLOAT16), joined, sums)

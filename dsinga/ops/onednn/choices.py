@@ -1,8 +1,8 @@
 """The table of special cases in which another implementation replaces oneDNN's first choice.
 
-Only :func:`choose` reads it. ``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first
-choice, or numpy's if the library has none. ``python -m tools.benchmarks.bench_choices ROW`` measures a row, which stays
-if it saves 3% of an iteration of a benchmark net.
+``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first choice, or numpy's if the
+library has none. ``python -m tools.benchmarks.bench_choices ROW`` measures a row, which stays if it saves 3% of an
+iteration of a benchmark net.
 """
 
 from __future__ import annotations

@@ -98,7 +98,6 @@ class ElementwiseKernel:
 
     @property
     def implementation(self) -> str:
-        """The library's name for its code."""
         return self.run.implementation
 
     def __call__(self, *arrays: Array) -> Array:

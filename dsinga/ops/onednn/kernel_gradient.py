@@ -1,10 +1,10 @@
 """Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
-column x of the outputs to row i of the kernel, summed over b and y. Its factors are the F numbers of an output, and the
-kw·C numbers that the kernel's row meets there, contiguous in channels-last memory. With rows of the images outermost,
-then records, consecutive (y, b) are one stride apart. So the images are copied once, not kw·kh times as in im2col.
-Products use only pixels inside the image: nothing is padded, no zeros are multiplied.
+output column x to kernel row i, summed over b and y. Its factors are the F numbers of an output, and the kw·C numbers
+that the kernel row meets there, contiguous in channels-last memory. With rows of the images outermost, then records,
+consecutive (y, b) are one stride apart. So the images are copied once, not kw·kh times as in im2col. Products use only
+pixels inside the image: nothing is padded, no zeros are multiplied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RowProduct(NamedTuple):
     """The product of a kernel row and a column of outputs; offsets are in bytes from the first number.
 
     ``rows`` counts the rows of outputs, of all records, that the kernel row meets inside the images, ``width`` the
-    numbers that it meets at each. The offsets belong to the first image, the first output, and the weights.
+    numbers at each. The offsets belong to the first image, the first output, and the weights.
     """
 
     rows: int
@@ -70,7 +70,6 @@ class RowProducts:
         return numbers[:middle].reshape(images), numbers[middle:].reshape(outputs)
 
     def products(self, count: int) -> list[RowProduct]:
-        """Return the products of ``count`` records."""
         if count not in self._products:
             every = (self._product(i, x, count) for x in range(self.outputs[1]) for i in range(self.window[0]))
             self._products[count] = [product for product in every if product.rows > 0 and product.width > 0]

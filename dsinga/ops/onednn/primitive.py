@@ -42,13 +42,13 @@ class _Argument(ctypes.Structure):
 class Primitive:
     """A kernel of the library for one thread.
 
-    ``kind`` and ``arguments`` call the C function ``dnnl_<kind>_primitive_desc_create`` without its last argument, the
+    ``kind`` and ``arguments`` call the C function ``dnnl_<kind>_primitive_desc_create``, without its last argument, the
     attributes. These set a caller's scratchpad and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
     function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
     of an execution, in the order of a call's arrays.
 
     A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. The implementation
-    is the library's first, or the one named ``implementation``. Raises Unsupported if it is missing, or reference code.
+    is the library's first, or the named ``implementation``. Raises Unsupported if it is missing, or reference code.
     """
 
     def __init__(

@@ -189,8 +189,8 @@ class WeightGradient:
 class WeightGradientByBlocks(WeightGradient):
     """yᵀ x with the bits of one product, in blocks of rows that are contiguous in memory.
 
-    For sums of few terms the library writes by columns of registers, in rows far apart. This takes twice the time of
-    the sums if a large gradient has left the caches.
+    For sums of few terms the library writes by columns of registers, in rows far apart: twice the time of the sums if a
+    large gradient has left the caches.
     """
 
     def __init__(self, rows: int, outputs: int, inputs: int):
@@ -227,8 +227,8 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 class OnednnProducts(NumpyConvolution):
     """Inner products by the library, or by the table's replacements (choices.py).
 
-    With ``fast_rounding`` numpy computes small products, in 0.2 to 0.65 of the library's time. Unlike the library's,
-    their bits depend on the number of rows and the arrays' addresses.
+    With ``fast_rounding`` numpy computes small products, faster. Unlike the library's, their bits depend on the number
+    of rows and the arrays' addresses.
     """
 
     fast_rounding = False

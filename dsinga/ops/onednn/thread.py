@@ -50,8 +50,8 @@ class Stack(ctypes.Structure):
 class SignalStack:
     """The alternate signal stack of its thread, unless that already has one; on Linux only.
 
-    In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
-    pointer register holds the address of a heap array. A signal such as Ctrl+C would overwrite memory below that array.
+    In the library's x86-64 products (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
+    pointer register holds a heap array's address. A signal such as Ctrl+C would overwrite memory below that array.
     Python's handlers use a thread's alternate stack.
     """
 
@@ -84,7 +84,6 @@ class Arena:
         self.array = np.empty(0, np.uint8)
 
     def reserve(self, size: int) -> None:
-        """Make the memory at least ``size`` bytes large."""
         if size > self.array.size:
             memory = np.empty(size + ALIGNMENT, np.uint8)
             self.array = memory[-memory.ctypes.data % ALIGNMENT :][:size]

@@ -4,8 +4,8 @@ A spinning thread starts the next kernel at once, but on a busy machine it block
 OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set; if the user has set one,
 this module does nothing.
 
-The number of turns is read when the library is loaded. Later one rule remains, for :class:`SpinLimiter`: the library
-spins for just 100 turns while the process has more OpenMP threads than cores.
+The library reads the number of turns when it is loaded. Later one rule remains, for :class:`SpinLimiter`: it spins for
+just 100 turns while the process has more OpenMP threads than cores.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class SpareThreads:
         started.wait(WAIT_SECONDS)
 
     def close(self) -> None:
-        """End the threads."""
         self._end.set()
         self._thread.join(WAIT_SECONDS)
 
@@ -85,7 +84,6 @@ class SpinLimiter:
 
     @property
     def is_limiting(self) -> bool:
-        """Whether there are spare threads."""
         return self._spare is not None
 
     def check(self) -> None:
