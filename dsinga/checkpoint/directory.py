@@ -10,8 +10,8 @@
 
 Random numbers and the order of records are functions of seed and step.
 
-A checkpoint is complete or absent: its directory has a temporary name until it is flushed to the disk and replaces an
-older one in one step. Only one process may write to a root.
+A checkpoint is complete or absent: its directory has a temporary name until it is flushed and replaces an older one in
+one step. Only one process may write to a root.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is a checkpoint's directory, perhaps a damaged one."""
+    """Whether ``path`` is a checkpoint's directory, perhaps a damaged one."""
     return os.path.isdir(path) and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
 
 

@@ -96,11 +96,11 @@ class Restart:
 
     Attributes:
         lost: what was lost, in words.
-        noticed_at: when the loss was noticed, by ``time.perf_counter()``.
+        noticed_at: when it was noticed, by ``time.perf_counter()``.
         step: the step of the restart.
         generation: the generation that started then.
         group: the only restarted worker group; None for all.
-        steps_again: the number of steps computed again; None for the steps since ``step``.
+        steps_again: how many steps are computed again; None for those after ``step``.
     """
 
     lost: str
@@ -136,19 +136,19 @@ class Loop(Protocol):
 class Engine(ABC):
     """Computes the steps of a run: forward and backward passes, updates, evaluations.
 
-    The training loop calls :meth:`open`, :meth:`start`, then :meth:`train` until all steps are done, :meth:`finish`
-    and, in any case, :meth:`close`. Between two calls of ``train`` the run is paused when ``step`` and ``sent`` are
-    equal, and may be evaluated or copied. A run with nothing to train is paused without ``start``.
+    The training loop calls :meth:`open`, :meth:`start`, :meth:`train` until all steps are done, :meth:`finish` and, in
+    any case, :meth:`close`. Between two calls of ``train`` the run is paused if ``step`` and ``sent`` are equal, and
+    may be evaluated or copied. A run with nothing to train is paused without ``start``.
 
     Attributes:
         job: the job to train.
         nets: the whole nets of the job's phases; for an agent, the net that learns as kTrain.
         epochs: the epochs of the run; None if only steps are counted.
-        groups: the number of worker groups that train at the same time.
-        batchsize: the records in a step of all worker groups together.
-        places: where the workers and servers of the first worker group run.
-        cuts: how the layers of the training net are cut: dimension and location by name; empty for one worker.
-        pauses_cheaply: whether it can pause after each step at little cost.
+        groups: the number of worker groups that train at once.
+        batchsize: the records in a step of all worker groups.
+        places: where workers and servers of the first worker group run.
+        cuts: how layers of the training net are cut: dimension and location by name; empty for one worker.
+        pauses_cheaply: whether a pause after each step costs little.
     """
 
     pauses_cheaply: bool = False

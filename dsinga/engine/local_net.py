@@ -294,7 +294,6 @@ class LocalNet:
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push,
     ) -> Metrics:  # fmt: skip
-        """Compute ``ctx.rows`` of a batch on the net cut for the workers."""
         assert self._cut is not None, "one worker computes whole nets"
         gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
         for name, gradient in gradients.items():
@@ -341,7 +340,6 @@ class LocalNet:
     def _records(
         self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
     ) -> tuple[dict[str, Records], int]:
-        """Return a batch's records; refuse NaN unless the job skips bad batches."""
         infos = self._nets.infos(net.phase, gradients)
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
@@ -383,8 +381,7 @@ class LocalNet:
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
         """Return for how many rows the net of ``x`` is cut, 0 if not cut.
 
-        A net is cut for one batch size. One worker computes a batch of fewer records than workers, unless the net is
-        cut by space.
+        A net is cut for one batch size. One worker computes fewer records than workers, unless the net is cut by space.
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0

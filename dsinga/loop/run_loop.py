@@ -59,8 +59,8 @@ def run_to_end(
     """Train from ``begin`` to the end, and close the engine in any case.
 
     ``topology`` describes the topology for checkpoints. ``started`` is when training was requested, by
-    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled before the last step, RunError if the
-    engine lost what it needs, and errors of extensions.
+    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled if cancelled before the last step,
+    RunError if the engine lost what it needs, and errors of extensions.
     """
     job, folder = engine.job, options.workspace
     checkpoints = None

@@ -127,7 +127,6 @@ class TrainingLoop:
         kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 
     def _rescue(self, error: BaseException) -> None:
-        """After a failure or interrupt, keep the trained params for the caller."""
         kept, end = self.kept, None
         if kept is None or kept.params is not None or isinstance(error, Diverged):
             return

@@ -217,7 +217,6 @@ class TrainingView(LoopView):
         self._warn_of({name: value for name, value in means.items() if not math.isfinite(value)}, phase)
 
     def _warn_of(self, values: Mapping[str, float], phase: str) -> None:
-        """Warn of metrics that are not finite: once of losses, once of each other metric."""
         losses = [name for name in values if name.rpartition("/")[2] == "loss"]
         name = "loss" if losses else next((f"{phase}/{name}" for name in values), "loss")
         if not values or name in self._not_finite or "loss" in self._not_finite:

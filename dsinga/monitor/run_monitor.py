@@ -27,10 +27,10 @@ class MetricsFile:
     """Appends rows to a JSON-lines file and flushes each to the operating system.
 
     With ``resumed_step``, the earlier run's rows up to this step are kept and later ones removed, because the resumed
-    run writes them again. Without it the file starts empty. The file is replaced atomically: a crash leaves either all
-    old rows or the kept ones. An incomplete last line, from a crash, is removed.
+    run writes them again. Otherwise the file starts empty. It is replaced atomically: a crash leaves all old rows or
+    the kept ones. An incomplete last line is removed.
 
-    JSON has no NaN or infinity: they are written as null and read as NaN.
+    NaN and infinity, which JSON lacks, are written as null and read as NaN.
 
     If the disk is full, rows are kept and written later. ``fault`` says why, "" if all are in the file.
     """
@@ -131,19 +131,19 @@ RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", 
 class RunMonitor(contextlib.ExitStack):
     """Passes a run's rows to the history, the metrics file and the display.
 
-    A context manager, which closes the file and the display.
+    A context manager, which closes file and display.
 
     Args:
         name: name of the job.
         steps: number of steps of the run.
         workspace: folder for ``metrics.jsonl``; None for no file.
-        resume: whether rows follow an earlier run's; else the earlier run moves to a folder ``run-1``, ``run-2``, ...
-            of the workspace.
+        resume: whether rows follow an earlier run's; else that moves to a folder ``run-1``, ``run-2``, ... of the
+            workspace.
         progress: whether to show a progress line, or a picture in a notebook.
 
     Attributes:
         history: the rows so far.
-        workspace_fault: says that the workspace was moved or deleted during the run, else "".
+        workspace_fault: says that the workspace was moved or deleted, else "".
     """
 
     def __init__(self, name: str, steps: int, workspace: Path | None, resume: bool, progress: bool):
@@ -190,8 +190,8 @@ class RunMonitor(contextlib.ExitStack):
     def check_workspace(self) -> None:
         """Create the workspace again, with all rows, if it disappeared after :meth:`begin`.
 
-        ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if the workspace
-        cannot be created, as after another run has begun there.
+        ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if that is
+        impossible, as after another run has begun there.
         """
         if self._workspace is None or self._lock is None:
             return

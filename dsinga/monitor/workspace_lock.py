@@ -1,8 +1,8 @@
 """Locks a workspace for the run that writes it.
 
-The lock is a system lock on the folder, which ends with its process; the file ``running.json`` names the holder.
-Without such locks (NFS, Windows), that file is the lock: only one process can create it. A killed process leaves it,
-but a dead holder on this host does not count.
+The lock is a system lock on the folder, which ends with its process; ``running.json`` names the holder. Without such
+locks (NFS, Windows), that file is the lock: only one process can create it. A killed process leaves it, but a dead
+holder on this host does not count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkspaceLock:
         self._status = os.stat(workspace)
 
     def is_in_place(self) -> bool:
-        """Return whether the workspace's path still leads to the locked folder."""
+        """Whether the workspace's path still leads to the locked folder."""
         try:
             status = os.stat(self._workspace)
         except OSError as error:
@@ -86,7 +86,7 @@ def parse_holder(text: bytes) -> Holder:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether a holder was a process of this host that has ended."""
+    """Whether a holder was a process of this host that has ended."""
     if holder.get("host") != platform.node():
         return False
     try:

@@ -30,12 +30,12 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     :mod:`dsinga.net.machines` the reconstructions of restricted Boltzmann machines. Params without a name are called
     ``<layer>_<role>``.
 
-    If the job unrolls layers over time steps, ``merged`` computes each chain of copies as one layer over sequences if
-    the numbers stay the same (:func:`merge_copies`). Otherwise the net has the copies. Records of several leads
-    determine the copies.
+    If the job unrolls layers over time steps, ``merged`` computes chains of copies as layers over sequences if the
+    numbers stay the same (:func:`merge_copies`). Otherwise the net has the copies. Records of several leads determine
+    the copies.
 
     Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a
-    duplicate name, unsuitable sources, a missing shared param or one of another shape.
+    duplicate name, unsuitable sources, a missing or differently shaped shared param.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
@@ -233,9 +233,9 @@ def resolve_carry(
 ) -> list[LayerConf]:
     """Return the layers with ``carry`` true or false in each recurrent one.
 
-    By default the state is carried if each batch continues the previous one's texts (``RecordInfo.continues``). Only
-    training carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but
-    batches do not continue, or copies of the layer are computed in turn.
+    By default the state is carried if batches continue the previous texts (``RecordInfo.continues``). Only training
+    carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but batches do
+    not continue, or copies of the layer are computed in turn.
     """
     texts = {name for name, info in records.items() if info.continues}
     continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])

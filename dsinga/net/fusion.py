@@ -1,13 +1,13 @@
 """Fuses layers that back-propagation computes as one; each saves a pass over memory.
 
-A kBM and a following kReLU are fused, also with a kAdd of two sources between them, if no other layer reads the
-features in between. Only the last digits change, and two of three features need no memory. A kInnerProduct and a
-following kSoftmaxLoss are fused if they compute each step of sequences (``per_step``). A kConvolution or kInnerProduct
-and a following kReLU are fused on kernels that save a pass.
+A kBM and a following kReLU are fused, also with a kAdd of two sources between them, if no other layer reads features in
+between. Only the last digits change, and two of three features need no memory. A kInnerProduct and a following
+kSoftmaxLoss are fused if they compute each step of sequences (``per_step``). A kConvolution or kInnerProduct and a
+following kReLU are fused on kernels that save a pass.
 
-A fused layer is recomputed in the backward pass if the job says so of all its layers. The user's net keeps its layers
-in ``forward``, pictures and partitioned nets. Each worker fuses after partitioning, and only neighbours, so that
-messages keep their order.
+A fused layer is recomputed if the job says so of all its layers. The user's net keeps its layers in ``forward``,
+pictures and partitioned nets. Each worker fuses after partitioning, and only neighbours, so that messages keep their
+order.
 """
 
 from __future__ import annotations

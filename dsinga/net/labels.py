@@ -59,8 +59,8 @@ def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | N
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise UserError if a layer gets labels of an unsupported kind.
 
-    These are float labels instead of classes, several labels a row instead of one (or one per step), and labels beyond
-    the classes of a layer that reads a store. A layer may refuse others.
+    It refuses float labels instead of classes, several labels a row instead of one (or one per step), and a store's
+    labels beyond a layer's classes. A layer may refuse others.
     """
     layer.check_labels(sources)
     labels = layer.labels

@@ -27,9 +27,9 @@ class LayerCost(NamedTuple):
 def layer_cost(layer: Layer) -> LayerCost:
     """Count the operations and bytes of an uncut layer.
 
-    Forward, each weight needs a multiplication and an addition for each position of the feature; backward twice as
-    many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step,
-    regardless of its shape. A layer without weights needs one operation per number of its feature.
+    Forward, each weight needs a multiplication and an addition for each position of the feature. Backward needs twice
+    as many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step. A
+    layer without weights needs one operation per number of its feature.
     """
     numbers = math.prod(layer.shape)
     weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]

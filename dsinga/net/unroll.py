@@ -217,7 +217,6 @@ def make_sequence_layer(
 
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
-    """Return the layer for each step of whole sequences; raise JobError if it cannot be."""
     least = 2 if cls.labels.source == 0 else 3  # the shape of labels has no axis of features
     if not shapes or len(shapes[0]) < least:
         gives = f"takes {shape_text(shapes[0])}" if shapes else "has no source"

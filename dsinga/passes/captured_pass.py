@@ -123,7 +123,6 @@ class CapturedPass:
         return self._launch(step)
 
     def _launch(self, step: int) -> PassResult | None:
-        """Launch the pass on its buffers; return its result, None if not finite."""
         self.memory.launch(step)
         metrics = self.read(self.net)
         return None if metrics is None else PassResult(metrics, self.outputs)

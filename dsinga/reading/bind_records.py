@@ -97,7 +97,6 @@ def _open(
 
 
 def _definition(net: NetConf, layer: LayerConf) -> dict[str, Any]:
-    """Return the definition of a layer's records, by default training's, else {}."""
     trained = [conf.store_conf for conf in input_layers(net, Phase.kTrain) if conf.name == layer.name]
     stores = [layer.store_conf, *trained]
     return next((store.definition for store in stores if store is not None and store.definition), {})
@@ -135,7 +134,6 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
 
 
 def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
-    """Return the layer bound to ``records`` in ``phase``, and unchanged for any other phases."""
     if records is None or not layer.in_phase(phase):
         return [layer]
     if layer.type is LayerType.kCharRNN:

@@ -94,7 +94,6 @@ class CheckedJob:
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
-        """Return the records of an input layer, and the facts that its net needs."""
         if id(given) not in self._opened:
             self._opened[id(given)] = (given, *open_layer(layer, self.roots))
         _, store, info = self._opened[id(given)]
@@ -260,7 +259,6 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
 
 
 def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
-    """Return a site's training reader. Raises UserError if its net cannot be built."""
     checked = CheckedJob(site_job(job, site), roots)
     reader = checked.reader(Phase.kTrain, workers)
     create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for

@@ -103,8 +103,8 @@ class Sampler:
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
         """Return the rows at positions ``first`` to ``last`` of one epoch, as batches of similar lengths.
 
-        Rows sorted by length are dealt out to batches, or parts of batches, in a random order. Rows of a batch stay in
-        shuffled order, so that its parts are alike.
+        Rows sorted by length are dealt out to batches, or parts of batches, at random. Rows of a batch stay in shuffled
+        order, so that its parts are alike.
         """
         shuffled = _between(first, last, self._slot)
         by_length = np.argsort(lengths.of(shuffled), kind="stable")

@@ -120,8 +120,10 @@ class RNN(Cell):
 class GRU(Cell):
     """SINGA's GRU; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
-    z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 -
-    z)∘c. The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
+    With s = h W_chᵀ: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way; c = tanh(x W_cxᵀ + b_c + r∘s); h' = z∘h + (1 -
+    z)∘c.
+
+    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
     PyTorch's second bias of the candidate.
     """
 

@@ -127,7 +127,7 @@ def classes_first(block: Array) -> Array:
 
 
 def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
-    """Return whether labels (b, p) are the first class with the highest of (K, b, p); never for NaN."""
+    """Whether labels (b, p) are the first class with the highest of (K, b, p); never for NaN."""
     highest = block.max(axis=0)
     right, ties = of_labels == highest, block == highest
     if np.count_nonzero(ties) > np.count_nonzero(highest == highest):

@@ -1,7 +1,7 @@
 """Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
 The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is rows of some
-hundred numbers, several pixels each. numpy adds a few rows in float32, and these sums in float64, so that parts of a
+hundred numbers, several pixels each. A few rows are added in float32, and these sums in float64, so that parts of a
 batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a compiled
 loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
 """
@@ -133,7 +133,6 @@ def _fold(pixels: int, channels: int) -> tuple[int, int]:
 
 
 def _large(x: Array) -> bool:
-    """Whether records of x (B, C, ...) have enough pixels; else numpy computes the sums."""
     return accepts_alike(x) and prod(x.shape[2:]) >= SHORTEST // 2
 
 
@@ -203,7 +202,6 @@ class OnednnBatchNorm(NumpyNormalisation):
         return centre + remainder, variance
 
     def _centred(self, x: Array, mean: Array) -> tuple[Array, Array]:
-        """Return x minus its mean rounded to float32, and that mean."""
         centre = mean.astype(np.float32)
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 

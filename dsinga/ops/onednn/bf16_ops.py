@@ -109,7 +109,6 @@ def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes,
 
 
 def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
-    """Return a kernel for an array, None unless bfloat16 and supported."""
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
 
 

@@ -257,7 +257,6 @@ def geometry_of(stride: Sizes, pad: Sizes, dilation: Sizes = ()) -> tuple[Any, .
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:
-    """Return weights in a convolution's layout, valid until the thread packs others."""
     if pack is None:
         return w
     pack(w, thread_state.packed_weights.array)

@@ -276,7 +276,6 @@ class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
 
 
 def _large(*arrays: Array) -> bool:
-    """Whether images are float32 with enough points in each row; numpy computes smaller ones."""
     return accepts(*arrays) and arrays[0].ndim in LAST and prod(arrays[0].shape[2:]) >= 4 * SHORTEST
 
 
