@@ -144,10 +144,7 @@ def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
 
 
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError unless ``state``, from the checkpoint ``path``, has a loop state's types.
-
-    Checkpoints of format 1 have no checksum.
-    """
+    """Raise UserError unless ``state``, from the checkpoint ``path``, has a loop state's types."""
     try:
         for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
             checked_number(value)

@@ -339,7 +339,7 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
 def _is_at(path: Path, rows: int) -> bool:
     """Whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
 
-    Only the metadata is read: other files may have gigabytes.
+    Only the metadata is read.
     """
     try:
         metadata = read_metadata(path)

@@ -16,7 +16,7 @@ from dsinga.ops.update import SHORT_BLOCK
 class BoundProgram:
     """A formula's ufuncs with their arrays, with the formula's bits.
 
-    Constants are float32 arrays without axes, faster in numpy than Python's numbers.
+    Constants are float32 arrays without axes.
 
     Args:
         traced: the formula's program at all steps.

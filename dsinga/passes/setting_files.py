@@ -24,7 +24,7 @@ def may_be_set(name: str) -> bool:
 def _text() -> str:
     """Return the text of Dask's default configuration files, read once.
 
-    Underscores become dashes, because Dask accepts both in names.
+    Underscores become dashes.
     """
     prefixes = dict.fromkeys((Path(sys.prefix), *map(Path, site.PREFIXES)))
     folders = Path("/etc/dask"), *(prefix / "etc" / "dask" for prefix in prefixes), Path.home() / ".config" / "dask"

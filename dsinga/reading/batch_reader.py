@@ -134,8 +134,6 @@ class BatchReader:
 class WorkerBatches:
     """Reads a worker's rows of micro-batches, numbered through all steps; for one thread.
 
-    Without ``micro_batches`` each batch is one micro-batch.
-
     Args:
         reader: reads the phase.
         rows: the worker's rows, by input layer.

@@ -1,5 +1,4 @@
 """Loops compiled by numba, if installed: each replaces several kernels by one pass over memory.
 
-They have these kernels' bits, so that workers with and without numba agree. ``DSINGA_COMPILED=0`` in the environment
-disables them.
+They have these kernels' bits. ``DSINGA_COMPILED=0`` in the environment disables them.
 """

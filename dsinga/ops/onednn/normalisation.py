@@ -229,10 +229,7 @@ class _ProductAndSum:
 
 
 class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
-    """Batch normalisation's kernels on one row at a time, for images with rows of many points.
-
-    A row stays in the cache between passes.
-    """
+    """Batch normalisation's kernels on one row at a time, for images with rows of many points."""
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
