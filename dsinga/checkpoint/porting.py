@@ -109,7 +109,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a checkpoint's params to the safetensors file ``path``; raise RunError on failure.
+    """Write a checkpoint's params to the safetensors file ``path``, replacing it; raise RunError on failure.
 
     ``metadata`` are texts in the file's header.
     """

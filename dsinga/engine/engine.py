@@ -198,7 +198,7 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return sums and counts of metrics over a phase's first ``batches`` batches, 0 for all."""
+        """Return sums and counts of metrics over a phase's first ``batches`` batches, 0 for all records."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write output layers of kVal or kTest; raise UserError if a write fails."""

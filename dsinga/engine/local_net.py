@@ -163,14 +163,14 @@ class LocalNet:
         return self._nets.predictor(Phase.kTrain).net
 
     def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
-        """Return a net of these layers and their sources; by default of all layers without labels."""
+        """Return a net of these layers and their sources; by default of all layers that need no labels."""
         return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
         """Return the initial value of each param, float32 by name.
 
         Values come from the job's ``params``, its ``checkpoint_path``, or the initialisers. To save memory, ``known``
-        params are not initialised.
+        params are returned without initialisation.
         """
         missing = {name: param for name, param in self.net.params.items() if name not in known}
         start = port_to_net(missing, self.job.checkpoint_path, self._roots)
@@ -388,8 +388,6 @@ class LocalNet:
 
 
 class _KeptGradients(dict[str, Any], Updates):
-    """Stores a training step's gradients by param."""
-
     def push(self, name: str, gradient: Any) -> None:
         self[name] = gradient
 

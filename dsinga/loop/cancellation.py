@@ -103,7 +103,6 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
 
 
 def _python_handler(number: int) -> Any:
-    """Return the Python handler of a signal, or None."""
     handler = signal.getsignal(number)
     return None if isinstance(handler, int) else handler
 

@@ -59,7 +59,7 @@ class Checkpoints:
             self._saved()
 
     def write_newer(self, snapshot: Snapshot) -> None:
-        """Write a resumable snapshot, unless a checkpoint is as new."""
+        """Write a resumable snapshot, unless a checkpoint is as new or newer."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
 
@@ -162,7 +162,7 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
-    """Return how to resume a run that ended after ``step`` steps.
+    """Return advice to resume a run that ended after ``step`` steps.
 
     ``kept`` is a clause that says who keeps the params of these steps, "" for nobody.
     """

@@ -194,7 +194,7 @@ def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, 
 def read_beginning(
     job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
 ) -> Checkpoint:
-    """Return the checkpoint to resume from: a path, True for the workspace's newest undamaged one.
+    """Return the checkpoint to resume from: at a path, or for True the workspace's newest undamaged one.
 
     Raises UserError without one, or if it does not fit the job.
     """

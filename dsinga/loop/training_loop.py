@@ -140,14 +140,13 @@ class TrainingLoop:
             self._keep(kept, end)
 
     def resume_hint(self) -> str:
-        """Return how to resume an ended run."""
+        """Return advice to resume an ended run."""
         kept = self.kept
         if kept is None or not kept.hint:
             return resume_hint(self._workspace, self.step)
         return resume_hint(self._workspace, kept.step, kept.hint)
 
     def _end_params(self) -> ParamArrays:
-        """Return the params at the end; keep them and the updater's state for the caller."""
         view, kept = self.view, self.kept
         has_state = kept is not None and create_updater(self._job.updater).has_state
         state = view.returned_state or (view.last_state() if has_state else {})

@@ -32,7 +32,7 @@ class Observer(Protocol):
     """Receives the rows of metrics and the progress of a run."""
 
     def waiting(self, sentence: str) -> None:
-        """Learn that the run waits for Dask workers: after a second, then every five minutes."""
+        """Learn that the run waits for other runs' Dask workers: after a second, then every five minutes."""
 
     def begin(self, step: int) -> None:
         """Learn that all checks have passed and training begins at ``step``."""
@@ -190,7 +190,7 @@ class TrainingView(LoopView):
         return params
 
     def recovery_row(self, restart: Restart, seconds: float) -> Row:
-        """Return a restart's row after ``seconds``; "time" and "noticed" use the same clock."""
+        """Return the row of a restart that took ``seconds``; "time" and "noticed" use the same clock."""
         noticed = restart.noticed_at - self._started
         return {
             **self.position,

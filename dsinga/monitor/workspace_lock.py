@@ -99,7 +99,7 @@ def has_ended(holder: Holder) -> bool:
 
 
 def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
-    """Return the error for a workspace of ``holder``; it advises to delete ``file`` after its end."""
+    """Return the error for a workspace of ``holder``; its text says to delete ``file`` after that has ended."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none

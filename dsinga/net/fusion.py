@@ -114,7 +114,6 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
 
 
 def _rectifies(layer: Layer) -> bool:
-    """Whether the layer is max(x, 0)."""
     function: Any = getattr(layer, "function", layer) if _is_a("kActivation", layer) else layer
     return _is_a("kReLU", function) and not function.settings.negative_slope
 

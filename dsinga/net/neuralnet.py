@@ -109,11 +109,11 @@ class NeuralNet:
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
     def layer(self, name: str) -> Layer:
-        """Return the layer of this name. Raises UserError with the nearest name."""
+        """Return the layer of this name. Raises UserError, with the nearest name, if there is none."""
         return self.nodes[self.position(name)].layer
 
     def position(self, name: str) -> int:
-        """Return the position of this layer. Raises UserError with the nearest name."""
+        """Return the position of this layer. Raises UserError, with the nearest name, if there is none."""
         if name not in self.positions:
             hint = nearest_or_listed(name, self.positions, "its layers are")
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
@@ -127,8 +127,9 @@ class NeuralNet:
 def usable_threads(net: NeuralNet, workers: int) -> int:
     """Return how many kernel threads each of ``workers`` workers can use.
 
-    Small nets gain nothing: handing a kernel to another thread takes 10 to 50 µs. To give the same bits each time, the
-    number depends on the net alone: it affects the order of sums in some kernels (gradients of convolutions).
+    Small nets gain nothing from several: handing a kernel to another thread takes 10 to 50 µs. To give the same bits
+    each time, the number depends on the net alone: it affects the order of sums in some kernels (gradients of
+    convolutions).
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
 

@@ -32,7 +32,7 @@ class HostPass:
         self._has_deviated = False
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to its buffer, and return that."""
+        """Copy an array of the batch to its buffer, and return the buffer."""
         if type(array) is not np.ndarray and isinstance(array, AsyncCopy):
             array = array.result()
         buffer = self._buffers.get(name)
@@ -93,7 +93,7 @@ class HostPass:
             self._has_deviated = True
 
     def read(self) -> list[float]:
-        """Return the metrics of the last launch; NaN if the batch leads Python another way."""
+        """Return the metrics of the last launch; NaN if the batch would make Python branch differently."""
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:

@@ -49,7 +49,7 @@ class PassMemory(Protocol):
     is_on_host: bool
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to its named buffer, and return that."""
+        """Copy an array of the batch to its named buffer, and return the buffer."""
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return params with fixed addresses for the recorded pass."""
@@ -126,7 +126,7 @@ class Capture(Protocol):
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
-        """Return the replacement of ``exchange``, of params with servers, in a cluster's worker.
+        """Return the exchange of params with servers that a cluster's worker uses in place of ``exchange``.
 
         It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
         """
@@ -146,7 +146,7 @@ class Ops(
     NumpyAttention,
     NumpyPoints,
 ):
-    """Array kernels of one backend; caches never change a result.
+    """Array kernels of one backend, stateless for callers: caches never change a result.
 
     This class, all in numpy, is the reference; backends override methods with faster ones.
     """

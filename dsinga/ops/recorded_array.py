@@ -50,7 +50,7 @@ LARGEST = 1 << 24
 
 
 class Deviated(Exception):
-    """A batch's numbers lead Python another way than in the recorded pass."""
+    """A batch's numbers would make Python branch unlike the recorded pass."""
 
 
 class Recorder:
@@ -231,7 +231,7 @@ class RecordedArray(NDArrayOperatorsMixin):
     __int__ = __index__
 
     def _decide(self, kind: Callable[[Any], Any]) -> Any:
-        """Return a number that decides Python's way; record a check that it stays the same."""
+        """Return a number that decides a branch in Python; record a check that it stays the same."""
         array = self.array
         decided = kind(array)
 

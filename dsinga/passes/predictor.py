@@ -232,7 +232,7 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return a function that computes metrics of batches in order, while a thread reads.
+    """Return a function that computes metrics of batches in order, while a thread reads ahead.
 
     Args:
         read_function: returns a function that reads a batch, for a net and a reader.

@@ -38,7 +38,7 @@ class CheckedJob:
     _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
 
     def with_job(self, job: Job) -> CheckedJob:
-        """Return a CheckedJob of ``job``, with the same input layers and open stores."""
+        """Return a CheckedJob of ``job``, which has the same input layers, with the open stores."""
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:

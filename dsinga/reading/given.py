@@ -182,7 +182,7 @@ def store_fields(x: Any) -> dict[str, Any]:
 
 
 def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return weights as (n, ...) float32. Raises UserError for no array, NaN, infinity and < 0."""
+    """Return weights as (n, ...) float32. Raises UserError for other than arrays, and for NaN, infinity and < 0."""
     try:
         array = np.asarray(sample_weight, np.float32)
     except (TypeError, ValueError):

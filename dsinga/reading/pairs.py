@@ -197,8 +197,6 @@ class PartOfRecords(RecordSource):
 
 
 class _RowRange(Column):
-    """The rows ``first`` to ``stop`` of another column."""
-
     def __init__(self, column: Column, first: int, stop: int):
         block = min(column.block, stop - first)
         super().__init__(column.name, stop - first, column.shape, column.dtype, block)

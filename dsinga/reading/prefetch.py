@@ -98,7 +98,6 @@ class _Queue(Generic[T]):
         self._discard_items()
 
     def _discard_items(self) -> None:
-        """Discard items read ahead and wake a waiting consumer."""
         with contextlib.suppress(Empty):
             while True:
                 self._items.get_nowait()

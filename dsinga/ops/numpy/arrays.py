@@ -40,7 +40,7 @@ class NumpyArrays:
         return array
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        """Return ``array`` in host memory, rounded to bfloat16 as float32 if products round so.
+        """Return ``array`` in host memory, float32 as bfloat16 if products round their factors so.
 
         Other precisions return :meth:`to_numpy`.
         """
@@ -167,7 +167,7 @@ class NumpyArrays:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        """Update params in place by gradients, each with its formula and its ufuncs' bits.
+        """Update params in place by gradients, each by its formula, with the bits of the formula's ufuncs.
 
         Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
         summed in float64, the factor is float32.

@@ -69,12 +69,12 @@ def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def is_small_product(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a small product's own kernel beats ``sgemm``, with its bits."""
+    """Whether a product is so small that a kernel for its shapes beats ``sgemm``, with its bits."""
     return min(rows, outputs, inputs) > 1 and max(rows, outputs, inputs) <= 256
 
 
 def is_small_layer(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a small product with a bias has ``sgemm``'s bits, which adds few rows' bias first."""
+    """Whether a small product with a bias has the bits of ``sgemm``, which adds the bias of few rows first."""
     return is_small_product(rows, outputs, inputs) and (rows >= 16 or not has_many_rows(rows, outputs, inputs))
 
 
