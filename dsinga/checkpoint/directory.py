@@ -1,13 +1,17 @@
 """Writes and reads checkpoint directories, from which training resumes with the same bits.
 
-``<root>/step<N>/`` has ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
-"param/slot") and ``checkpoint.json`` (step, names and shapes, the state of the training loop, fingerprints of the other
-files, and the caller's metadata: seed, job, topology; see :mod:`dsinga.checkpoint.metadata`). Arrays of the loop's
-state, if it has any, are in ``loop.safetensors``. Random numbers and the order of records are functions of seed and
-step.
+``<root>/step<N>/`` has these files:
 
-A checkpoint is either complete or absent: its directory is written under a temporary name, flushed to the disk, and
-takes the place of an older one in one step. Only one process may write to a root.
+- ``params.safetensors``: params by name.
+- ``state.safetensors``: the updater's state as "param/slot".
+- ``checkpoint.json``: step, names and shapes, the training loop's state, fingerprints of the other files, and the
+  caller's metadata (seed, job, topology); see :mod:`dsinga.checkpoint.metadata`.
+- ``loop.safetensors``: arrays of the loop's state, if any.
+
+Random numbers and the order of records are functions of seed and step.
+
+A checkpoint is complete or absent: its directory has a temporary name until it is flushed and replaces an older one in
+one step. Only one process may write to a root.
 """
 
 from __future__ import annotations
@@ -49,8 +53,8 @@ DRAFTS = "step"  # names the drafts of the checkpoints of all steps
 class Checkpoint(NamedTuple):
     """A checkpoint: the params by name and the updater's state by param and slot after ``step`` steps.
 
-    ``meta`` is the metadata that the caller of :func:`write_checkpoint` gave; ``loop`` is the state of the training
-    loop, nested dicts of plain values and arrays, empty in checkpoints of earlier versions.
+    ``meta`` is the metadata given to :func:`write_checkpoint`. ``loop`` is the state of the training loop, nested dicts
+    of plain values and arrays, empty in old checkpoints.
     """
 
     step: int
@@ -68,10 +72,10 @@ def write_checkpoint(
     meta: Mapping[str, Any],
     loop: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the checkpoint ``<root>/step<step>`` and return its path.
+    """Write the checkpoint ``<root>/step<step>``, replacing an existing one, and return its path.
 
-    An existing checkpoint of that step is replaced. ``meta`` must be JSON data, ``loop`` nested dicts of JSON data and
-    arrays. Raises RunError, and leaves no files, if the disk cannot be written.
+    ``meta`` must be JSON data, ``loop`` nested dicts of JSON data and arrays. Raises RunError, without leaving files,
+    if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
     try:
@@ -87,12 +91,12 @@ def write_checkpoint(
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """Return the checkpoint of the highest step under ``root``, perhaps a damaged one, or None if there is none."""
+    """Return the highest step's checkpoint under ``root``, perhaps damaged, or None."""
     return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
 def latest_finite(root: str | os.PathLike[str]) -> Path | None:
-    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, None if there is none."""
+    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, or None."""
     for _, path in sorted(_step_folders(Path(root)), reverse=True):
         with contextlib.suppress(DamagedFile, UserError):  # UserError: of a later version
             checkpoint = _read(path)
@@ -102,15 +106,15 @@ def latest_finite(root: str | os.PathLike[str]) -> Path | None:
 
 
 def latest_step(root: str | os.PathLike[str]) -> int:
-    """Return the step of the newest complete checkpoint in ``root``, -1 if there is none."""
+    """Return the step of the newest complete checkpoint in ``root``, or -1."""
     return max(_complete(Path(root)), default=-1)
 
 
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
-    """Remove all complete checkpoints under ``root`` but the ``keep`` of the highest steps; 0 keeps all of them.
+    """Remove all complete checkpoints under ``root`` but the newest ``keep``; 0 keeps all.
 
-    A checkpoint is renamed before it is removed, so that a process killed meanwhile leaves no damaged one under its
-    name; the next :func:`write_checkpoint` removes what is left. Raises RunError where one cannot be renamed.
+    Each is renamed first, so that a killed process leaves no damaged one; the next :func:`write_checkpoint` removes the
+    rest. Raises RunError if one cannot be renamed.
     """
     if not keep:
         return
@@ -124,15 +128,14 @@ def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
 
 
 def _complete(root: Path) -> dict[int, Path]:
-    """Return the complete checkpoints under ``root`` by step."""
     names = (PARAMS, STATE, METADATA)
     return {step: path for step, path in _step_folders(root) if all((path / name).is_file() for name in names)}
 
 
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return the paths under ``root`` that are named as checkpoints, with the steps of their names.
+    """Return the paths under ``root`` with names of checkpoints, and their steps.
 
-    Raises UserError where the folder cannot be read. ``Path.glob`` would find nothing there on Python 3.13 and later.
+    Raises UserError if the folder cannot be read (``Path.glob`` finds nothing there on Python 3.13 and later).
     """
     try:
         paths = [(STEP.fullmatch(path.name), path) for path in root.iterdir()]
@@ -144,15 +147,14 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is the directory of a checkpoint, perhaps a damaged one."""
+    """Whether ``path`` is a checkpoint's directory, perhaps a damaged one."""
     return os.path.isdir(path) and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read the checkpoint directory ``path``, bit for bit as it was written.
+    """Read the checkpoint directory ``path``, bit for bit.
 
-    Raises UserError, naming the file and an earlier checkpoint beside it, if a file is missing, damaged, or of a format
-    newer than this version of dsinga.
+    Raises UserError, naming the file and an earlier checkpoint, if a file is missing, damaged, or of a newer format.
     """
     path = Path(path)
     try:
@@ -162,9 +164,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def read_checkpoint_params(path: Path) -> ParamArrays:
-    """Return the params of the checkpoint directory ``path``, or the averages of a run that has kept them.
+    """Return a checkpoint's params, or their averages if it has them.
 
-    Raises UserError as :func:`read_checkpoint` does.
+    Raises UserError like :func:`read_checkpoint`.
     """
     try:
         metadata = read_metadata(path)
@@ -178,10 +180,10 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
 
 
 def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoint, list[str]] | None:
-    """Return the path and the contents of the newest undamaged checkpoint under ``root``, None if there are none.
+    """Return path and contents of the newest undamaged checkpoint under ``root``, or None.
 
-    The third part are sentences that name the damaged checkpoints of later steps. Raises UserError, with these, where
-    all checkpoints are damaged, or where one is of a newer format.
+    The third part names damaged checkpoints of later steps, one text each. Raises UserError if all are damaged, or one
+    has a newer format.
     """
     faults: list[str] = []
     for _, path in sorted(_step_folders(Path(root)), reverse=True):
@@ -207,7 +209,6 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
-    """Return the updater's arrays, named "param/slot", by param and slot."""
     state: dict[str, ParamArrays] = {}
     for name, array in arrays.items():
         param, _, slot = name.rpartition("/")
@@ -224,7 +225,6 @@ def _read_arrays(file: Path, expected: Fingerprint) -> NamedParams:
 
 
 def _another(path: Path) -> str:
-    """Return advice for a checkpoint that cannot be read: the newest one of an earlier step beside it."""
     match = STEP.fullmatch(path.name)
     earlier = [pair for pair in _complete(path.parent).items() if match and pair[0] < int(match[1])]
     return f"the checkpoint before it is {max(earlier)[1]}" if earlier else "there is no earlier checkpoint beside it"

@@ -1,7 +1,7 @@
-"""The file ``checkpoint.json``: the values of a checkpoint that are not arrays, and fingerprints of its other files.
+"""The file ``checkpoint.json``: a checkpoint's plain values, and other files' fingerprints.
 
-It is one JSON object. ``checksum`` is the CRC-32 of all its other fields, written without spaces and with sorted keys.
-Files of format 1 have no checksum.
+It is one JSON object. ``checksum`` is the CRC-32 of all other fields, without spaces and with sorted keys. Files of
+format 1 have none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FIELDS = {"format": int, "step": int, "params": dict, "state": dict, "files": di
 
 
 class DamagedFile(UserError):
-    """A file of a checkpoint is missing, or differs from what was written."""
+    """A file of a checkpoint is missing or was changed."""
 
 
 class Metadata(NamedTuple):
     """The contents of ``checkpoint.json``.
 
-    ``files`` has the fingerprints of the other files by name, ``state`` are the names of the updater's arrays.
+    ``files`` has the fingerprints of the other files by name, ``state`` the names of the updater's arrays.
     """
 
     step: int
@@ -46,7 +46,7 @@ class Metadata(NamedTuple):
 
 
 def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Write ``checkpoint.json`` with these fields and a checksum, and flush it to the disk. Raises OSError."""
+    """Write ``checkpoint.json`` with fields and a checksum, and flush it. Raises OSError."""
     fields = {"format": FORMAT, **fields}
     with open(folder / METADATA, "w", encoding="utf-8") as file:
         json.dump({**fields, "checksum": _checksum(fields)}, file, indent=1)
@@ -57,7 +57,7 @@ def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
 def read_metadata(folder: Path) -> Metadata:
     """Read and check ``checkpoint.json``.
 
-    Raises DamagedFile where it is missing or damaged, UserError where it is of a format newer than this dsinga.
+    Raises DamagedFile if it is missing or damaged, UserError for a newer format.
     """
     path = folder / METADATA
     try:
@@ -72,7 +72,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def check_file(path: Path, expected: Fingerprint) -> None:
-    """Raise DamagedFile unless a file has the fingerprint with which it was written."""
+    """Raise DamagedFile unless a file has the ``expected`` fingerprint."""
     try:
         actual = fingerprint(path)
     except OSError as error:
@@ -85,9 +85,9 @@ def check_file(path: Path, expected: Fingerprint) -> None:
 
 
 def _checked(path: Path, fields: Any) -> Metadata:
-    """Return the metadata of a JSON object. Raises ValueError, TypeError or KeyError for what is not as it was written.
+    """Return the metadata of a JSON object. Raises ValueError, TypeError or KeyError for damage.
 
-    A newer format is refused first: its checksum may be another one.
+    A newer format is refused first, because its checksum may differ.
     """
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")

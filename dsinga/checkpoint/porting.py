@@ -1,4 +1,4 @@
-"""Finding checkpoints (a job's ``checkpoint_path``), loading their params into a net, and exporting params."""
+"""Finds checkpoints (a job's ``checkpoint_path``), loads their params into nets, exports params."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def port(
     report: Callable[[str], None] = _log.warning,
     without: Collection[str] = (),
 ) -> ParamArrays:
-    """Return the params from the checkpoints in ``paths`` that a net has, by name; later paths override earlier ones.
+    """Return a net's params from the checkpoints in ``paths``; later ones override earlier ones.
 
-    ``shapes`` are the params of the net. Params that it does not have are left out, and ``report`` is called with a
-    sentence that names them. Params in ``without`` keep their initial values, so they are left out, too. Paths are
-    looked up by :func:`find`. Raises UserError, naming param, both shapes and the file, if shapes differ.
+    ``shapes`` are the net's. Unknown params are ignored; ``report`` receives a text that names them. Params in
+    ``without`` keep their initial values. :func:`find` looks up the paths. Raises UserError, naming param, both shapes
+    and the file, if shapes differ.
     """
     values: ParamArrays = {}
     for path in paths:
@@ -66,7 +66,7 @@ def port(
 def port_to_net(
     net_params: Mapping[str, Param], paths: Sequence[PathLike], roots: Sequence[PathLike] = ()
 ) -> ParamArrays:
-    """Return what :func:`port` does for the params of a net, but for states of rows, which are another run's."""
+    """Return a net's params from checkpoints (:func:`port`), without another run's states of rows."""
     if not paths or not net_params:
         return {}
     shapes = {name: param.shape for name, param in net_params.items()}
@@ -74,21 +74,21 @@ def port_to_net(
 
 
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return all params by name of the checkpoint that :func:`find` finds; raise UserError for a damaged one or NaN."""
+    """Return all params by name of a checkpoint (:func:`find`); raise UserError for damage or NaN."""
     location, params = _load(path, roots)
     refuse_nan(params, location)
     return params
 
 
 def read_all_params(paths: Sequence[PathLike], roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return the params of several checkpoints by name; later ones override earlier ones, as in :func:`port`."""
+    """Return several checkpoints' params by name; later ones override earlier ones."""
     return {name: array for path in paths for name, array in read_params(path, roots).items()}
 
 
 def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
-    """Return params by name, with the names of their records: the arrays that are given, or those at a path.
+    """Return params by name, given as arrays or a path, with the names of their records.
 
-    Raises UserError for what is neither, and for a checkpoint that cannot be read.
+    Raises UserError for anything else, and for an unreadable checkpoint.
     """
     if isinstance(params, (str, os.PathLike)):
         return read_params(params, roots)
@@ -109,7 +109,7 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the params of a checkpoint to the safetensors file ``path``, replacing it; raise RunError on failure.
+    """Write a checkpoint's params to the safetensors file ``path``, replacing it; raise RunError on failure.
 
     ``metadata`` are texts in the file's header.
     """
@@ -124,14 +124,13 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping
 
 
 def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
-    """Return the checkpoint directory or file at ``path``, looked up in the working directory and then in ``roots``.
+    """Return the checkpoint at ``path``, looked up in the working directory, then in ``roots``.
 
-    ``path`` may be a checkpoint directory, a folder of them or a workspace (the latest checkpoint is returned), a
-    ``.safetensors`` or ``.npz`` file, or a checkpoint of SINGA. SINGA's name ``step<N>-worker<id>`` also finds the
-    directory ``step<N>`` in the same folder, so that SINGA's jobs that continue from each other's checkpoints work
-    unchanged.
+    ``path`` may be a checkpoint directory, a folder of them or a workspace (for the latest), a ``.safetensors`` or
+    ``.npz`` file, or a SINGA checkpoint. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``, so
+    that SINGA's chained jobs work unchanged.
 
-    Raises UserError, with the paths that it looked for, if there is no checkpoint.
+    Raises UserError, with the searched paths, if there is no checkpoint.
     """
     locations = [Path(path).expanduser(), *(Path(root) / path for root in roots)]
     for location in locations:
@@ -145,13 +144,11 @@ def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
 
 
 def _without_worker(path: Path) -> Path:
-    """Return ``step<N>`` for SINGA's ``step<N>-worker<id>``, and any other path unchanged."""
     match = re.fullmatch(r"(step\d+)-worker\d+(\.bin)?", path.name)
     return path.with_name(match[1]) if match else path
 
 
 def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, ParamArrays]:
-    """Return where the checkpoint is, and its params."""
     if not is_url(os.fspath(path)):
         location = find(path, roots)
         return str(location), read_saved_file(location, _read)

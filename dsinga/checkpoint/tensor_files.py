@@ -27,13 +27,13 @@ RECORD_NAMES = "record_names"  # and of params those of classes and columns
 
 
 class Fingerprint(NamedTuple):
-    """The length and CRC-32 of a file, to detect damage (safetensors itself checks the header only)."""
+    """A file's length and CRC-32, to detect damage (safetensors checks only the header)."""
 
     bytes: int
     crc32: int
 
     def mark(self) -> str:
-        """Return the text that other files contain to show that they were saved together with this file."""
+        """Return the mark of other files that were saved together with this one."""
         return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
 
 
@@ -41,9 +41,9 @@ MARK = re.compile(rb"saved with params of \d+ bytes and CRC-32 [0-9a-f]{8}")
 
 
 def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str]) -> None:
-    """Raise UserError where one of the files ``names`` says, at its beginning, that it was saved with other params.
+    """Raise UserError if a file of ``names`` begins with a mark of other params.
 
-    ``place`` returns the path of a file, and ``params`` is the name of the one with the params.
+    ``place`` returns a file's path; ``params`` is the name of the params' file.
     """
     marks = {}
     for path in filter(Path.is_file, map(place, names)):
@@ -61,10 +61,10 @@ def check_marks(place: Callable[[str], Path], params: str, names: Iterable[str])
 def write_tensors(
     path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> Fingerprint:
-    """Write a safetensors file, flush it to the disk and return its fingerprint.
+    """Write a safetensors file, flush it and return its fingerprint.
 
-    The library sorts arrays by name; their order is among the file's metadata, beside what is given, and the names of
-    records that params have. Raises OSError if it cannot be written.
+    The library sorts arrays by name; the file's metadata have their order, the given texts, and names of records.
+    Raises OSError if it cannot be written.
     """
     texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
     if names := getattr(arrays, "names", None):
@@ -94,10 +94,10 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def read_safetensors(path: Path) -> NamedParams:
-    """Return the arrays of a safetensors file by name, in the order in which :func:`write_tensors` got them.
+    """Return the arrays of a safetensors file by name, in the order given to :func:`write_tensors`.
 
-    Params have the names of their records, where these were written. Arrays of another program are in the library's
-    order; bfloat16 ones become float32. Raises UserError, naming the file, if it cannot be read.
+    Params have the names of their records, if stored. Other programs' arrays are in the library's order. bfloat16
+    becomes float32. Raises UserError, naming the file, if it cannot be read.
     """
     try:
         open_regular(path).close()
@@ -120,14 +120,14 @@ def read_safetensors(path: Path) -> NamedParams:
 
 
 def _known_dtype(array: np.ndarray) -> np.ndarray:
-    """Return an array in float32 where numpy does not know its dtype, which then is bfloat16."""
+    """Return an array of unknown dtype, which is bfloat16, in float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def find_integers(params: Mapping[str, np.ndarray]) -> str:
-    """Return half a sentence on the first param whose numbers are not floating-point; "" if there is none.
+    """Return half a sentence on the first param that is not floating-point, or "".
 
-    Scalars may have: PyTorch counts batches in them.
+    Scalars are exempt: PyTorch counts batches in them.
     """
     for name, array in params.items():
         if array.ndim and array.dtype.kind != "f":
@@ -136,7 +136,7 @@ def find_integers(params: Mapping[str, np.ndarray]) -> str:
 
 
 def read_npz(path: Path) -> ParamArrays:
-    """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
+    """Return the arrays of a numpy ``.npz`` file by name. Raises UserError, naming the file."""
     try:
         with open_regular(path) as file:  # numpy would leave the file open if it is not an archive
             archive = np.load(file, allow_pickle=False)
@@ -152,16 +152,17 @@ ARRAY = "$array"
 
 
 def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], ParamArrays]:
-    """Return JSON data and arrays by name for a state: nested dicts, with string keys, of plain values and arrays.
+    """Split a state of nested dicts with string keys into JSON data and arrays by name.
 
-    An array is named after its path, "KeepBest/params/w1". Raises TypeError, naming the path, for anything else.
+    An array is named after its path, "KeepBest/params/w1". Raises TypeError, naming the path, for anything but plain
+    values and arrays.
     """
     arrays: ParamArrays = {}
     return _separate(state, "", arrays), arrays
 
 
 def insert_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the state from its JSON data and arrays, the inverse of :func:`separate_arrays`; tuples become lists."""
+    """Undo :func:`separate_arrays`: return the state, with lists for tuples."""
     if data.keys() == {ARRAY}:
         return arrays[data[ARRAY]]  # type: ignore[return-value]
     return {key: insert_arrays(value, arrays) if isinstance(value, dict) else value for key, value in data.items()}

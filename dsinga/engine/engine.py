@@ -1,4 +1,4 @@
-"""The interface of an engine, which computes training steps; the training loop runs extensions between the steps."""
+"""The interface of an engine, which computes training steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dsinga.training import Metrics, name_metrics
 
 
 class Places(NamedTuple):
-    """Where the workers and servers of the first worker group ran.
+    """Where workers and servers of the first worker group ran.
 
     Attributes:
         workers: the number of the process of each worker.
-        servers: likewise, of each server of the first server group.
+        servers: the number of the process of each server of the first server group.
         hosts: the number of hosts.
         threads: the number of kernel threads of a worker.
         groups: the number of worker groups of the run.
@@ -39,11 +39,11 @@ class Places(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """What an engine reports of a step of training, or of several that cannot be divided.
+    """An engine's report of a training step, or of several indivisible ones.
 
     Attributes:
         metrics: the sums and counts of metrics, by name.
-        timing: where the time went: seconds and bytes, by name.
+        timing: seconds and bytes, by name.
         steps: the number of steps.
     """
 
@@ -54,13 +54,13 @@ class StepReport(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """The state after a step, from which training continues with the same bits. Its arrays are not to be changed.
+    """The state after a step, to continue with the same bits. Do not change its arrays.
 
     Attributes:
-        step: the number of steps that are done.
+        step: the number of completed steps.
         params: whole params.
-        state: the updater's state, by param and slot; None where it begins anew.
-        loop: the state of the training loop, as in a checkpoint; None while it is not known.
+        state: the updater's state, by param and slot; None to start with a new one.
+        loop: the state of the training loop, as in a checkpoint; None while unknown.
     """
 
     step: int
@@ -78,7 +78,7 @@ class Snapshot:
         }
 
     def release(self) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-        """Return the params and the updater's state, which may be changed from now on, and keep neither."""
+        """Hand params and updater's state over to the caller, and keep neither."""
         released = self.params, self.state
         self.params, self.state = {}, None
         return released
@@ -92,15 +92,15 @@ class Snapshot:
 
 @dataclass
 class Restart:
-    """What was lost, and how long it took until the run stood where it had stood.
+    """A loss, and the restart of the run.
 
     Attributes:
         lost: what was lost, in words.
-        noticed_at: when that was noticed, by ``time.perf_counter()``.
-        step: the step from which the run has started again.
-        generation: the generation that has started then.
-        group: the worker group that alone has started again; None where all have.
-        steps_again: the number of steps that are computed again; None for those since ``step``.
+        noticed_at: when it was noticed, by ``time.perf_counter()``.
+        step: the step of the restart.
+        generation: the generation that started then.
+        group: the only restarted worker group; None for all.
+        steps_again: how many steps are computed again; None for those after ``step``.
     """
 
     lost: str
@@ -112,7 +112,7 @@ class Restart:
 
 
 class Loop(Protocol):
-    """What an engine sees of the training loop."""
+    """The part of the training loop that an engine sees."""
 
     @property
     def step(self) -> int:
@@ -120,35 +120,35 @@ class Loop(Protocol):
 
     @property
     def stopped(self) -> str:
-        """Why training ends early, "" while it does not."""
+        """Why training ends early, else ""."""
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can go on later, from where it stands."""
+        """Whether training stopped so that the run can resume here."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state of the loop at its present step, for a snapshot."""
+        """Return the state of the loop at its present step."""
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history: after so many seconds the run stands where it had stood."""
+        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
 
 
 class Engine(ABC):
     """Computes the steps of a run: forward and backward passes, updates, evaluations.
 
-    The training loop calls :meth:`open`, :meth:`start`, then :meth:`train` until all steps are done, :meth:`finish`
-    and, however the run ends, :meth:`close`. Between two calls of ``train``, when ``step`` and ``sent`` are equal, the
-    run stands: then it may be evaluated or copied. A run that has nothing to train is so without ``start``.
+    The training loop calls :meth:`open`, :meth:`start`, :meth:`train` until all steps are done, :meth:`finish` and, in
+    any case, :meth:`close`. Between two calls of ``train`` the run is paused if ``step`` and ``sent`` are equal, and
+    may be evaluated or copied. A run with nothing to train is paused without ``start``.
 
     Attributes:
-        job: the job that is trained.
-        nets: the whole nets of the phases that the job runs; of an agent, that which learns, as the net of kTrain.
-        epochs: the epochs of the run; None where steps are counted only.
-        groups: the number of worker groups that train at the same time.
-        batchsize: the records in a step of all worker groups together.
-        places: where the workers and servers of the first worker group run.
-        cuts: how the layers of the training net are cut: dimension and location by name; empty for one worker.
-        pauses_cheaply: whether it can stand after each step at little cost.
+        job: the job to train.
+        nets: the whole nets of the job's phases; for an agent, the net that learns as kTrain.
+        epochs: the epochs of the run; None if only steps are counted.
+        groups: the number of worker groups that train at once.
+        batchsize: the records in a step of all worker groups.
+        places: where workers and servers of the first worker group run.
+        cuts: how layers of the training net are cut: dimension and location by name; empty for one worker.
+        pauses_cheaply: whether a pause after each step costs little.
     """
 
     pauses_cheaply: bool = False
@@ -163,23 +163,23 @@ class Engine(ABC):
     @property
     @abstractmethod
     def step(self) -> int:
-        """The step that follows the last one that was reported."""
+        """The step that follows the last reported one."""
 
     @property
     def sent(self) -> int:
-        """The step up to which the run trains before it can stand, at least ``step``; by default it stands there."""
+        """The step to reach before a pause, at least ``step``, the default."""
         return self.step
 
     @property
     @abstractmethod
     def samples_per_second(self) -> float:
-        """How many records all worker groups together trained on in a second of their last steps; 0 before these."""
+        """Records per second of all worker groups' last steps; 0 before the first."""
 
     def open(self) -> None:
-        """Prepare to compute steps, with the params and the updater's state given to the engine."""
+        """Prepare to compute steps with the given params and updater's state."""
 
     def start(self, step: int, loop: Loop) -> None:
-        """Begin to train from ``step``, at which the run stands."""
+        """Begin to train from ``step``, where the run is paused."""
 
     @property
     def phases(self) -> Collection[Phase]:
@@ -190,64 +190,63 @@ class Engine(ABC):
     def train(self, stop: int) -> Sequence[StepReport]:
         """Train for about a second, not beyond step ``stop``, unless a step cannot be divided.
 
-        Returns the reports of the steps that the loop has not seen; there may be none. Raises Diverged where a loss is
-        not finite.
+        Returns the reports that the loop has not seen, perhaps none. Raises Diverged if a loss is not finite.
         """
 
     def finish(self) -> None:
-        """End training: where several worker groups train, all of them have the same params then."""
+        """End training; afterwards all worker groups have the same params."""
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
-        """Return the sums and counts of metrics over the first ``batches`` batches of a phase, 0 for all records."""
+        """Return sums and counts of metrics over a phase's first ``batches`` batches, 0 for all records."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of kVal or kTest; raise UserError where one cannot be written."""
+        """Write output layers of kVal or kTest; raise UserError if a write fails."""
 
     @abstractmethod
     def params(self) -> ParamArrays:
-        """Return copies of the params, float32 by name: those that tests use, averages where the job asks for them."""
+        """Return copies of the params for tests, float32 by name: averages if requested."""
 
     def last_params(self) -> ParamArrays:
-        """Return the params of a run that is not trained any further: they may be the arrays that were trained."""
+        """Return the params at the end, possibly the trained arrays themselves."""
         return self.params()
 
     @abstractmethod
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies of the params that are trained, and of the updater's state by param and slot."""
+        """Return copies of the trained params, and of the updater's state by param and slot."""
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Go on from these params, all of them, and from a state of the updater, None for its present one.
+        """Continue from all ``params``, and ``state``, None for the present one.
 
-        The run stands, and has one worker group. Raises UserError where the engine cannot.
+        The run is paused, and has one worker group. Raises UserError if the engine cannot.
         """
         raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state of a run that is not trained any further, by param and slot."""
+        """Return the updater's state at the end, by param and slot."""
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return the rest of the state for a resumed run: plain values and arrays, nested in dicts with string keys."""
+        """Return the rest of the state to resume: nested dicts of plain values and arrays."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Take note that a checkpoint of ``snapshot`` was written, from which the run may continue after a loss."""
+        """Learn that a checkpoint of ``snapshot`` was written, for a restart."""
 
     @property
     def newest(self) -> Snapshot | None:
-        """The newest snapshot from which the run could go on, where it has been made without a checkpoint."""
+        """The newest resumable snapshot taken without a checkpoint, if any."""
         return None
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return the newest state of a run that failed or was interrupted, None if it is lost.
+        """Return the newest state of a failed or interrupted run, None if lost.
 
-        Its params are those of :meth:`params`. With ``waits`` the run ends the steps that are in flight.
+        Its params are the result of :meth:`params`. With ``waits`` the run ends the steps in flight first.
         """
         return None
 
     def reach(self) -> tuple[int, float]:
-        """Return up to which step a further call of :meth:`train` would take, and how many seconds, all told."""
+        """Return the step that another :meth:`train` would reach, and the total seconds until then."""
         return self.sent + 1, 0.0
 
     @abstractmethod
@@ -256,16 +255,16 @@ class Engine(ABC):
 
     @abstractmethod
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the schedule's learning rate by factors, each from its step on; ``step`` is the first of these."""
+        """Multiply the schedule's learning rate by factors, each from its step; ``step`` is the first."""
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by factors that held in the run which is resumed; called before :meth:`open`."""
+        """Multiply the learning rate by a resumed run's factors; called before :meth:`open`."""
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return sums and counts of metrics as means, under the names that people see."""
+        """Return sums and counts of metrics as means, under users' names."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
         named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}
 
     def close(self, message: str | None = None) -> None:
-        """Release what the engine holds; waits that are left end with RunError(``message``)."""
+        """Release the engine's resources; remaining waits end with RunError(``message``)."""

@@ -1,4 +1,4 @@
-"""The local engine: one worker in this process, with whole nets and params, without Dask and without servers."""
+"""The local engine: one worker in this process, without Dask or servers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ SMALL_BATCH_BYTES = 1 << 16
 
 
 class LocalEngine(Engine):
-    """Trains the only worker of a job in the thread that calls it; the bits are those of a cluster.
+    """Trains a job's only worker in the calling thread; the bits equal a cluster's.
 
     Args:
-        job: the job, checked, of one worker group with one worker.
+        job: the checked job, of one worker group with one worker.
         opened: its readers and nets.
-        begin: what the run begins with; its arrays are copied.
-        updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
-            the learning rate. It is copied, so that a run which fails leaves it as it is.
+        begin: the initial state of the run; its arrays are copied.
+        updater: the updater of earlier training, which is copied. Its steps count for the order of records, random
+            numbers and the learning rate.
         threads: the most kernel threads; by default as many as the net can use.
         device: the GPU that computes; None for CPU cores.
 
@@ -113,12 +113,12 @@ class LocalEngine(Engine):
 
     @property
     def step(self) -> int:
-        """The step that follows the last one that was done."""
+        """The step that follows the last completed one."""
         return self._step
 
     @property
     def samples_per_second(self) -> float:
-        """How many records it trained on in a second of the last call of :meth:`train`."""
+        """Records per second in the last call of :meth:`train`."""
         return self._speed
 
     def start(self, step: int, loop: Loop) -> None:
@@ -133,9 +133,9 @@ class LocalEngine(Engine):
             self._batches = Prefetch(read, first, self._reader.stop(self._earlier_steps))
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Train until half a second has passed, ``stop`` is reached, or a step fails, as when records cannot be read.
+        """Train until half a second has passed, ``stop`` is reached, or a step fails.
 
-        That raises RunError once the loop has seen the steps before.
+        The next call raises the RunError of a failed step, after the loop has seen earlier steps.
         """
         reports = [] if self._failure else self._train_round(stop)
         if self._failure is None or reports:
@@ -174,19 +174,16 @@ class LocalEngine(Engine):
         return reports
 
     def _begin(self, step: int) -> BegunStep:
-        """Read the records of a step, or of its first micro-batch."""
         self._started = time.perf_counter()
         self._data_seconds = self._updates.seconds = 0.0
         self._updates.begin(step)
         return BegunStep(step, self._next_records(), self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch a step, if it has been captured; return whether."""
         assert self._captured is not None
         return self._captured.launch(begun.records, self._contexts[0].at_step(begun.step))
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
-        """Compute the gradients of a batch and apply them; return its metrics and the timing."""
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
@@ -198,7 +195,6 @@ class LocalEngine(Engine):
         return metrics, Timing(total, self._data_seconds, update, update=update)
 
     def _next_records(self) -> dict[str, Records]:
-        """Return the records of the next micro-batch; count the seconds of waiting for them."""
         assert self._batches is not None
         started = time.perf_counter()
         records = next(self._batches)
@@ -206,7 +202,6 @@ class LocalEngine(Engine):
         return records
 
     def _micro_batches(self, begun: BegunStep) -> Iterator[tuple[dict[str, Records], Context]]:
-        """Yield the records and the context of each micro-batch of a step."""
         for number, ctx in enumerate(self._contexts):
             yield self._next_records() if number else begun.records, ctx.at_step(begun.step)
 
@@ -231,14 +226,14 @@ class LocalEngine(Engine):
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
+        """Write a phase's output layers; a validation skips the layers that tests write."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             forward = forward_in_threads(self.job, self.params())
             write_outputs(self.nets[phase], self._opened.readers[phase], forward, batches, layers)
 
     def _averages(self) -> ParamArrays | None:
-        """Return the averages of the params, which tests use where the job asks for them; None where it does not."""
+        """Return the params' averages for tests; None if the job has none."""
         if self.job.updater.ema_conf is None:
             return None
         values, state = self.updater.values, self.updater.state
@@ -259,7 +254,7 @@ class LocalEngine(Engine):
         return self.updater.copy_values(), self._shaped(self.updater.copy_state())
 
     def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
-        """Write these params, and a state of the updater, to the arrays that are trained."""
+        """Write params, and an updater's state, to the trained arrays."""
         self._ops.enter()
         for name, value in params.items():
             self.updater.values[name][...] = self._ops.asarray(value)
@@ -268,11 +263,10 @@ class LocalEngine(Engine):
                 self.updater.state[name][slot][...] = self._ops.asarray(np.asarray(array, np.float32).reshape(-1))
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state by param and slot: on CPU cores the arrays that were trained."""
+        """Return the updater's state by param and slot: on CPU cores the trained arrays."""
         return self._shaped(self.updater.copy_state() if self._on_device else self.updater.state)
 
     def _shaped(self, state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
-        """Return a state of flat arrays in the shapes of the params."""
         shapes = self._net.shapes
         return {
             name: {slot: array.reshape(shapes[name]) for slot, array in slots.items()} for name, slots in state.items()
@@ -280,7 +274,7 @@ class LocalEngine(Engine):
 
     @property
     def newest(self) -> Snapshot | None:
-        """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""
+        """The snapshot of the loop's step, unless a failed step changed params."""
         if self._loop is None or self._loop.step != self.step or self._updates.has_begun or self._may_run:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
@@ -288,7 +282,7 @@ class LocalEngine(Engine):
     def rescue(self, waits: bool) -> Snapshot:
         """Return the params of the last step.
 
-        An interrupt that is no signal, or a second one, may have cut an update: then some have the next step already.
+        A second interrupt, or one without a signal, may have cut an update: some params may have the next step.
         """
         return Snapshot(self.updater.steps - self._earlier_steps, self.params(), self.last_state())
 
@@ -297,13 +291,12 @@ class LocalEngine(Engine):
         return self.updater.rate(self._earlier_steps + step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate by factors, each from its step on, which the updater counts with its earlier ones."""
+        """Multiply the rate by factors, each from its step after the earlier steps."""
         self.updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
 
     use_rate_factors = set_rate_factors
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads the records of a step, for the input layers of a net."""
         rows = dict.fromkeys(net.inputs, reader.parts[0])
         read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows)
         if not self._on_device:
@@ -318,16 +311,15 @@ class LocalEngine(Engine):
 
 
 def _forward(net: NeuralNet, records: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> None:
-    """Compute the metrics of a batch of another phase, which a recorded pass keeps."""
     forward(net, values, records, ctx)
 
 
 class CountedUpdates:
-    """Applies the gradients of a step to the params of this process, and counts the time.
+    """Applies a step's gradients to this process's params, and measures the time.
 
     Attributes:
-        seconds: how long it has taken since this was set to 0.
-        has_begun: whether the present step may have changed some of the params already.
+        seconds: the seconds since this was set to 0.
+        has_begun: whether the present step may already have changed params.
     """
 
     def __init__(self, updater: LocalUpdater):
@@ -339,21 +331,21 @@ class CountedUpdates:
         self._updater.steps = step
 
     def push(self, name: str, gradient: Any) -> None:
-        """Take a gradient, which may be applied at once."""
+        """Check and push a gradient, which may be applied at once."""
         self.has_begun, started = True, time.perf_counter()
         self._updater.check_gradient(name, gradient)
         self._updater.push(name, gradient)
         self.seconds += time.perf_counter() - started
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Take all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        """Push all gradients if they are finite; else push none and return a bad one's name."""
         started = time.perf_counter()
         lost = self._updater.push_all(gradients)
         self.seconds += time.perf_counter() - started
         return lost
 
     def finish(self) -> None:
-        """Apply the gradients that wait."""
+        """Apply the waiting gradients."""
         self.has_begun, started = True, time.perf_counter()
         self._updater.finish()
         self.has_begun = False
@@ -364,6 +356,6 @@ class CountedUpdates:
         self._updater.steps += 1
 
     def discard(self) -> None:
-        """Forget the gradients that wait."""
+        """Forget the waiting gradients."""
         self._updater.discard()
         self.has_begun = False

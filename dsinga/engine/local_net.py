@@ -1,4 +1,4 @@
-"""LocalNet, the nets of a job on numpy arrays in this process: forward and backward passes, without Dask or servers."""
+"""LocalNet, a job's nets on numpy arrays in this process, without Dask or servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """The figures of metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
+    """Metrics by name; ``sums`` has the (sum, count) of each, additive over batches."""
 
     def __init__(self, sums: Metrics):
         super().__init__(metric_values(sums))
@@ -65,7 +65,7 @@ class Means(dict[str, Any]):
 
 
 class Forward(NamedTuple):
-    """The result of a forward pass: features by layer, and the means of the metrics over the batch."""
+    """A forward pass: features by layer, and the batch's mean metrics."""
 
     outputs: ParamArrays
     metrics: Means
@@ -77,9 +77,9 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The result of a backward pass: gradients by param, and the means of the metrics over the batch.
+    """A backward pass: gradients by param, and the batch's mean metrics.
 
-    For a param that is not trainable, such as a running mean, the gradient is its new value.
+    A param that is not trainable, such as a running mean, has its new value as gradient.
     """
 
     gradients: dict[str, np.ndarray | SparseRows]
@@ -92,28 +92,27 @@ class Backward(NamedTuple):
 
 
 class LocalNet:
-    """The nets of a job, whole or cut for several workers, which compute numpy arrays in threads of this process.
+    """A job's nets, whole or cut for several workers, on numpy arrays in threads of this process.
 
-    Params are plain dictionaries of float32 arrays that the caller keeps. The same batches give the bits of
-    :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers. Passes of a net that
-    is not cut are computed by a GPU where the job's ``gpu`` or the setting ``dsinga.device`` asks for one.
+    Params are plain dictionaries of float32 arrays that the caller keeps. The bits equal :func:`dsinga.train`'s with
+    one worker; a cut net's equal a cluster's with as many workers. A GPU computes uncut nets if the job's ``gpu`` or
+    the setting ``dsinga.device`` requests one.
 
     A batch of fewer records than workers is computed by one worker. A loop that resumes sets ``updater.steps``, on
     which the learning rate depends, and passes ``step=`` to :meth:`backward`, on which random numbers depend.
 
     Args:
         job: the job; its data are not read.
-        x: records (n, ...), or several such arrays by the names of their input layers. Only shape and dtype matter.
-            Without them the shapes of the job's stores are used.
+        x: records (n, ...), or several such arrays by input layer, for shape and dtype. By default the shapes of the
+            job's stores.
         y: labels (n,) or (n, ...), None for a job without.
-        workers: for how many workers the net is cut; by default as many as the job names in a worker group.
+        workers: for how many workers to cut the net, by default the job's in a group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
-        roots: where relative paths in the job are looked up after the working directory.
-        is_small: whether small products are computed in the way that takes the least time, about half for nets of a few
-            thousand params. The bits of a row then
-            depend on the size of its batch, and are not those of :func:`dsinga.train`.
+        roots: where the job's relative paths are looked up after the working directory.
+        is_small: whether to compute small products in the fastest way. Then a row's bits depend on the batch size and
+            differ from :func:`dsinga.train`'s.
 
-    Raises UserError for what is wrong with the job.
+    Raises UserError if the job is wrong.
     """
 
     def __init__(
@@ -149,11 +148,11 @@ class LocalNet:
         self._passes = 0
 
     def of_job(self, job: Job) -> LocalNet:
-        """Return the nets of another job for arrays of these shapes. Raises UserError for what is wrong with it."""
+        """Return the nets of another job for these shapes. Raises UserError if it is wrong."""
         return LocalNet(job, *self._arguments[0][1:])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy, perhaps in another process, is made anew from."""
+        """Return the arguments to create a copy from."""
         return {"arguments": self._arguments, "passes": self._passes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -167,14 +166,14 @@ class LocalNet:
         return self._nets.predictor(Phase.kTrain).net
 
     def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
-        """Return a net of these layers and their sources; without names, of all layers that need no labels."""
+        """Return a net of these layers and their sources; by default of all layers that need no labels."""
         return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self, known: Mapping[str, np.ndarray] = MappingProxyType({})) -> ParamArrays:
-        """Return the value of each param with which training of the job begins, float32 by name.
+        """Return the initial value of each param, float32 by name.
 
-        They are the job's ``params``, those of its ``checkpoint_path``, and initial values. Of those that are ``known``
-        no initial ones are made, which take as much memory.
+        Values come from the job's ``params``, its ``checkpoint_path``, or the initialisers. To save memory, ``known``
+        params are returned without initialisation.
         """
         missing = {name: param for name, param in self.net.params.items() if name not in known}
         start = port_to_net(missing, self.job.checkpoint_path, self._roots)
@@ -184,7 +183,7 @@ class LocalNet:
         return {name: values[name] for name in (*self.net.params, *known)}
 
     def updater(self) -> LocalUpdater:
-        """Return a new updater, as the job describes it, at step 0."""
+        """Return a new updater of the job at step 0."""
         check_patterns(self.job.updater, self.net.params)
         return LocalUpdater(create_updater(self.job.updater), self.net.params)
 
@@ -194,9 +193,8 @@ class LocalNet:
     ) -> Forward:  # fmt: skip
         """Compute the features of ``layers`` for a batch of any size; by default of the layers that are no sources.
 
-        Without ``y`` only what needs no labels is computed, and the feature of a softmax loss or of a sigmoid
-        cross-entropy loss is its probabilities. ``step`` selects the random numbers, in the phase "train". Raises
-        UserError for bad input.
+        Without ``y`` only layers that need no labels are computed; a softmax or sigmoid cross-entropy loss then gives
+        its probabilities. ``step`` selects random numbers in the phase "train". Raises UserError for bad input.
         """
         return self._forward(params, x, y, tuple(layers), find_phase(phase), step)
 
@@ -204,7 +202,7 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, layers: tuple[str, ...] = (),
         phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
     ) -> Forward:  # fmt: skip
-        """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
+        """Compute a batch like :meth:`forward`; ``first`` numbers its first record, for messages."""
         key = phase, layers, *_kind(params, x, y)
         if (captured := self._captured.get(key)) is not None:
             result = captured.launch_on_arrays(params, x, y, step)
@@ -225,7 +223,7 @@ class LocalNet:
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
         y: Batch, has_gradients: bool = False,
     ) -> None:  # fmt: skip
-        """Keep a pass, to be replayed for the next batch of its kind, where arrays are computed as they are given."""
+        """Keep a pass for the next batch of its kind, if it computes arrays as given."""
         if captured is None or self.job.skip_bad_batches or net.by_step:
             return
         given, of_layer = by_layer(x, net.inputs, "records"), {} if y is None else by_layer(y, net.inputs, "labels")
@@ -239,14 +237,15 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *,
         gradients: Mapping[str, np.ndarray] | None = None, step: int | None = None,
     ) -> Backward:  # fmt: skip
-        """Compute the gradient of the mean loss of a batch of any size for each param, by the job's algorithm.
+        """Compute the gradient of a batch's mean loss for each param.
 
-        ``gradients`` stand for a loss of one's own in place of the job's: by layer, the gradient of each record's loss
-        by the layer's feature, (n, ...), for back-propagation. Only what these layers need is computed, without labels;
-        the one metric, "loss", is the mean of gradient·feature. ``step`` selects the random numbers, as of dropout; by
-        default it is the number of earlier calls. A gradient of an embedding may be sparse rows: its method ``dense()``
-        returns an array. A batch is computed in the job's ``micro_batches``. Raises UserError for bad input, Diverged
-        where a metric or a gradient is not finite.
+        ``gradients`` replace the job's loss, for back-propagation: by layer, the gradient of each record's loss by the
+        layer's feature, (n, ...). Then only the sources of these layers are computed, without labels. The only metric,
+        "loss", is the mean of gradient·feature.
+
+        ``step`` selects the random numbers, as of dropout, by default the number of earlier calls. A gradient of an
+        embedding may be sparse rows: its method ``dense()`` returns an array. A batch is computed in the job's
+        ``micro_batches``. Raises UserError for bad input, Diverged if a metric or a gradient is not finite.
         """
         if gradients is not None and (y is not None or not gradients):
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
@@ -298,7 +297,6 @@ class LocalNet:
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push,
     ) -> Metrics:  # fmt: skip
-        """Compute ``ctx.rows`` of a batch as an algorithm does, by ``algorithm`` on the net cut for the workers."""
         assert self._cut is not None, "one worker computes whole nets"
         gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
         for name, gradient in gradients.items():
@@ -308,7 +306,7 @@ class LocalNet:
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
     ) -> np.ndarray:
-        """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
+        """Return the feature of ``layer`` for all records, (n, ...), in batches of bounded memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
@@ -324,7 +322,7 @@ class LocalNet:
     def evaluate(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
     ) -> Means:
-        """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
+        """Return the mean loss and metrics over all records, in batches of bounded memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest).net, length_of(x)
@@ -339,13 +337,12 @@ class LocalNet:
         return Means(add_metrics(evaluate([(net, size, 0)], forward)))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
-        """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
+        """Return the feature's shape for one record. Raises UserError for an unknown layer."""
         return self._nets.predictor(Phase.kTest, (layer,)).net.layer(layer).shape[1:]
 
     def _records(
         self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
     ) -> tuple[dict[str, Records], int]:
-        """Return the records of a batch; NaN is refused, but for a job that leaves bad batches out."""
         infos = self._nets.infos(net.phase, gradients)
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
@@ -360,7 +357,6 @@ class LocalNet:
         return Predictor(net, seed=self.job.seed, ops=lambda: self._open().ops, threads=threads)
 
     def _open(self) -> ThreadKernels:
-        """Return the kernels of the calling thread."""
         kernels = self._by_thread.get(thread := threading.get_ident())
         if kernels is None:
             assert self._processor is not None, "there is a net whose passes these kernels compute"
@@ -372,7 +368,6 @@ class LocalNet:
         return kernels
 
     def _count_threads(self, net: NeuralNet) -> int:
-        """Return the number of kernel threads of each worker: as many as :func:`dsinga.train` would give it."""
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
@@ -387,25 +382,21 @@ class LocalNet:
         return values
 
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
-        """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.
+        """Return for how many rows the net of ``x`` is cut, 0 if not cut.
 
-        A net is cut for one batch size. A batch of fewer records than workers is computed by one of them, unless the
-        net is cut by space.
+        A net is cut for one batch size. One worker computes fewer records than workers, unless the net is cut by space.
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
 
 
 class _KeptGradients(dict[str, Any], Updates):
-    """Stores the gradients of a training step by the names of params."""
-
     def push(self, name: str, gradient: Any) -> None:
-        """Store a gradient."""
         self[name] = gradient
 
 
 def _kind(params: Mapping[str, np.ndarray], x: Batch, y: Batch) -> tuple[Hashable, ...]:
-    """Return what a batch, its params and the thread have in common with others that the same pass computes."""
+    """Return the key of batches of the same pass: their kind, params and thread."""
     array = next(iter(x.values()), None) if type(x) is dict else x
     shape = array.shape if type(array) is np.ndarray else None
     forms = type(x) is dict, type(y) is dict, y is None

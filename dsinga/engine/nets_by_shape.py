@@ -1,4 +1,4 @@
-"""The nets of a job for numpy arrays, each with its predictor: of each phase, with and without labels."""
+"""The nets of a job for numpy arrays, each with its predictor."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
 
 class CutNets(Protocol):
-    """The type of the engine ``cut``, which computes nets that are cut for several workers."""
+    """The type of the engine ``cut``, for nets cut for several workers."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
-        """Return a predictor of ``net``, cut for the workers, by params that each call gives."""
+        """Return a predictor of ``net``, cut for the workers; calls pass the params."""
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
+        """Return the gradients of whole params, and the metrics, for the rows ``ctx.rows``."""
 
 
 class NetsByShape:
-    """The nets of a job, whole, each with its predictor, built when they are asked for; the last KEPT_NETS are kept.
+    """A job's whole nets with predictors, built on demand; the last KEPT_NETS are kept.
 
     Args:
         checked: the job.
-        shapes: records and labels like those that the nets will compute, None for the shapes of the job's stores.
-        create_predictor: returns the predictor of a net, which is cut if the second argument is true.
+        shapes: example records and labels for the nets, None for the shapes of the job's stores.
+        create_predictor: returns the predictor of a net, cut if the second argument is true.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class NetsByShape:
     def predictor(
         self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0, *, gradients: tuple[str, ...] = ()
     ) -> Predictor:
-        """Return the predictor of a phase's net, or with ``unlabelled`` of a net of these layers and their sources.
+        """Return the predictor of a phase's net, with ``unlabelled`` only of these layers and their sources.
 
-        The net computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has
-        what these layers need, without labels, an input layer for the gradient of each, named by
-        :func:`gradient_input`, and a loss with this gradient. Raises UserError for what is wrong with the job.
+        The net computes batches of any size, but must be built for ``rows`` rows to be cut. With ``gradients`` it has
+        these layers and their sources, without labels. Each of them gets an input layer for its gradient
+        (:func:`gradient_input`) and a loss with this gradient. Raises UserError if the job is wrong.
         """
         key = phase, unlabelled, rows, gradients
         if key not in self._predictors:
@@ -79,7 +79,7 @@ class NetsByShape:
         return self._predictors[key]
 
     def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
-        """Return the description of the records of each input layer of a phase, those for ``gradients`` included."""
+        """Describe the records of each input layer of a phase, including ``gradients``."""
         if phase not in self._infos:
             if self._shapes is None:
                 self._infos[phase] = dict(self._checked.reader(phase).infos)
@@ -99,12 +99,11 @@ class NetsByShape:
 
 
 def gradient_input(name: str) -> str:
-    """Return the name of the input layer that takes the gradient of the feature of layer ``name``."""
+    """Return the name of the input layer for a layer's gradient."""
     return f"gradient of {name}"
 
 
 def _loss_of(name: str) -> list[LayerConf]:
-    """Return a loss with a given gradient of layer ``name``, and the input layer that takes it."""
     given = gradient_input(name)
     return [
         LayerConf(name=given, type=LayerType.kRecordInput, store_conf=StoreConf()),
@@ -113,6 +112,6 @@ def _loss_of(name: str) -> list[LayerConf]:
 
 
 def last_layers(net: NeuralNet) -> tuple[str, ...]:
-    """Return the names of the layers whose features no other layer takes."""
+    """Return the names of layers that are no sources."""
     sources = {source for node in net.nodes for source in node.sources}
     return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)

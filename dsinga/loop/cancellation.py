@@ -1,4 +1,4 @@
-"""Cancelling a run from another thread, or by the first signal that ends it, after which training ends in order."""
+"""Cancels a run from another thread or by a signal; training ends in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Cancellation:
 
     Attributes:
         event: set if the run is to end.
-        ends_in_order: whether the training loop stops by itself and keeps what was trained, so that waits go on.
-        ending: how it keeps that, for the log: "with a checkpoint".
+        ends_in_order: whether the training loop stops by itself and keeps the result, so that waits continue.
+        ending: how it keeps the result, for the log: "with a checkpoint".
     """
 
     def __init__(self, event: threading.Event | None = None):
@@ -39,12 +39,12 @@ class Cancellation:
         self.ending = "with a checkpoint"
 
     def check(self) -> None:
-        """Raise Cancelled if the run is to end at once."""
+        """Raise Cancelled if the run must end at once."""
         if not self.ends_in_order:
             self.check_idle()
 
     def check_idle(self) -> None:
-        """Raise Cancelled if the run is to end, while nothing runs that could end in order."""
+        """Raise Cancelled if the run must end, while nothing could end in order."""
         if self.event.is_set():
             raise Cancelled(CANCELLED)
 
@@ -53,16 +53,14 @@ class Cancellation:
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
     """Let SIGINT and TERMINATIONS end training in order after the last complete round, then take effect.
 
-    A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
-    ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
-    handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. Where the
-    handler returns, the error with which the run has ended is raised. A second SIGINT, and a signal at another time,
-    take effect at once. A further signal of TERMINATIONS changes nothing: batch systems send it to several processes,
-    which may pass it on.
+    A signal cancels the run if training can end in order (``cancellation.ends_in_order``). Afterwards this calls the
+    program's handler. Python's raises KeyboardInterrupt, with a text on how to go on; others may raise SystemExit. If
+    the handler returns, the error that ended the run is raised. A second SIGINT, and a signal at another time, take
+    effect at once. A second signal of TERMINATIONS is ignored: batch systems send it to several processes, which may
+    pass it on.
 
-    Signals without a handler in Python are left as they are, and so are the program's handlers for others than SIGINT,
-    SIGTERM and SIGHUP: they may show where it stands, or limit the time of something. In other threads than the main
-    one, which gets the signals, this does nothing.
+    Signals without a Python handler, or other than SIGINT, SIGTERM and SIGHUP, are left alone. Outside the main thread
+    this does nothing.
     """
     deferred: list[int] = []
     raised: list[int] = []
@@ -105,13 +103,12 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
 
 
 def _python_handler(number: int) -> Any:
-    """Return the handler of a signal; a number, which Python cannot call, where that is one of the system's."""
     handler = signal.getsignal(number)
     return None if isinstance(handler, int) else handler
 
 
 def _take_effect(handler: Handler, number: int, failure: str) -> None:
-    """Call the handler of a signal that was deferred; ``failure`` says how the run has ended."""
+    """Call the handler of a deferred signal; ``failure`` says how the run ended."""
     try:
         handler(number, None)
     except KeyboardInterrupt as interrupt:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run in its workspace: writing them, the loop's state in them, and how to go on from one."""
+"""The checkpoints of a run: writes them, with the loop's state, and explains resuming."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from dsinga.reading.checked_job import names_of_training
 
 
 class Checkpoints:
-    """The folder of the checkpoints of a run.
+    """The folder of a run's checkpoints.
 
-    ``topology`` is the topology in words, ``check`` is called before each checkpoint is written, and raises RunError
-    where it must not be; ``saved`` is called after each one that was written.
+    ``topology`` describes the topology. ``check`` is called before each write and may raise RunError to forbid it.
+    ``saved`` is called after each write.
     """
 
     def __init__(
@@ -48,10 +48,7 @@ class Checkpoints:
         self._names = names_of_training(job.neuralnet)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot, and remove those checkpoints that the job does not keep.
-
-        Raises RunError.
-        """
+        """Write a snapshot, and remove old checkpoints as the job says. Raises RunError."""
         if self._check is not None:
             self._check()
         params = NamedParams(snapshot.params, self._names)
@@ -62,13 +59,13 @@ class Checkpoints:
             self._saved()
 
     def write_newer(self, snapshot: Snapshot) -> None:
-        """Write a snapshot from which a run can resume, unless there is a checkpoint of its step or a later one."""
+        """Write a resumable snapshot, unless a checkpoint is as new or newer."""
         if snapshot.loop is not None and snapshot.state is not None and latest_step(self._folder) < snapshot.step:
             self.write(snapshot)
 
 
 def _digests(job: Job) -> dict[str, dict[str, str]]:
-    """Return hashes of what the numbers of records and labels mean, "" where it is not known, by input layer."""
+    """Return hashes of the meanings of records and labels by layer; "" if unknown."""
     digests = {}
     for layer in input_layers(job.neuralnet, Phase.kTrain):
         if (store := layer.store_conf) is not None:
@@ -82,7 +79,7 @@ def _digests(job: Job) -> dict[str, dict[str, str]]:
 
 
 def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
-    """Return an axis of records and the labels along it; of numbered points, which may be others, their order."""
+    """Return the labels along an axis; for numbered points, only their order."""
     if len(axis) == 1:
         return ()
     if are_columns or not all(map(is_number, axis[1:])):
@@ -91,9 +88,9 @@ def _labels(axis: Sequence[str], are_columns: bool) -> Sequence[str]:
 
 
 def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job) -> None:
-    """Raise UserError where numbers of records mean something else than in the run that wrote a checkpoint.
+    """Raise UserError if the records have another meaning than a checkpoint's.
 
-    ``digests`` are those of that run; older checkpoints have none.
+    ``digests`` are the hashes of the checkpoint's run; older checkpoints have none.
     """
     for name, known in _digests(job).items():
         for what, digest in digests.get(name, {}).items():
@@ -105,7 +102,7 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
 
 
 def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
-    """Raise UserError where a job has other losses, or weights of records, than the run that wrote a checkpoint."""
+    """Raise UserError if job and checkpoint differ in losses or record weights."""
     try:
         written = loads(str(meta["job"]))
     except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
@@ -119,7 +116,6 @@ def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
 
 
 def _objective(job: Job) -> tuple[list[str], list[str]]:
-    """Return the types of the losses of training, and the input layer of the weights of records where it has one."""
     layers = filter_layers(job.neuralnet, Phase.kTrain)
     losses = [layer.type_name for layer in layers if layer_class(layer).is_loss]
     return losses, [layer.name for layer in layers if layer.name == SAMPLE_WEIGHT]
@@ -129,29 +125,26 @@ NO_CHECKPOINT = "no checkpoint was written"
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return the factors of the learning rate, by the step from which each applies, from the state of a loop."""
+    """Return the learning rate's factors in a loop's state, by first step."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return a checkpoint's position in the records: the rows of a step, and the offset of :class:`Epochs`."""
+    """Return a checkpoint's position: rows of a step, offset of :class:`Epochs`."""
     return {"rows": rows, "offset": offset}
 
 
 def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
-    """Return the ``record_offset`` of a job that goes on with ``rows`` rows a step from a checkpoint of this step.
+    """Return the ``record_offset`` of a job that resumes at ``step`` with ``rows`` rows.
 
-    ``state`` is that of the training loop. Older checkpoints do not say how many rows their steps had: as many.
+    ``state`` is the training loop's. The offset is 0 for older checkpoints, which lack the number of rows.
     """
     records = state.get("records")
     return offset_of(step, records["rows"], records["offset"], rows) if records else 0
 
 
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError unless ``state``, of the checkpoint ``path``, has the types of a training loop's state.
-
-    Checkpoints of format 1 have no checksum by which a change of it would have been noticed.
-    """
+    """Raise UserError unless ``state``, from the checkpoint ``path``, has a loop state's types."""
     try:
         for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
             checked_number(value)
@@ -169,9 +162,9 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
-    """Return a text that says how to resume a run that has ended after ``step`` steps.
+    """Return advice to resume a run that ended after ``step`` steps.
 
-    ``kept`` is a clause that says who keeps the params of these steps, "" where nobody does.
+    ``kept`` is a clause that says who keeps the params of these steps, "" for nobody.
     """
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None and kept:
@@ -184,12 +177,12 @@ def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
 
 
 def describe_last_good(workspace: Path | None) -> str:
-    """Return a text that names the newest checkpoint of ``workspace`` that is intact and has finite numbers only."""
+    """Return a text that names the newest intact, finite checkpoint of ``workspace``."""
     return describe_last_good_in(workspace / "checkpoint") if workspace else NO_CHECKPOINT
 
 
 def describe_last_good_in(folder: Path) -> str:
-    """Return a text that names the newest checkpoint in ``folder`` that is intact and has finite numbers only."""
+    """Return a text that names the newest intact, finite checkpoint in ``folder``."""
     if latest(folder) is None:
         return NO_CHECKPOINT
     path = latest_finite(folder)

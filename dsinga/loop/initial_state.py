@@ -1,4 +1,4 @@
-"""Makes the state that a run begins with: initial values, the params of another net, or an earlier checkpoint."""
+"""Creates a run's initial state: initial values, another net's params, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ SITE_SLOT = re.compile(r"outer\.|group\d+\.")  # begins the slots of outer param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run: its initial params or checkpoint, its extensions, and its workspace.
+    """Options of a run: its start, extensions and workspace.
 
     Attributes:
         workspace: the folder for files of extensions and ``checkpoint/``; None for none.
-        roots: the folders where relative paths are looked up after the working directory.
-        resume: the path of the checkpoint to go on from; True for the newest undamaged one in the workspace.
-        extensions: those that run besides those that the job names.
-        params: what replaces initial values, by name; params that the net does not have are left out.
-        updater_state: that of an earlier run's updater, by param and slot, which goes on; what it lacks begins anew.
+        roots: folders where relative paths are looked up after the working directory.
+        resume: the checkpoint's path; True for the newest undamaged one in the workspace.
+        extensions: extensions in addition to the job's.
+        params: replacements of initial values, by name; unknown params are ignored.
+        updater_state: an earlier updater's state, by param and slot; missing slots start new.
         cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
-        saved: called after each checkpoint that was written.
-        check_workspace: called before; it raises RunError where none must be written.
+        saved: called after each written checkpoint.
+        check_workspace: called before each checkpoint; raises RunError to forbid it.
     """
 
     workspace: Path | None = None
@@ -73,10 +73,10 @@ class RunOptions:
 def begin_run(
     job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
-    """Return the extensions of a run, its job's and those of the options, and what it begins with.
+    """Return a run's extensions, from job and options, and its initial state.
 
-    ``nets`` are the whole nets of its phases, ``epochs`` those of a job that counts them. Raises UserError for an
-    extension that can never run, and for a checkpoint or params that do not fit.
+    ``nets`` are the whole nets by phase, ``epochs`` the job's if it counts them. Raises UserError for an extension that
+    can never run, and for a checkpoint or params that do not fit.
     """
     all_extensions = create_extensions(job, options.extensions, epochs)
     check_extensions(all_extensions, job, nets, options.workspace)
@@ -99,10 +99,10 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return initial values of a net's params; arrays in ``params`` replace the values of the same name.
+    """Return a net's initial values, replaced by ``params`` of the same names.
 
-    A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
-    have NaN or infinity.
+    A job's ``checkpoint_path`` names another net's checkpoint. Raises UserError if shapes do not fit, or params have
+    NaN or infinity.
     """
     values = initial_values(net_params, job.seed)
     values.update(port_to_net(net_params, job.checkpoint_path, roots))
@@ -113,9 +113,9 @@ def begin_anew(
 def complete_state(
     job: Job, net_params: Mapping[str, Param], params: ParamArrays, state: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, ParamArrays]:
-    """Return copies of an updater's state, and that with which training begins for params that it lacks.
+    """Return copies of an updater's state, with initial state for missing params.
 
-    Raises UserError for the state of another updater, or of params of other shapes.
+    Raises UserError for another updater's state, or other shapes.
     """
     whole, state, complete = create_updater(job.updater), updater_state(state), {}
     for name, param in net_params.items():
@@ -137,7 +137,7 @@ def complete_state(
 
 
 def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the updater's state of group 0 alone: that of a job without sites."""
+    """Return the updater's state of group 0, that is, without other sites."""
     return {
         name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
@@ -145,7 +145,6 @@ def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Pa
 
 
 def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
-    """Log a warning where the updater's state of a checkpoint is that of another number of sites."""
     slots = {slot for of_param in state.values() for slot in of_param}
     numbers = [int(slot[5 : slot.index(".")]) for slot in slots if re.match(r"group\d+\.", slot)]
     if slots and (known := max(numbers, default=0) + 1) != sites:
@@ -158,9 +157,9 @@ def _warn_of_sites(state: Mapping[str, ParamArrays], sites: int) -> None:
 
 
 def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
-    """Put ``params`` to start from in the place of ``values``, by name; those that ``values`` lack are left out.
+    """Replace ``values`` by ``params`` of the same names; other params are ignored.
 
-    Raises UserError where none of them is known, shapes do not fit, or they have NaN or infinity.
+    Raises UserError if no name is known, shapes do not fit, or params have NaN or infinity.
     """
     check_start(values, params)
     for name in values.keys() & params.keys():
@@ -175,9 +174,9 @@ def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
 
 
 def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
-    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over.
+    """Return path and contents of the checkpoint to resume from; warn of skipped ones.
 
-    It is the newest undamaged one of the workspace if ``resume`` is True, or at a path. Raises UserError for none.
+    ``resume`` is a path, or True for the workspace's newest undamaged checkpoint. Raises UserError without one.
     """
     if isinstance(resume, Path):
         return resume, read_checkpoint(resume)
@@ -195,9 +194,9 @@ def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, 
 def read_beginning(
     job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
 ) -> Checkpoint:
-    """Return the checkpoint to go on from: the newest undamaged one of the workspace if ``resume`` is True, or a path.
+    """Return the checkpoint to resume from: at a path, or for True the workspace's newest undamaged one.
 
-    Raises UserError where there is none, or it does not fit the job.
+    Raises UserError without one, or if it does not fit the job.
     """
     path, checkpoint = find_checkpoint(workspace, resume)
     if checkpoint.step > job.train_steps:
@@ -210,7 +209,7 @@ def read_beginning(
 
 
 def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Mapping[str, Param]) -> None:
-    """Raise UserError where a checkpoint does not fit a job, its records and the params of its net."""
+    """Raise UserError if a checkpoint does not fit a job, its records or its net."""
     check_loop_state(path, checkpoint.loop)
     check_records(path, checkpoint.meta.get("records", {}), job)
     seed = checkpoint.meta.get("seed")
@@ -234,7 +233,6 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
 
 
 def _another_run(workspace: Path) -> str:
-    """Return what to do where a workspace has no checkpoint: resume the last earlier run that it keeps, or begin."""
     kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
     runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
     if runs:
@@ -243,14 +241,14 @@ def _another_run(workspace: Path) -> str:
 
 
 def describe_length(job: Job, steps: int) -> str:
-    """Return how people ask for a run of at least so many steps, in epochs if the job counts them."""
+    """Return how to request at least ``steps`` steps, in epochs if the job counts them."""
     if job.epochs:
         return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
     return job_field("train_steps", str(steps))
 
 
 def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
-    """Log a warning of each reason for which steps of a run of ``net``, from step ``begin`` on, cannot teach much."""
+    """Warn of each reason why steps from ``begin`` cannot teach much."""
     if net.params and not any(param.trainable and not param.static for param in net.params.values()):
         _log.warning("training changes nothing: all params of the net are frozen; unfreeze some (trainable, static)")
     if not job.updater.goes_on:
@@ -289,9 +287,9 @@ def _warn_of_schedule(job: Job, begin: int) -> None:
 
 
 def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -> int:
-    """Return the first step, from ``begin`` on, from which a rate stays as it is, near 0; ``last`` where there is none.
+    """Return the first step from ``begin`` where a rate settles near 0, else ``last``.
 
-    It is near 0 compared with the highest one since the step ``origin``. A rate that still moves is none.
+    Near 0 is relative to the highest rate since the step ``origin``. A rate that still changes does not count.
     """
     end = rate(last - 1)
     highest = max(rate(step) for step in range(origin, last, max(1, (last - origin) // SCHEDULE_SAMPLES)))
@@ -306,10 +304,10 @@ def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -
 
 
 def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Path) -> tuple[CheckedJob, bool | Path]:
-    """Return the job that goes on at the same record with batches of another size, and the checkpoint to resume from.
+    """Return a job that continues at a checkpoint's record with another batch size, and the checkpoint.
 
-    Steps count on, and ``epochs`` are those of records: the job's ``train_steps`` follow. Both are returned as they are
-    where all batches have one size. Raises UserError where the job has fewer epochs than the checkpoint.
+    Step numbers continue, and ``train_steps`` follow the job's ``epochs``. Both are returned unchanged if all batches
+    have one size. Raises UserError if the job has fewer epochs than the checkpoint.
     """
     job = checked.job
     rows = 0 if job.experience else rows_per_step(job)
@@ -339,9 +337,9 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
 
 
 def _is_at(path: Path, rows: int) -> bool:
-    """Return whether steps of so many rows, from step 0 on, lead to the place of a checkpoint; False for damaged ones.
+    """Whether steps of ``rows`` rows lead from step 0 to a checkpoint's record; False if damaged.
 
-    Its other files are not read: they may have gigabytes.
+    Only the metadata is read.
     """
     try:
         metadata = read_metadata(path)

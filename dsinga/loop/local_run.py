@@ -1,4 +1,4 @@
-"""Trains jobs of one worker in this process, without Dask, and tells whether a job can be trained so."""
+"""Trains jobs of one worker in this process without Dask, if possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether the local engine can train a job: one worker, on CPU cores or on a GPU."""
+    """Whether the local engine can train a job: one worker, on CPU cores or a GPU."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
@@ -43,15 +43,14 @@ def trains_locally(job: Job) -> bool:
 
 
 def _waits_for_tasks(job: Job) -> bool:
-    """Whether a user's algorithm says of itself that it uses Dask: its attribute ``waits_for_tasks`` is true."""
     name = job.train_one_batch.user_alg
     return bool(name and getattr(find("algorithm", name), "waits_for_tasks", False))
 
 
 def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
-    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them.
+    """Open a job's stores and build its nets. Raises UserError if they are wrong.
 
-    Without ``shuffle`` records are trained on in their order.
+    Without ``shuffle`` training reads records in order.
     """
     job = checked.job
     get_ops()  # raises UserError where the setting names no kernels
@@ -83,7 +82,7 @@ def memory_limit() -> int:
 
 
 def check_first_block(store: Any) -> None:
-    """Raise UserError where a store is open but cannot be read: the records are damaged."""
+    """Raise UserError if an open store has damaged records."""
     for column in store.columns:
         column.load(0, column.sample_rows)  # past the cache, which may have what was not damaged yet
 
@@ -98,12 +97,11 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> TrainedParams:
-    """Train a job for which :func:`trains_locally` holds, and return the outcome.
+    """Train a job in this thread (see :func:`trains_locally`), and return the outcome.
 
-    Training is in this thread. The bits are those of :func:`dsinga.cluster.train`.
-
-    ``earlier`` has the updater's state after earlier training, and its steps, which count for the order of records, for
-    random numbers and for the learning rate. Without ``shuffle`` records are taken in their order.
+    The bits equal :func:`dsinga.cluster.train`'s. ``earlier`` has the updater's state and steps of earlier training,
+    which count for the order of records, random numbers and the learning rate. Without ``shuffle`` training reads
+    records in order.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)

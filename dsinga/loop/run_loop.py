@@ -1,4 +1,4 @@
-"""Runs a training loop to its end, returns the trained params, and explains the errors that end it."""
+"""Runs a training loop to its end, returns trained params, explains errors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TrainedParams:
-    """The result of a run: the params, the steps done, the training net, and the timings of the last iterations.
+    """The result of a run: params, steps done, training net, and last timings.
 
-    ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
-    0. ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of
-    extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has. ``is_cut`` says
-    that the run was ended for a time only, as by kStopOnTime, and that one with ``resume`` does the other steps.
+    ``batchsize`` counts a step's rows over all worker groups. ``timings`` are in seconds, of group 0. ``stopped`` says
+    why training ended early, else "". ``remarks`` are texts from extensions. ``unsaved`` says why the last step has no
+    checkpoint in the workspace, else "". ``is_cut``: the run ended temporarily, as by kStopOnTime; a run with
+    ``resume`` does the other steps.
     """
 
     params: ParamArrays
@@ -56,11 +56,11 @@ def run_to_end(
     cancellation: Cancellation,
     started: float,
 ) -> TrainedParams:
-    """Train from what a run begins with to its end, and close the engine, whatever happens.
+    """Train from ``begin`` to the end, and close the engine in any case.
 
-    ``topology`` is the topology in words, for checkpoints; ``started`` is when training was asked for, by
-    ``time.perf_counter()``. Raises Diverged where a loss is no longer finite, Cancelled where the run was cancelled
-    before its last step, RunError where the engine has lost what it needs, and what an extension raises.
+    ``topology`` describes the topology for checkpoints. ``started`` is when training was requested, by
+    ``time.perf_counter()``. Raises Diverged if a loss is not finite, Cancelled if cancelled before the last step,
+    RunError if the engine lost what it needs, and errors of extensions.
     """
     job, folder = engine.job, options.workspace
     checkpoints = None
@@ -104,7 +104,7 @@ def _run(
 
 
 def _save(loop: TrainingLoop) -> None:
-    """Write the newest snapshot as a checkpoint; a disk that refuses it must not hide why the run has ended."""
+    """Write the newest snapshot as a checkpoint; a disk error is only logged."""
     try:
         loop.save_snapshot()
     except RunError as error:
@@ -112,7 +112,6 @@ def _save(loop: TrainingLoop) -> None:
 
 
 def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> TrainedParams:
-    """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
     if is_early and loop.stopped == CANCELLED:

@@ -1,4 +1,4 @@
-"""``timings.json`` of a workspace: where the time of a run's iterations went, and what ran where, for a comparison."""
+"""``timings.json`` of a workspace: durations of iterations, and what ran where."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RunTimings(NamedTuple):
 
     Attributes:
         job: the name of the job.
-        signature: a text that two jobs share whose iterations compute the same.
+        signature: a text that is equal for jobs with equal iterations.
         places: where workers and servers ran.
-        cuts: how the layers were cut: dimension and location by name; empty for one worker.
-        steps: the number of iterations of which ``seconds`` are medians.
+        cuts: how layers were cut: dimension and location by name; empty for one worker.
+        steps: how many iterations ``seconds`` are medians over.
         seconds: the seconds of an iteration: "total", and its parts "compute", "exchange" and "data" (waiting for
-            records); "update" is that part of "exchange" in which workers compute updates of params.
+            records); "update" is the part of "exchange" that computes updates.
     """
 
     job: str
@@ -47,7 +47,7 @@ def write_timings(
     cuts: Mapping[str, Sequence[int]],
     timings: Sequence[Mapping[str, float]],
 ) -> None:
-    """Write the medians of the iterations' timings to a workspace; nothing where an engine has not timed the parts."""
+    """Write the iterations' median timings, if the engine timed the parts."""
     from statistics import median  # of use at the end of a run with a workspace
 
     counted = timings[WARM_UP:] if len(timings) > 2 * WARM_UP else timings
@@ -58,7 +58,7 @@ def write_timings(
 
 
 def read_timings(folder: Path) -> RunTimings:
-    """Return the times of the run in a workspace. Raises UserError where there are none."""
+    """Return the times of a workspace's run. Raises UserError without any."""
     if not folder.is_dir():
         raise UserError(f"there is no workspace {folder}; give the folder of a finished run")
     path = folder / TIMINGS_FILE
@@ -79,7 +79,6 @@ def read_timings(folder: Path) -> RunTimings:
 
 
 def _check_places(places: Places) -> None:
-    """Raise ValueError where the places are not those of workers and servers."""
     numbers = [*map(_are_counts, (places.workers, places.servers), (0, 0))]
     if not all(numbers) or not _are_counts([places.hosts, places.threads, places.groups], 1):
         raise ValueError("the places of workers and servers are missing or no numbers")
@@ -88,5 +87,4 @@ def _check_places(places: Places) -> None:
 
 
 def _are_counts(numbers: object, least: int) -> bool:
-    """Whether these are a list of at least one whole number, none below ``least``."""
     return isinstance(numbers, list) and bool(numbers) and all(type(n) is int and n >= least for n in numbers)

@@ -1,4 +1,4 @@
-"""The training loop: runs rounds of steps and pauses to call extensions (callbacks)."""
+"""The training loop: runs rounds of steps and pauses for extensions (callbacks)."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """Runs training from the first step to the last, with an engine for the steps and extensions between steps.
+    """Runs training to the last step: steps by an engine, extensions between them.
 
-    Extensions see worker group 0, if there are several: it pauses at the steps that their triggers name, with the
-    params as its server group has them then. At the end they run when all groups have the same
-    params. Each step is seen once, whatever the engine computes again.
+    Extensions see worker group 0, which pauses at the steps of their triggers with its server group's params. At the
+    end they run when all groups have the same params. Each step is seen once, even if the engine computes it again.
 
     Args:
         engine: computes the steps.
-        observer: is told the rows and the progress.
-        extensions: what else happens between the steps.
+        observer: receives the rows and the progress.
+        extensions: run between the steps.
         workspace: the folder of the run, None for none.
         checkpoints: writes checkpoints; None for a run without a workspace.
         cancellation: the request to end the run.
-        started: when training was asked for, by the clock.
+        started: when training was requested, by the clock.
         clock: the time in seconds.
     """
 
@@ -79,18 +78,18 @@ class TrainingLoop:
 
     @property
     def stopped(self) -> str:
-        """Why training ends early, "" while it does not."""
+        """Why training ends early, else ""."""
         return self.view.stopped
 
     @property
     def resumable(self) -> bool:
-        """Whether training was stopped so that the run can go on later, from where it stands."""
+        """Whether training stopped so that the run can resume here."""
         return self.view.resumable and self.view.step < self.view.train_steps
 
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
-        """Train from step ``begin`` to the last one, or until an extension stops; return the params.
+        """Train from step ``begin`` to the last, or until an extension stops; return the params.
 
-        ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
+        ``state`` is the loop's state in the resumed checkpoint, else empty.
         """
         failure: BaseException | None = None
         try:
@@ -128,7 +127,6 @@ class TrainingLoop:
         kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 
     def _rescue(self, error: BaseException) -> None:
-        """Keep what was trained, if the caller keeps it, where the run has failed or was interrupted."""
         kept, end = self.kept, None
         if kept is None or kept.params is not None or isinstance(error, Diverged):
             return
@@ -142,14 +140,13 @@ class TrainingLoop:
             self._keep(kept, end)
 
     def resume_hint(self) -> str:
-        """Return a text that says how to go on with a run that has ended."""
+        """Return advice to resume an ended run."""
         kept = self.kept
         if kept is None or not kept.hint:
             return resume_hint(self._workspace, self.step)
         return resume_hint(self._workspace, kept.step, kept.hint)
 
     def _end_params(self) -> ParamArrays:
-        """Return the params that the run ends with, and keep them with the updater's state, if the caller does."""
         view, kept = self.view, self.kept
         has_state = kept is not None and create_updater(self._job.updater).has_state
         state = view.returned_state or (view.last_state() if has_state else {})
@@ -159,7 +156,6 @@ class TrainingLoop:
         return params
 
     def _train(self) -> None:
-        """Train to the last step, unless training is stopped before; pause on the way."""
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None or self.kept is not None
         if self.kept is not None and self._workspace is None:
@@ -177,14 +173,13 @@ class TrainingLoop:
         self._in_training = self._cancellation.ends_in_order = False
 
     def _train_until_pause(self, stop: int) -> None:
-        """Train up to ``stop``, or to the end of what was sent already if an extension wants that."""
+        """Train up to ``stop``, or to the last sent step if an extension pauses."""
         while self._engine.step < stop:
             self._read_round(stop)
             if self.view.stopped or self._extensions.wants_pause():
                 stop = max(self._engine.sent, self.view.step)
 
     def _read_round(self, stop: int) -> None:
-        """Let the engine train a round, and show its steps to the extensions."""
         reports = self._engine.train(stop)
         if self._cancellation.event.is_set():
             self.view.stop(CANCELLED, resumable=True)
@@ -200,7 +195,7 @@ class TrainingLoop:
         )
 
     def show_restart(self, restart: Restart, seconds: float) -> None:
-        """Add a restart to the history: after so many seconds the run stands where it had stood."""
+        """Add a restart to the history; ``seconds`` is the time until the run had caught up."""
         row = self.view.recovery_row(restart, seconds)
         _log.warning(
             "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
@@ -210,7 +205,7 @@ class TrainingLoop:
             self._observer.record(row)
 
     def _show_steps(self, stop: int | None = None) -> None:
-        """Show the steps of the last round to the extensions; those beyond ``stop`` are not computed yet."""
+        """Show the last round's steps to the extensions; steps after ``stop`` are not computed yet."""
         while self._unseen:
             look = self._extensions.next_look(self.view.step) or math.inf
             steps: list[Metrics] = []
@@ -224,7 +219,6 @@ class TrainingLoop:
         self.view.paused = False
 
     def _estimate_seconds_to_stop(self) -> float:
-        """Return how long it would take to end in order after one more round."""
         reached, seconds = self._engine.reach()
         next_pause = self._extensions.next_pause(self.view.step)
         pauses_before = next_pause is not None and next_pause <= reached
@@ -234,9 +228,9 @@ class TrainingLoop:
         self._extensions.show_row(row)
 
     def _pause(self, last: bool = False, runs: bool = True) -> None:
-        """Run the extensions that are due while training stands, then write the checkpoint that one has asked for.
+        """Run the due extensions in a pause, then write a requested checkpoint.
 
-        If an extension has stopped training, the checkpoint is written at the last pause. Without ``runs`` none is run.
+        After a stop by an extension, the checkpoint is written at the last pause. Without ``runs`` no extension runs.
         """
         view, started = self.view, self._clock()
         view.paused = True
@@ -269,7 +263,7 @@ class TrainingLoop:
         self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop for a checkpoint, with what the engine adds to it."""
+        """Return the state of loop and engine for a checkpoint."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
         if not self._job.experience:
@@ -278,15 +272,15 @@ class TrainingLoop:
         return {**state, "engine": engine} if engine else state
 
     def save_snapshot(self) -> None:
-        """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
+        """Write a failed run's newest snapshot as a checkpoint, if its step has none."""
         newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)
 
     def _end_by_failure(self, error: Exception) -> None:
-        """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
+        """If an extension raised ``error``, write a checkpoint and add its path and step.
 
-        A UserError is raised again, with step and checkpoint in its message; other errors get a note.
+        A UserError is raised again with them in its message; other errors get a note.
         """
         failed = self._extensions.failing
         if failed is None or failed.is_part_of_run or error is self.view.run_error:
@@ -304,7 +298,6 @@ class TrainingLoop:
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:
-        """Read the rounds in flight and write a checkpoint, so that a run can resume from this step."""
         if self._workspace is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)

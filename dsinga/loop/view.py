@@ -1,4 +1,4 @@
-"""Gives extensions access to the training loop of a run, and sends its rows and progress to observers."""
+"""Gives extensions access to a run's training loop, and reports to observers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Observer(Protocol):
     """Receives the rows of metrics and the progress of a run."""
 
     def waiting(self, sentence: str) -> None:
-        """Learn that the run waits for Dask workers which other runs hold: after a second, then every five minutes."""
+        """Learn that the run waits for other runs' Dask workers: after a second, then every five minutes."""
 
     def begin(self, step: int) -> None:
-        """Learn that everything has been checked and training is about to go on from ``step``."""
+        """Learn that all checks have passed and training begins at ``step``."""
 
     def record(self, row: Row) -> None:
-        """Take a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
+        """Receive a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
 
     def progress(self, row: Row) -> None:
-        """Take the progress after a round of steps: {"step", "samples_per_second", "loss", ...}."""
+        """Receive the progress after a round of steps: {"step", "samples_per_second", "loss", ...}."""
 
 
 class ObserverWatcher(Watcher):
-    """Tells an observer the rows and the progress of a run."""
+    """Sends a run's rows and progress to an observer."""
 
     def __init__(self, observer: Observer):
         super().__init__()
@@ -56,17 +56,17 @@ class ObserverWatcher(Watcher):
         self._observer.record(dict(row))
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Pass on the state of things after a round."""
+        """Pass on the progress after a round."""
         self._observer.progress(dict(row))
 
 
 class TrainingView(LoopView):
     """A view of a run, for its extensions.
 
-    The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, carries out ``stopped``,
-    ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row``, a method of
-    the loop, is called with each row. ``run_error`` is an exception that the run has raised, and not an extension.
-    ``started`` is when training was asked for, by ``clock``, in seconds.
+    The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, and ``paused`` while group 0
+    pauses. It carries out ``stopped``, ``resumable`` and ``checkpoint_wanted``. Its method ``show_row`` is called with
+    each row. ``run_error`` is an exception of the run, not of an extension. ``started`` is when training was requested,
+    in seconds of ``clock``.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class TrainingView(LoopView):
 
     @property
     def position(self) -> Row:
-        """The columns of a row that say where training stands: "step" and, if the job has epochs, "epoch"."""
+        """The columns of a row that place it in training: "step" and, if counted, "epoch"."""
         epochs = self._engine.epochs
         return {"step": self.step} | ({"epoch": epochs.at(self.step)} if epochs else {})
 
@@ -168,17 +168,17 @@ class TrainingView(LoopView):
             self._engine.set_params(values, slots)
 
     def last_params(self) -> ParamArrays:
-        """Return the params that the run ends with; raise Diverged where one is not finite."""
+        """Return the params at the end; raise Diverged if one is not finite."""
         with self.running():
             return self._finite(self._engine.last_params())
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state that the run ends with, by param and slot."""
+        """Return the updater's state at the end, by param and slot."""
         with self.running():
             return self._engine.last_state()
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return params, and the updater's state, as they stand; raise Diverged where a param is not finite."""
+        """Return the present params and updater's state; raise Diverged if not finite."""
         with self.running():
             params, slots = self._engine.snapshot()
             return self._finite(params), slots
@@ -190,7 +190,7 @@ class TrainingView(LoopView):
         return params
 
     def recovery_row(self, restart: Restart, seconds: float) -> Row:
-        """Return the row of a restart that has lasted for some seconds; "time" and "noticed" are on the same clock."""
+        """Return the row of a restart that took ``seconds``; "time" and "noticed" use the same clock."""
         noticed = restart.noticed_at - self._started
         return {
             **self.position,
@@ -217,7 +217,6 @@ class TrainingView(LoopView):
         self._warn_of({name: value for name, value in means.items() if not math.isfinite(value)}, phase)
 
     def _warn_of(self, values: Mapping[str, float], phase: str) -> None:
-        """Warn of metrics that are not finite: once of losses, once of each other metric, which may be undefined."""
         losses = [name for name in values if name.rpartition("/")[2] == "loss"]
         name = "loss" if losses else next((f"{phase}/{name}" for name in values), "loss")
         if not values or name in self._not_finite or "loss" in self._not_finite:
@@ -265,7 +264,7 @@ class TrainingView(LoopView):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Mark an exception raised in the context as an error of the run, not of an extension."""
+        """Attribute exceptions in the context to the run, not to an extension."""
         try:
             yield
         except BaseException as error:

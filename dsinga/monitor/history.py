@@ -1,4 +1,4 @@
-"""The history of a run: its rows, indexed by row and column, and their picture."""
+"""The history of a run: its rows, by row and column, and their picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.monitor.rows import NOT_METRICS, HistoryPlot, Row, rows_of_metrics
 
 
 def picture(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the curves of rows as HTML; where the add-on that draws them is missing, a sentence that says so."""
+    """Return rows as HTML curves, or a message without the drawing add-on."""
     try:
         return str(lookup("drawing", "History")(rows))
     except UserError as error:
@@ -53,7 +53,7 @@ class History(Sequence[Row]):
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """The values of each metric in the order of the rows, by the names of Keras, such as "loss" and "val_loss"."""
+        """The values of each metric in row order, by Keras names such as "loss" and "val_loss"."""
         values: dict[str, list[Any]] = {}
         for row in rows_of_metrics(self._rows):
             prefix = "" if row["phase"] == "train" else f"{row['phase']}_"
@@ -64,7 +64,7 @@ class History(Sequence[Row]):
 
     @property
     def epoch(self) -> list[int]:
-        """The numbers of the epochs that rows of training end, counted from 0, as in Keras."""
+        """The epochs that training rows end, from 0 as in Keras."""
         ends = [row["epoch"] for row in self._rows if row.get("phase") == "train" and "epoch" in row]
         return [int(epoch) - 1 for epoch in ends if epoch == int(epoch)]
 
@@ -72,25 +72,25 @@ class History(Sequence[Row]):
     def plot(
         self, metrics: str | Sequence[str] = (), *, x: str = "step", label: str = "", ax: Any = None, **line: Any
     ) -> Any:
-        """Draw metrics by Matplotlib, with a line for each phase: training, validation, test.
+        """Draw metrics with Matplotlib, with a line for each phase: training, validation, test.
 
         Args:
-            metrics: the name of a metric, or several names; by default all metrics, the loss first.
+            metrics: one or several names of metrics; by default all, the loss first.
             x: the column along the horizontal axis, such as "step", "epoch" or "time".
-            label: a name for these lines in the legend. Several histories on the same axes need it; they have a colour
-                each, while lines without a label have that of their phase.
-            ax: the Matplotlib axes to draw on, or a sequence with axes for each metric. By default they are new.
+            label: a name for these lines in the legend, to tell several histories on the same axes apart. Each label
+                has its own colour; lines without one have their phase's colour.
+            ax: the Matplotlib axes to draw on, or a sequence with axes for each metric; by default new ones.
             line: further arguments of Matplotlib's ``Axes.plot``.
 
-        Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError where
-        Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` has not as many axes as metrics.
+        Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError if
+        Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` and the metrics differ in number.
         """
         plot: HistoryPlot = lookup("drawing", "History.plot")
         return plot(self._rows, metrics, x=x, label=label, ax=ax, line=line)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of all columns, in the order in which they first appeared."""
+        """The names of all columns, in order of first appearance."""
         return tuple(dict.fromkeys(name for row in self._rows for name in row))
 
     @overload
@@ -133,7 +133,6 @@ class History(Sequence[Row]):
 
 
 def _missing_column(names: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the message of the KeyError for ``names`` that no row has."""
     for name in names:
         if name not in columns:
             return f"no column {name!r}{nearest(name, columns)} (columns: {listed(columns)})"

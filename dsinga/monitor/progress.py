@@ -1,4 +1,4 @@
-"""Progress displays of a run (a line in a terminal, lines in a log, a picture in a notebook) and of an import."""
+"""Progress displays of a run (terminal, log, notebook) and of an import."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NOT_VALUES = NOT_METRICS | SPEEDS.keys()
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
-    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
+    """Return the progress display for a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
         total_steps: The last step of the run.
         name: The name of the job.
-        out: The stream for lines outside a notebook; standard error by default, so that standard output can be piped.
-        earlier: The history of a resumed run, which the picture begins with.
+        out: The stream for lines outside a notebook, by default standard error.
+        earlier: The history of a resumed run, where the picture begins.
     """
     out = out or error_stream()
     throughput = ThroughputEstimate(total_steps)
@@ -37,7 +37,7 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
 
 
 class ProgressDisplay(ABC):
-    """A display of progress; a context manager that closes it. All methods are called by one thread."""
+    """A display of progress, closed as a context manager; for one thread."""
 
     @abstractmethod
     def remark(self, sentence: str) -> None:
@@ -63,11 +63,11 @@ class Progress(ProgressDisplay):
 
     @abstractmethod
     def show_row(self, row: Row) -> None:
-        """Show a row of the history: of training (every ``disp_freq`` steps), a test or a validation."""
+        """Show a row of training (every ``disp_freq`` steps), test or validation."""
 
 
 class ThroughputEstimate:
-    """The speed and the time left; the latter is estimated from the last ten updates, to forget a slow start."""
+    """The speed and the time left, from the last ten updates."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self.total_steps = total_steps
@@ -76,7 +76,7 @@ class ThroughputEstimate:
         self._speeds: list[str] = []
 
     def update(self, row: Row) -> None:
-        """Record the time at which the run reached the step of ``row``, a row as for :meth:`Progress.update`."""
+        """Record the time of the step of ``row``, a row for :meth:`Progress.update`."""
         self._recent.append((row["step"], self._clock()))
         speeds = [f"{row[name]:,.0f} {unit}" for name, unit in SPEEDS.items() if row.get(name) is not None]
         self._speeds = speeds[-1:]  # the samples of an agent are steps of environments
@@ -92,7 +92,7 @@ class ThroughputEstimate:
 
 
 class PlainLines(Progress):
-    """A display that prints one line for every row of the history, for logs, pipes and batch jobs."""
+    """Prints one line per row of the history, for logs, pipes and batch jobs."""
 
     def __init__(self, throughput: ThroughputEstimate, out: TextIO):
         self._throughput = throughput
@@ -113,7 +113,7 @@ class PlainLines(Progress):
 
 
 class ProgressBar(ProgressDisplay):
-    """A progress bar at the bottom of a terminal, titled ``name``, and lines above it."""
+    """A progress bar titled ``name`` at the bottom of a terminal, with lines above."""
 
     def __init__(self, total: int, name: str, out: TextIO):
         from rich.console import Console  # imported here, since only a terminal needs it
@@ -139,7 +139,7 @@ class ProgressBar(ProgressDisplay):
 
 
 class LiveLine(ProgressBar, Progress):
-    """A display with a progress bar, and lines for tests and validations above it."""
+    """A progress bar with lines for tests and validations above."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
         super().__init__(throughput.total_steps, name, out)
@@ -155,7 +155,7 @@ class LiveLine(ProgressBar, Progress):
 
 
 class Picture(Progress):
-    """A display of curves and a line of text below a notebook's cell, redrawn at most twice a second."""
+    """Curves and a line of text below a notebook's cell, redrawn at most twice a second."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, earlier: Iterable[Row] = ()):
         from IPython.display import DisplayHandle
@@ -206,7 +206,7 @@ def event_line(row: Row, total_steps: int) -> str:
 
 
 def epoch_text(row: Row) -> str:
-    """Return "epoch 5  " for a row of a run that counts epochs, "" for others."""
+    """Return "epoch 5  " for a row with an epoch, else ""."""
     return f"epoch {row['epoch']:g}  " if "epoch" in row else ""
 
 
@@ -218,7 +218,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Return a context that shows a progress bar titled ``name`` if ``out`` (standard error by default) is a terminal.
+    """Show a progress bar titled ``name`` if ``out`` (default: standard error) is a terminal.
 
     It yields a function to call with the amount done and the total (0 if unknown), in any unit.
     """

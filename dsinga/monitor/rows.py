@@ -1,4 +1,4 @@
-"""Rows of a history: their columns, those that are metrics, and their phases."""
+"""Rows of a history: their columns, metrics and phases."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ VALIDATION_PREFIX = "val_"
 Row = dict[str, Any]
 """One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
 
-Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done.
+Rows of a job with ``epochs`` also have "epoch", the number of completed epochs.
 
-A row of the phase "recovery" has no metrics: "lost" says which Dask worker was lost, "noticed" when, on the clock of
-"time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
-"generation" how often the run has been placed since it began. "group" is the worker group that has started again, where
-the others went on."""
+A row of the phase "recovery" has no metrics. "lost" names the lost Dask worker, "noticed" is when, on the clock of
+"time". "steps_again" is how many steps were computed again, "seconds" the time until the next new step. "generation"
+counts how often the run was placed. "group" is the restarted worker group, if the others continued.
+"""
 
 
 class HistoryPlot(Protocol):
@@ -32,14 +32,14 @@ class HistoryPlot(Protocol):
     def __call__(
         self, rows: Sequence[Row], metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
     ) -> Any:
-        """Draw metrics of the rows of a history by Matplotlib, as :meth:`History.plot` says, and return the axes."""
+        """Draw metrics of rows with Matplotlib like :meth:`History.plot`, and return the axes."""
 
 
 def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows that have metrics, each of one phase.
 
-    A row without "phase", as estimators have, becomes two: its columns "val_loss", ... are the "loss", ... of a row of
-    the phase "val", the others are of the phase "train".
+    An estimator's row without "phase" becomes two: columns "val_loss", ... become "loss", ... of a row of phase "val",
+    the others are of phase "train".
     """
     for row in rows:
         if "phase" in row:
@@ -55,6 +55,6 @@ def rows_of_metrics(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, 
 
 
 def metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of all metrics of rows that are numbers, in the order in which they first appear."""
+    """Return the names of all numeric metrics, in order of first appearance."""
     columns = ((name, value) for row in rows_of_metrics(rows) for name, value in row.items())
     return list(dict.fromkeys(k for k, v in columns if k not in NOT_METRICS and isinstance(v, Real)))

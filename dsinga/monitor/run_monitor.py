@@ -1,4 +1,4 @@
-"""The monitor of a run: keeps its history, writes ``metrics.jsonl``, and shows its progress; reading such a file."""
+"""The monitor of a run: keeps its history, reads and writes ``metrics.jsonl``, shows progress."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 
 class MetricsFile:
-    """Appends rows to a JSON-lines file and flushes each of them to the operating system.
+    """Appends rows to a JSON-lines file and flushes each to the operating system.
 
-    Without ``resumed_step`` the file starts empty. With it, the rows of the earlier run up to ``resumed_step`` are kept
-    and later ones removed, since the resumed run writes them again. The file is replaced atomically, so that a crash
-    leaves either all old rows or the kept ones. An incomplete last line, from a crash, is removed.
+    With ``resumed_step``, the earlier run's rows up to this step are kept and later ones removed, because the resumed
+    run writes them again. Otherwise the file starts empty. It is replaced atomically: a crash leaves all old rows or
+    the kept ones. An incomplete last line is removed.
 
-    JSON has no NaN and no infinity: a loss that diverged is written as null and read back as NaN.
+    NaN and infinity, which JSON lacks, are written as null and read as NaN.
 
-    Rows that cannot be written, because the disk is full, are kept and written later. ``fault`` says why, "" if all
-    rows are in the file.
+    If the disk is full, rows are kept and written later. ``fault`` says why, "" if all are in the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
@@ -49,11 +48,11 @@ class MetricsFile:
         self.fault = ""
 
     def append(self, row: Row) -> None:
-        """Write ``row`` as one line to the operating system. numpy scalars are written as numbers."""
+        """Write ``row`` as one line. numpy scalars are written as numbers."""
         self.extend([row])
 
     def extend(self, rows: Iterable[Row]) -> None:
-        """Write several rows, as :meth:`append` does one."""
+        """Write several rows like :meth:`append`."""
         self._waiting += "".join(map(_to_line, rows)).encode()
         self._write()
 
@@ -80,7 +79,7 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> History:
-    """Return the rows of a ``metrics.jsonl``, or of a workspace's; a last line cut by a killed run is left out.
+    """Return the rows of a ``metrics.jsonl``, or a workspace's, without an incomplete last line.
 
     Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
 
@@ -118,7 +117,6 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
 
 
 def _is_row(row: Row) -> bool:
-    """Return whether a JSON object has what every row has: numbers, and the name of the phase."""
     numbers = [value for name, value in row.items() if name not in ("phase", "lost") and value is not None]
     return (
         isinstance(row.get("phase"), str)
@@ -143,21 +141,21 @@ RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", 
 
 
 class RunMonitor(contextlib.ExitStack):
-    """Receives the rows of a run and passes them to the history, the metrics file and the progress display.
+    """Passes a run's rows to the history, the metrics file and the display.
 
-    A context manager, which closes the file and the display.
+    A context manager, which closes file and display.
 
     Args:
         name: name of the job.
         steps: number of steps of the run.
         workspace: folder for ``metrics.jsonl``; None for no file.
-        resume: whether rows are appended to those of an earlier run; otherwise these are moved to a folder
-            ``run-1``, ``run-2``, ... of the workspace.
-        progress: whether a progress line is shown, or a picture in a notebook.
+        resume: whether rows follow an earlier run's; else that moves to a folder ``run-1``, ``run-2``, ... of the
+            workspace.
+        progress: whether to show a progress line, or a picture in a notebook.
 
     Attributes:
         history: the rows so far.
-        workspace_fault: a sentence that says that the workspace was moved or deleted meanwhile, "" if it was not.
+        workspace_fault: says that the workspace was moved or deleted, else "".
     """
 
     def __init__(self, name: str, steps: int, workspace: Path | None, resume: bool, progress: bool):
@@ -173,9 +171,9 @@ class RunMonitor(contextlib.ExitStack):
         self.history = History()
 
     def begin(self, step: int) -> None:
-        """Open the metrics file and the display for a run that begins at ``step``.
+        """Open the metrics file and the display for a run from ``step``.
 
-        Raises UserError if the workspace cannot be written, or another run is writing it.
+        Raises UserError if the workspace cannot be written, or another run writes it.
         """
         if self._workspace:
             try:
@@ -204,10 +202,10 @@ class RunMonitor(contextlib.ExitStack):
         return self._file
 
     def check_workspace(self) -> None:
-        """See whether the workspace was moved or deleted since :meth:`begin`; make it again with all rows, if so.
+        """Create the workspace again, with all rows, if it disappeared after :meth:`begin`.
 
-        ``workspace_fault`` says so then. A metrics file that was deleted is written again. Raises RunError where the
-        workspace cannot be made again, as where another run has begun in its place.
+        ``workspace_fault`` then says so. A deleted metrics file is written again. Raises RunError if that is
+        impossible, as after another run has begun there.
         """
         if self._workspace is None or self._lock is None:
             return
@@ -230,17 +228,16 @@ class RunMonitor(contextlib.ExitStack):
 
     @property
     def has_workspace(self) -> bool:
-        """Whether the run has a workspace that is where it was, or was made again."""
+        """Whether the run's workspace is in its place, perhaps created again."""
         return self._lock is not None and self._lock.is_in_place()
 
     def _close_file(self, file: MetricsFile) -> None:
-        """Write the rows that are left; what cannot be written is in the history only."""
         file.close()
         if file.fault:
             _log.warning("%s; the last rows are missing there", file.fault)
 
     def waiting(self, sentence: str) -> None:
-        """Show that the run waits: in the display or, before :meth:`begin`, on standard error; else by the log."""
+        """Show that the run waits: in the display, before :meth:`begin` on standard error, else in the log."""
         if self._display:
             self._show("remark", sentence)
         elif self._progress:
@@ -272,7 +269,7 @@ class RunMonitor(contextlib.ExitStack):
         self._show("remark", sentence)
 
     def _show(self, method: str, *arguments: Any) -> None:
-        """Call a method of the display. A closed terminal, as after SIGHUP, or stream must not end the run."""
+        """Call the display; a closed terminal (SIGHUP) or stream must not end the run."""
         if self._display is not None:
             try:
                 getattr(self._display, method)(*arguments)
@@ -283,9 +280,9 @@ class RunMonitor(contextlib.ExitStack):
 
 
 def keep_earlier_run(workspace: Path) -> Path | None:
-    """Move what an earlier run left in the workspace to its folder ``run-<number>``; return that, None for no run.
+    """Move an earlier run's files to ``run-<number>`` in the workspace; return it, None for no run.
 
-    The number is one more than that of the last such folder, at least 1.
+    The number is the first unused one from 1.
     """
     files = [path for name in RUN_FILES if (path := workspace / name).exists()]
     if not files:

@@ -1,4 +1,4 @@
-"""Repairs standard streams that a shell has closed, that take no more bytes, or whose encoding lacks characters."""
+"""Repairs standard streams that are closed, full, or lack characters in their encoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Null(io.TextIOBase):
 
 
 class _Output(io.FileIO):
-    """A descriptor that keeps the error with which it failed, and drops everything from then on."""
+    """A descriptor that keeps its first error, and drops everything afterwards."""
 
     fault: OSError | None = None
 
@@ -31,7 +31,7 @@ class _Output(io.FileIO):
 
 
 class _Log(io.FileIO):
-    """A descriptor that drops what it cannot write: a run goes on where its log has no room or no reader."""
+    """A descriptor that drops what it cannot write, for logs."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
@@ -40,15 +40,15 @@ class _Log(io.FileIO):
 
 
 def error_stream() -> TextIO:
-    """Return the standard error, or a stream that drops everything where this process has none."""
+    """Return the standard error, or without one a stream that drops everything."""
     return sys.stderr or _Null()  # type: ignore[return-value]
 
 
 def open_standard_streams() -> None:
     """Make the standard streams of this process usable for a command.
 
-    A closed one becomes the null device, since the next file that is opened would have its number. The standard error
-    drops what it cannot write. Characters that the encoding of a stream lacks are written as escapes.
+    A closed one becomes the null device, or the next opened file would get its number. Standard error drops what it
+    cannot write. Characters that an encoding lacks become escapes.
     """
     for number in range(3):
         try:
@@ -64,7 +64,6 @@ def open_standard_streams() -> None:
 
 
 def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
-    """Return a stream like ``stream``, None for a closed one, that writes to ``raw``."""
     encoding, is_unbuffered = getattr(stream, "encoding", "utf-8"), getattr(stream, "write_through", False)
     buffer: Any = raw if is_unbuffered else io.BufferedWriter(raw)
     by_line = getattr(stream, "line_buffering", True)
@@ -72,9 +71,9 @@ def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
 
 
 def output_fault() -> str | None:
-    """Return why the standard output has not taken all that was written to it, None where it has.
+    """Return why the standard output lost data, None if it did not.
 
-    The text is empty where its reader has gone, who needs no message.
+    The text is empty if the reader has gone.
     """
     with contextlib.suppress(OSError):  # which is kept
         sys.stdout.flush()

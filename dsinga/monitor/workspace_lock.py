@@ -1,8 +1,8 @@
-"""Locks a workspace for the run that writes it, so that no other run writes there at the same time.
+"""Locks a workspace for the run that writes it.
 
-The lock is one of the system on the folder, which ends with the process that holds it. The file ``running.json`` says
-who that is. Where the file system has no such locks, as NFS, or the system none, as Windows, that file is the lock:
-it is created by one process only, and left by one that was killed; it counts no more if that was on this host.
+The lock is a system lock on the folder, which ends with its process; ``running.json`` names the holder. Without such
+locks (NFS, Windows), that file is the lock: only one process can create it. A killed process leaves it, but a dead
+holder on this host does not count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WorkspaceLock:
 
     Args:
         workspace: the folder.
-        holder: what this process has written into its ``running.json``.
+        holder: this process's entry in ``running.json``.
     """
 
     def __init__(self, workspace: Path, holder: Holder):
@@ -40,7 +40,7 @@ class WorkspaceLock:
         self._status = os.stat(workspace)
 
     def is_in_place(self) -> bool:
-        """Return whether the path of the workspace still leads to the folder that is locked."""
+        """Whether the workspace's path still leads to the locked folder."""
         try:
             status = os.stat(self._workspace)
         except OSError as error:
@@ -51,10 +51,10 @@ class WorkspaceLock:
 
 @contextlib.contextmanager
 def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
-    """Create the folder ``workspace``, and hold its lock as long as the context lasts.
+    """Create the folder ``workspace``, and hold its lock in the context.
 
-    Raises WorkspaceHeld, with host, process and time, where another run holds the lock; OSError where the folder cannot
-    be written.
+    Raises WorkspaceHeld, with host, process and time, if another run holds the lock; OSError if the folder cannot be
+    written.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     path = workspace / HOLDER
@@ -77,7 +77,7 @@ def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
 
 
 def parse_holder(text: bytes) -> Holder:
-    """Return the contents of ``running.json``, nothing if another program wrote the file."""
+    """Return the contents of ``running.json``, empty if another program wrote the file."""
     try:
         holder = parse_json(text)
     except ValueError:
@@ -86,7 +86,7 @@ def parse_holder(text: bytes) -> Holder:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether a holder was a process of this host that has ended."""
+    """Whether a holder was a process of this host that has ended."""
     if holder.get("host") != platform.node():
         return False
     try:
@@ -99,7 +99,7 @@ def has_ended(holder: Holder) -> bool:
 
 
 def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> WorkspaceHeld:
-    """Return the error for a workspace that ``holder`` is writing; ``file`` must be deleted if that has ended."""
+    """Return the error for a workspace of ``holder``; its text says to delete ``file`` after that has ended."""
     who = ""
     if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
@@ -113,7 +113,7 @@ def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "")
 
 
 def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock the folder until ``stack`` ends; return False where there are no such locks."""
+    """Lock the folder until ``stack`` ends; False if the system has no such locks."""
     try:
         return stack.enter_context(locked_folder(workspace))
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Builds the NeuralNet of one phase from a job: selects the layers, sorts them, creates them and joins them."""
+"""Builds the NeuralNet of a phase: selects, sorts, creates and joins the job's layers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_ow
 def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool = True) -> NeuralNet:
     """Build the net of ``phase``; ``records`` describes the records of each layer that reads a store.
 
-    The order of the nodes is topological and otherwise the job's. A kSplit layer is added where several gradients for
-    one feature are added (:func:`insert_splits`), and a reconstruction layer for each restricted Boltzmann machine
-    (:mod:`dsinga.net.machines`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers over
-    time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same numbers
-    (:func:`merge_copies`); else the net has the copies. Where records are of several leads, these say of which copies
-    the net consists.
+    Nodes are in topological order, otherwise in the job's. :func:`insert_splits` adds kSplit layers,
+    :mod:`dsinga.net.machines` the reconstructions of restricted Boltzmann machines. Params without a name are called
+    ``<layer>_<role>``.
 
-    Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a name
-    used twice, sources that a layer cannot take, a shared param that does not exist or has another shape.
+    If the job unrolls layers over time steps, ``merged`` computes chains of copies as layers over sequences if the
+    numbers stay the same (:func:`merge_copies`). Otherwise the net has the copies. Records of several leads determine
+    the copies.
+
+    Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a
+    duplicate name, unsuitable sources, a missing or differently shaped shared param.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
@@ -52,7 +53,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
 def _create(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool
 ) -> NeuralNet:
-    """Build the net of the layers ``selected``, unrolled over time steps where the job unrolls them."""
+    """Build the net of ``selected`` layers, unrolled over time steps if requested."""
     copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
     if copies is selected or merged:
         try:
@@ -68,7 +69,7 @@ def _create(
 def _build(
     conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> NeuralNet:
-    """Build the net of the layers ``selected``, which are the layers of ``phase``, merged or unrolled."""
+    """Build the net of the ``selected`` layers of ``phase``, merged or unrolled."""
     carried = resolve_carry(selected.layer, phase, records, unrolled)
     confs = sort_layers([drop_persistent_chains(layer, phase) for layer in carried])
     position = {layer.name: k for k, layer in enumerate(confs)}
@@ -108,14 +109,13 @@ def _build(
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
-    """Return the layer's configuration with its own partition_dim and partition_grid, or else the net's."""
     if layer.partition_dim is not None:
         return layer
     return layer.replace(partition_dim=conf.partition_dim, partition_grid=list(conf.partition_grid))
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers that belong to ``phase`` by their ``include`` and ``exclude``."""
+    """Return the layers of ``phase``, by ``include`` and ``exclude``."""
     return [layer for layer in conf.layer if layer.in_phase(phase)]
 
 
@@ -125,7 +125,7 @@ def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
 
 
 def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
-    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
+    """Return the names of layers and of all their followers in ``layers``."""
     followers: dict[str, list[str]] = {}
     for layer in layers:
         for source in layer.srclayers:
@@ -143,7 +143,7 @@ class NoLabels(JobError):
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
+    """Raise JobError if a layer's store, or its labels, are missing in ``records``."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     labelled = cls.labels.layer_of(layer.srclayers)
@@ -165,9 +165,9 @@ def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Make a new layer's row-wise state large enough for a batch of ``count`` micro-batches, computed one by one.
+    """Enlarge a new layer's row-wise state to ``count`` micro-batches, computed in turn.
 
-    Raises JobError for a layer that needs all rows of a batch at once.
+    Raises JobError for a layer that needs all rows at once.
     """
     if layer.cut.whole_because:
         reason = layer.cut.whole_because
@@ -178,7 +178,7 @@ def set_micro_batches(layer: Layer, count: int) -> None:
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError where a layer takes codes directly from a store that has more codes than its vocab_size."""
+    """Raise JobError if a layer reads a store with more codes than its vocab_size."""
     size = layer.vocab_size
     if not size:
         return
@@ -189,7 +189,7 @@ def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
-    """Raise JobError where a layer that is not an output layer has an output layer as its source."""
+    """Raise JobError if an output layer is the source of another kind of layer."""
     for source in sources:
         if source.is_output and not layer.is_output:
             message = (
@@ -199,7 +199,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape that the next destination of ``source`` gets: of the whole feature, or of the next part."""
+    """Return the shape for the next destination of ``source``: whole feature or part."""
     if not source.part_shapes:
         return source.shape
     part = handed[position]
@@ -208,14 +208,14 @@ def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
 
 
 def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
-    """Raise JobError where a layer hands out more or fewer parts than there are layers to take them."""
+    """Raise JobError if a layer's parts and destinations differ in number."""
     for layer, taken in zip(layers, handed, strict=True):
         if layer.part_shapes and taken != len(layer.part_shapes):
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")
 
 
 def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
-    """Return the layers in topological order, and in the job's order where that leaves a choice."""
+    """Return the layers in topological order, otherwise in the job's order."""
     named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
     sorter = TopologicalSorter(
@@ -236,11 +236,11 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
 def resolve_carry(
     confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
 ) -> list[LayerConf]:
-    """Return the layers with ``carry`` set to true or false in each recurrent one.
+    """Return the layers with ``carry`` true or false in each recurrent one.
 
-    Where a job leaves ``carry`` out, the state is carried if each batch continues the texts of the batch before
-    (``RecordInfo.continues``). Only training carries a state; other phases begin each batch with zeros. Raises JobError
-    where a job sets ``carry`` but batches do not continue, or copies of the layer are computed one by one.
+    By default the state is carried if batches continue the previous texts (``RecordInfo.continues``). Only training
+    carries a state; other phases begin each batch with zeros. Raises JobError if a job sets ``carry`` but batches do
+    not continue, or copies of the layer are computed in turn.
     """
     texts = {name for name, info in records.items() if info.continues}
     continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])
@@ -266,17 +266,17 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
 
 
 def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
-    """Return the layer without persistent chains, except in training: other phases have other rows."""
+    """Return the layer without persistent chains outside training, where rows differ."""
     if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
         return layer
     return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
 
 
 def mark_stretches(nodes: Sequence[Node], count: int) -> None:
-    """Set ``recompute`` of layers so that, of ``count`` runs of ``nodes``, only the last features are kept.
+    """Set ``recompute`` to keep only the last features of ``count`` stretches of ``nodes``.
 
-    The stretches take about the same memory, as far as the net can be divided so. Layers without a gradient, losses and
-    outputs keep their features, and so does the uppermost stretch, with which the backward pass begins.
+    The stretches need about equal memory, as far as possible. Layers without a gradient, losses, outputs and the
+    uppermost stretch, where the backward pass begins, keep their features.
     """
     ends, needed = choose_ends(nodes, count), needs_gradient(nodes)
     for position, node in enumerate(nodes[: ends[-1]] if ends else ()):
@@ -285,7 +285,7 @@ def mark_stretches(nodes: Sequence[Node], count: int) -> None:
 
 
 def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
-    """Return the positions of the last layers of all runs of layers but the uppermost one, at most ``count`` - 1."""
+    """Return where all stretches but the uppermost end, at most ``count`` - 1 positions."""
     sizes = [sum([float_bytes(node.layer.shape[0], node.layer.shape), *_saved(node)]) for node in nodes]
     possible, total, ends, below = narrow_places(nodes), sum(sizes), list[int](), 0
     for position, size in enumerate(sizes):
@@ -296,7 +296,7 @@ def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
 
 
 def narrow_places(nodes: Sequence[Node]) -> set[int]:
-    """Return the positions of the layers through which all gradients from the layers above to the layers below pass."""
+    """Return the positions of layers that all gradients pass through."""
     needed, passed = needs_gradient(nodes), set[int]()
     for position, node in enumerate(nodes):
         for k, source in enumerate(node.sources):

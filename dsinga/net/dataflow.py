@@ -1,4 +1,4 @@
-"""Analyses a net's graph once for all iterations: which nodes get a gradient, and when a feature can be released."""
+"""Analyses a net's graph: which nodes get a gradient, when features are released."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WHOLE_FEATURE = -1  # in place of the index of a part
 
 
 class Edge(NamedTuple):
-    """One source of a layer: its position in the net, and which part of its feature the layer takes.
+    """A source of a layer: its position in the net, and the part of its feature.
 
-    ``part`` is WHOLE_FEATURE except for sources that hand out parts (``Layer.part_shapes``: kSlice, kSplit): their
-    destinations take the parts in the order of the net's nodes.
+    ``part`` is WHOLE_FEATURE, except for sources that hand out parts in node order (``Layer.part_shapes``: kSlice,
+    kSplit).
     """
 
     node: int
@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 
 def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[Stage, ...]:
-    """Return the stage of each node of a net, in which the params ``static`` keep their values."""
+    """Return the stage of each node; the params ``static`` keep their values."""
     edges, parts = find_edges(nodes)
     needed = needs_gradient(nodes, static)
     backward = [False] * len(nodes)
@@ -90,9 +90,9 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
 
 
 def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward: Sequence[bool]) -> list[bool]:
-    """Return for each node whether its feature is freed after the forward pass, as the job says, and needed again.
+    """Return which nodes' features are freed after the forward pass and needed again.
 
-    A layer that hands out parts, which are views of its source's feature, is recomputed with its source.
+    A layer that hands out views is recomputed with its source.
     """
     marked: list[bool] = []
     for node, into in zip(nodes, edges, strict=True):
@@ -107,9 +107,9 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return the share of a layer's lasting state that a worker with ``rows`` sends; all workers' shares add up to 1.
+    """Return the share of a layer's lasting state to send for ``rows``; the sum is 1.
 
-    Where workers have other points of the same rows, the first one sends all of it.
+    If workers have other points of the same rows, the first one sends everything.
     """
     if layer.region is not None and not layer.region.is_first:
         return 0.0
@@ -117,13 +117,13 @@ def row_share(layer: Layer, rows: Rows) -> float:
 
 
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
-    """Return all rows of a layer whose batch size is not the net's, as after a kSlice of rows; else None."""
+    """Return all rows of a layer with another batch size, as after a kSlice; else None."""
     rows = layer.shape[0]
     return None if rows == first.shape[0] else Rows(0, rows, rows)
 
 
 def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:
-    """Return the edges into each node, and how many parts each node hands out (0 if its feature is one array)."""
+    """Return each node's incoming edges, and its number of parts (0 for one array)."""
     handed = [0] * len(nodes)
 
     def edge(node: Node, index: int) -> Edge:
@@ -139,7 +139,7 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
 
 
 def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[bool]:
-    """Return for each node whether a gradient for its feature is needed; no gradient passes through a loss layer."""
+    """Return which nodes' features need a gradient; none passes through a loss layer."""
     needed: list[bool] = []
     for node in nodes:
         needed.append(not node.layer.is_input and not node.layer.is_loss and needs_backward(node, needed, static))
@@ -147,7 +147,7 @@ def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[
 
 
 def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) -> bool:
-    """Whether the backward pass is needed at ``node``: it has params to train, or a source needs a gradient."""
+    """Whether ``node`` needs the backward pass, for its params or a source."""
     params = zip(node.layer.params, node.params, strict=True)
     trained = any(spec.trainable and name not in static for spec, name in params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.labels.source)
@@ -156,7 +156,7 @@ def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) 
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
-    """Return for each node the params that no earlier node uses: their gradient is complete after its backward."""
+    """Return each node's params that no earlier node uses, with gradients complete after its backward."""
     seen: set[str] = set()
     uses = []
     for node in nodes:
@@ -166,7 +166,7 @@ def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
 
 
 def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
-    """Return for each node the nodes that no later node reads; a node that no other reads is in its own entry."""
+    """Return for each node the nodes that no later node reads; an unread node is in its own entry."""
     last = list(range(len(edges)))
     for position, into in enumerate(edges):
         for edge in into:
@@ -178,11 +178,10 @@ def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
 
 
 def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a kSplit layer ``split(<name>)`` after each layer to which several destinations send a gradient.
+    """Add a kSplit layer ``split(<name>)`` after each layer with several gradients.
 
-    Input layers get no gradient, and output layers and edges that carry labels send none; so a net without branches
-    stays as it is. The kSplit layer copies nothing: its destinations read one feature, and their gradients are added in
-    the order of the net.
+    Input layers get no gradient; output layers and edges with labels send none. A net without branches is unchanged.
+    The kSplit layer copies nothing: its destinations read one feature, and it adds their gradients in the net's order.
     """
     needed = needs_gradient(nodes)
     senders = Counter(
@@ -205,7 +204,7 @@ def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def sends_gradient(layer: Layer, source: int) -> bool:
-    """Whether the layer sends a gradient to its source of this index if the source needs one."""
+    """Whether the layer sends a gradient to a source that needs one."""
     return not layer.is_output and source != layer.labels.source
 
 

@@ -14,11 +14,11 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: its type, sources, feature shape, the params that it uses, and the size of the params that it owns.
+    """A layer's type, sources, feature shape and params.
 
-    ``shared`` are those of its ``params`` that an earlier layer uses too. ``count`` leaves these out, so the counts of
-    all layers add up to the net's. ``steps`` is how many time steps the layer computes together, 1 if the job does not
-    unroll it.
+    ``params`` are all that it uses, ``shared`` the params that earlier layers use too. ``count`` is the number of
+    elements without shared ones, so that all add up to the net's. ``steps`` is how many time steps it computes
+    together, 1 if not unrolled.
     """
 
     layer: str
@@ -32,7 +32,7 @@ class LayerRow:
 
     @property
     def typed(self) -> str:
-        """The type, with the number of time steps if there are several."""
+        """The type, with the number of time steps if several."""
         return f"{self.type} x{self.steps}" if self.steps > 1 else self.type
 
     @property
@@ -42,7 +42,7 @@ class LayerRow:
 
 
 def describe(net: NeuralNet) -> list[LayerRow]:
-    """Return a row for each layer of ``net``, in the order of its nodes."""
+    """Return a row for each layer of ``net``, in order."""
     return [
         LayerRow(
             layer=node.layer.name,
@@ -59,7 +59,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 
 def as_table(net: NeuralNet, name: str) -> str:
-    """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
+    """Return a net as a table: layer, type, shape of a feature's row, number of params; then the sum."""
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

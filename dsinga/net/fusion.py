@@ -1,12 +1,13 @@
-"""Fuses layers that back-propagation computes as one, which saves a pass over memory for each of them.
+"""Fuses layers that back-propagation computes as one; each saves a pass over memory.
 
-Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
-the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
-So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``), and, on kernels
-that save a pass by it, a kConvolution or a kInnerProduct and the kReLU after it.
-A fused layer is recomputed in the backward pass where the job says that of all its layers.
-The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
-Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
+A kBM and a following kReLU are fused, also with a kAdd of two sources between them, if no other layer reads features in
+between. Only the last digits change, and two of three features need no memory. A kInnerProduct and a following
+kSoftmaxLoss are fused if they compute each step of sequences (``per_step``). A kConvolution or kInnerProduct and a
+following kReLU are fused on kernels that save a pass.
+
+A fused layer is recomputed if the job says so of all its layers. The user's net keeps its layers in ``forward``,
+pictures and partitioned nets. Each worker fuses after partitioning, and only neighbours, so that messages keep their
+order.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ RECTIFIED = ("kConvolution", "kInnerProduct")  # products that have a class with
 
 
 def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
-    """Return the nodes of a net in which each run of nodes that can be fused is one node.
+    """Return the nodes of a net with each fusible run as one node.
 
-    With ``rectified`` convolutions and inner products with a rectifier after them can be.
+    ``rectified`` includes convolutions and inner products followed by a rectifier.
     """
     uses = Counter(source for node in nodes for source in node.sources)
     fused: list[Node] = []
@@ -41,7 +42,7 @@ def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
 
 
 def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bool) -> int:
-    """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
+    """Return how many nodes can be fused at ``first``, 1 for none."""
     if _is_step_loss(first, nodes, uses):
         return 2
     if rectified and any(_is_a(name, nodes[first].layer) for name in RECTIFIED):
@@ -60,7 +61,6 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bo
 
 
 def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node after ``first`` is the rectifier of its feature, which no other layer takes."""
     if first + 1 == len(nodes) or uses[first] > 1:
         return False
     node = nodes[first + 1]
@@ -68,7 +68,7 @@ def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
-    """Whether the node at ``first`` gives scores to a loss alone, whose feature no other layer takes."""
+    """Whether the node at ``first`` gives scores only to an unread loss."""
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
@@ -80,7 +80,6 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
-    """Return the node that replaces ``nodes``, which begin at the position ``first``."""
     node = _fused_whole(first, nodes)
     recompute = all(node.layer.conf.recompute for node in nodes)
     node.layer.conf = node.layer.conf.replace(recompute=recompute)
@@ -115,11 +114,10 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
 
 
 def _rectifies(layer: Layer) -> bool:
-    """Whether the layer is max(x, 0)."""
     function: Any = getattr(layer, "function", layer) if _is_a("kActivation", layer) else layer
     return _is_a("kReLU", function) and not function.settings.negative_slope
 
 
 def _is_a(name: str, layer: Layer) -> bool:
-    """Whether the layer is of exactly the built-in class of a type, not of one that a user derived."""
+    """Whether the layer is exactly of a built-in class, not a user's subclass."""
     return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

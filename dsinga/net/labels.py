@@ -1,4 +1,4 @@
-"""The shape and dtype of the labels that each layer of a net gives to the layers after it, known before training."""
+"""The shape and dtype of each layer's labels, known before training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.layers.records.label import (
 
 
 def makes_labels(layer: Layer) -> bool:
-    """Whether the layer gives other labels than its first source that has some, for the same rows."""
+    """Whether the layer gives other labels than its first labelled source, for the same rows."""
     if layer.is_input:
         return layer.label_format.dtype is not None
     known = imported("layer")  # a net has layers of these types only where they are imported
@@ -30,15 +30,15 @@ def makes_labels(layer: Layer) -> bool:
 
 
 def labels_shape(layer: Layer) -> Shape:
-    """Return the shape of the labels that ``layer`` gives: (B, ...), (B,) where it has none."""
+    """Return the shape of a layer's labels: (B, ...), or (B,) without labels."""
     return (layer.shape[0], *layer.label_format.shape)
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set ``label_format`` of a layer: that of its records, or of its first source that has labels.
+    """Set a layer's ``label_format`` from its records or first labelled source.
 
-    A layer that makes labels keeps its own shape, and its own dtype unless that is None; it has the names of labels
-    that it takes. ``info`` describes the records of an input layer.
+    A layer that makes labels keeps its shape and, unless None, dtype, with the names of its source's labels. ``info``
+    describes an input layer's records.
     """
     new = layer.new_labels or LabelFormat()
     if layer.is_input:
@@ -57,10 +57,10 @@ def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | N
 
 
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise UserError where a layer gets labels of a kind that it does not take.
+    """Raise UserError if a layer gets labels of an unsupported kind.
 
-    These are float labels where it takes classes, several labels a row where it takes one or one for each step, and, of
-    layers that take labels directly from a store, labels beyond its classes. A layer may refuse others, too.
+    It refuses float labels instead of classes, several labels a row instead of one (or one per step), and a store's
+    labels beyond a layer's classes. A layer may refuse others.
     """
     layer.check_labels(sources)
     labels = layer.labels

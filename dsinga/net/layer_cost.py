@@ -16,7 +16,7 @@ OPERATIONS_PER_NUMBER = 50
 
 
 class LayerCost(NamedTuple):
-    """Arithmetic operations of a layer's forward and backward pass; bytes of its feature and of its params."""
+    """Operations of a layer's forward and backward pass; bytes of feature and params."""
 
     forward: int
     backward: int
@@ -25,11 +25,11 @@ class LayerCost(NamedTuple):
 
 
 def layer_cost(layer: Layer) -> LayerCost:
-    """Count the operations and bytes of a layer that is not cut.
+    """Count the operations and bytes of an uncut layer.
 
-    Forward, each weight takes a multiplication and an addition for each position of the feature; backward takes twice
-    as many, for the gradients of the sources and of the weight. A recurrent layer multiplies by every weight at every
-    step, whatever the weight's shape. A layer without weights takes one operation for each number of its feature.
+    Forward, each weight needs a multiplication and an addition for each position of the feature. Backward needs twice
+    as many, for the gradients of sources and weight. A recurrent layer multiplies by every weight at every step. A
+    layer without weights needs one operation per number of its feature.
     """
     numbers = math.prod(layer.shape)
     weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]
@@ -44,12 +44,12 @@ def layer_cost(layer: Layer) -> LayerCost:
 
 
 def rows_of(stage: Stage) -> int:
-    """Return how many rows of its batch a worker computes at a node."""
+    """Return how many rows a worker computes at a node."""
     return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
 
 
 def count_operations(layers: Iterable[Layer]) -> int:
-    """Return the operations of an iteration of these layers, moving features through memory included."""
+    """Return the operations of an iteration, including features' memory traffic."""
     return sum(
         cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
         for cost in map(layer_cost, layers)
@@ -57,7 +57,7 @@ def count_operations(layers: Iterable[Layer]) -> int:
 
 
 def feature_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
+    """Return the bytes of each array of a layer's feature; parts are views."""
     layer = stage.layer
     if layer.part_shapes or layer.is_output or (isinstance(layer, BridgeEnd) and layer.sends):
         return []
@@ -66,10 +66,10 @@ def feature_sizes(stage: Stage) -> list[int]:
 
 
 def as_size(size: int) -> str:
-    """Return a number of bytes in MiB, from 1 GiB on in GiB."""
+    """Return bytes in MiB, or in GiB if at least 1 GiB."""
     return in_gib(size) if size >= 1 << 30 else f"{size / 2**20:,.0f} MiB"
 
 
 def in_gib(size: int) -> str:
-    """Return a number of bytes in GiB."""
+    """Return bytes in GiB."""
     return f"{size / 2**30:,.1f} GiB"

@@ -1,4 +1,4 @@
-"""Prepares nets with restricted Boltzmann machines: adds reconstruction layers, freezes the params of other layers."""
+"""Prepares restricted Boltzmann machines: adds reconstruction layers, freezes other params."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dsinga.net.node import Node, Param
 
 
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine, at the end of the net.
+    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine at the end.
 
-    SINGA's edge from the hidden layer back to the visible one, which makes a cycle, becomes the edge to this layer. The
-    layer has the params of the visible one. Raises JobError where the two sides do not belong together.
+    It replaces SINGA's edge from the hidden layer back to the visible one, which makes a cycle, and has the visible
+    layer's params. Raises JobError if the two sides do not match.
     """
     added = []
     for position, node in enumerate(nodes):
@@ -31,7 +31,7 @@ def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def check_rbm_pair(visible: Node, hidden: Node) -> None:
-    """Raise JobError unless two nodes are the two sides of one restricted Boltzmann machine."""
+    """Raise JobError unless two nodes are the sides of one restricted Boltzmann machine."""
     vis, hid = visible.layer, hidden.layer
     if not isinstance(vis, RBMVis):
         raise hid.fail(f"needs a kRBMVis layer as its source, but {hid.source_name(0)} is none", field="srclayers")
@@ -48,9 +48,9 @@ def check_rbm_pair(visible: Node, hidden: Node) -> None:
 
 
 def freeze_other_params(nodes: Sequence[Node], params: Mapping[str, Param]) -> Mapping[str, Param]:
-    """Return the params with a learning rate of 0 for the params of layers outside restricted Boltzmann machines.
+    """Return the params with learning rate 0 outside restricted Boltzmann machines.
 
-    Contrastive divergence gives these no gradient, and weight decay alone would shrink them.
+    Contrastive divergence gives them no gradient, and weight decay alone would shrink them.
     """
     trained = {name for node in nodes if isinstance(node.layer, (RBMVis, RBMHid)) for name in node.params}
     return {

@@ -1,4 +1,4 @@
-"""The net of one phase: its layers in topological order, their params, and the kernel threads that it can use."""
+"""The net of one phase: sorted layers, params and usable kernel threads."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OPERATIONS_PER_THREAD = 20_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """An immutable net that can run: ``nodes`` in topological order, ``params`` in the order of their first use.
+    """An immutable, runnable net: ``nodes`` in topological order, ``params`` by first use.
 
-    ``by_step`` has the nets that are trained from some step on, with the same params, where a net grows with training.
+    ``by_step``: if the net grows with training, the nets trained from given steps on the same params.
     """
 
     nodes: tuple[Node, ...]
@@ -39,7 +39,7 @@ class NeuralNet:
         return net_picture(self)
 
     def at(self, step: Any) -> NeuralNet:
-        """Return the net that is trained at a step. Raises NotCapturable where that is not known before a pass."""
+        """Return the net trained at a step. Raises NotCapturable if unknown."""
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):
@@ -63,21 +63,21 @@ class NeuralNet:
 
     @property
     def fused(self) -> NeuralNet:
-        """The net as back-propagation computes it, with some layers fused (:mod:`dsinga.net.fusion`)."""
+        """The net for back-propagation, with fused layers (:mod:`dsinga.net.fusion`)."""
         return self._fused or self
 
     def fused_for(self, ops: Ops) -> NeuralNet:
-        """Return the net as back-propagation computes it with these kernels."""
+        """Return the net for back-propagation with these kernels."""
         return self._rectified or self if ops.fuses_rectifiers else self.fused
 
     @cached_property
     def _fused(self) -> NeuralNet | None:
-        """The net with fused layers, computed once; None where nothing is fused: a net must not refer to itself."""
+        """The net with fused layers, computed once; None if unchanged, to avoid a reference cycle."""
         return self._with(fuse(self.nodes))
 
     @cached_property
     def _rectified(self) -> NeuralNet | None:
-        """Likewise, with products fused with their rectifiers."""
+        """The net with layers and rectified products fused, computed once; None if unchanged."""
         return self._with(fuse(self.nodes, rectified=True))
 
     def _with(self, nodes: tuple[Node, ...]) -> NeuralNet | None:
@@ -95,7 +95,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is the net of one of several workers; its losses may then be computed by another worker."""
+        """Whether this is one worker's part; another may compute its losses."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
@@ -109,11 +109,11 @@ class NeuralNet:
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
     def layer(self, name: str) -> Layer:
-        """Return the layer of this name; raise UserError, with the nearest name, if there is none."""
+        """Return the layer of this name. Raises UserError, with the nearest name, if there is none."""
         return self.nodes[self.position(name)].layer
 
     def position(self, name: str) -> int:
-        """Return the position of the layer of this name; raise UserError, with the nearest name, if there is none."""
+        """Return the position of this layer. Raises UserError, with the nearest name, if there is none."""
         if name not in self.positions:
             hint = nearest_or_listed(name, self.positions, "its layers are")
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
@@ -125,17 +125,17 @@ class NeuralNet:
 
 
 def usable_threads(net: NeuralNet, workers: int) -> int:
-    """Return the number of kernel threads that each of ``workers`` workers can use to compute its share of a net.
+    """Return how many kernel threads each of ``workers`` workers can use.
 
-    A small net runs no faster, or slower, with several: to hand a kernel to another thread and to wait for it takes
-    some 10 to 50 µs. The number follows from the net alone, not from measurements, because some kernels (gradients of
-    convolutions) add up in another order with another number of threads: the same job gives the same bits each time.
+    Small nets gain nothing from several: handing a kernel to another thread takes 10 to 50 µs. To give the same bits
+    each time, the number depends on the net alone: it affects the order of sums in some kernels (gradients of
+    convolutions).
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
 
 
 def net_picture(net: Any) -> str | None:
-    """Return the picture of a net or a partitioned net as SVG, None where the add-on that draws it is missing."""
+    """Return a whole or partitioned net as SVG; None without the drawing add-on."""
     try:
         picture = lookup("drawing", type(net).__name__)
     except UserError:
@@ -144,10 +144,10 @@ def net_picture(net: Any) -> str | None:
 
 
 def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
-    """Raise UserError where a net needs more than so many bytes of ``memory``, those of the largest host.
+    """Raise UserError if a net needs more than ``memory`` bytes of the largest host.
 
-    What is counted is less than what training takes, so that no net is refused that could be trained: the values of
-    all params, which this process makes, a worker's share of their gradients, and of the largest feature.
+    To refuse no feasible net, this counts only the values of all params and a worker's share of their gradients and the
+    largest feature.
     """
     for net in nets:
         sizes = {name: FLOAT_BYTES * param.size for name, param in net.params.items()}

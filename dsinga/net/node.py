@@ -1,4 +1,4 @@
-"""``Node``, a layer in its net with the positions of its sources; ``Param``, a param with its settings in the job."""
+"""``Node``: a layer in its net, with its sources; ``Param``: a param with its settings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dsinga.layers.interface.layer import Layer, Shape
 
 
 class Node(NamedTuple):
-    """A layer in its net: the positions of its sources, and the names of the params it uses.
+    """A layer in its net, with positions of its sources and names of its params.
 
-    ``params`` are in the order of ``layer.params``; a shared param has the owner's name. ``rows`` are the rows of the
-    layer's batch that the node computes, None for all rows of the worker. ``takes`` says which part the node takes of
-    each source that hands out parts; where it is empty, destinations take them in the order of the net.
+    ``params`` follow ``layer.params``; a shared param has its owner's name. ``rows`` are the batch's rows that the node
+    computes, None for all of the worker. ``takes`` says which part the node reads of each source with parts; empty
+    means the net's order.
     """
 
     layer: Layer
@@ -29,9 +29,9 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Param:
-    """A param of the layer that owns it; params that share from it have no entry of their own.
+    """A param of the layer that owns it; params that share it have no entry.
 
-    ``spec`` comes from the layer, ``conf`` from the job (``ParamConf()`` where the job has none).
+    ``spec`` comes from the layer, ``conf`` from the job, by default ``ParamConf()``.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Param:
 
     @property
     def static(self) -> bool:
-        """Whether it keeps its value, because the job or its layer says so."""
+        """Whether job or layer keep its value constant."""
         return self.conf.static or self.spec.static
 
     @property
     def first_step(self) -> int:
-        """The step of training before which it keeps its value."""
+        """The training step before which it keeps its value."""
         return self.conf.first_step
 
     @property

@@ -1,4 +1,4 @@
-"""Names the params of layers and resolves share_from to the param that is shared."""
+"""Names the params of layers and resolves share_from to the shared param."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.net.node import Param
 
 
 class RequestedParam(NamedTuple):
-    """A param that a layer asks for, under the name that it has before sharing."""
+    """A param that a layer requests, with its name before sharing."""
 
     name: str
     layer: Layer
@@ -22,18 +22,17 @@ class RequestedParam(NamedTuple):
     conf: ParamConf
 
     def error(self, message: str, field: str | None = None) -> JobError:
-        """Return a JobError about this param, with the place of the param in the job, or else of its layer."""
+        """Return a JobError about this param, with its or its layer's place in the job."""
         conf = self.conf if self.conf.where() else self.layer.conf
         text = f"param {self.name!r} of layer {self.layer.name!r}: {message}"
         return conf.error(text, field if conf is self.conf else "param")
 
 
 def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str, ...]], dict[str, Param]]:
-    """Return, for each layer, the names of the params that it uses, and the params themselves by first use.
+    """Return the names of each layer's params, and the params by first use.
 
-    The k-th ``param`` of a layer in the job belongs to its k-th param; a param without a name is called
-    ``<layer>_<role>``. A param with ``share_from`` is the param of that name, with the init and scales of the owner.
-    The owner may be in a layer that this phase leaves out.
+    The k-th ``param`` of a layer in the job belongs to its k-th param. A param without a name is called
+    ``<layer>_<role>``. ``share_from`` names the owner, which sets init and scales and may be outside this phase.
     """
     by_layer = [list_params(layer) for layer in layers]
     requests = [request for params_of_layer in by_layer for request in params_of_layer]
@@ -53,7 +52,7 @@ def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str,
 
 
 def list_params(layer: Layer) -> list[RequestedParam]:
-    """Return the params that one layer asks for; raise JobError where the job gives it more than it has."""
+    """Return the params that a layer requests; raise JobError if the job gives too many."""
     job_confs = layer.conf.param
     if len(job_confs) > len(layer.params):
         roles = ", ".join(spec.role for spec in layer.params)
@@ -71,7 +70,7 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
-    """Name a param that has no name in the job; copies of a layer share the params of the first."""
+    """Name a param without a name; a layer's copies share the first copy's params."""
     step, is_first = layer.conf.unroll_index, (layer.conf.copy_number or 1) == 1
     own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
     name = f"{own if is_first else own.partition('#')[2]}_{spec.role}"
@@ -82,12 +81,12 @@ def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam
 
 
 def own_name(conf: ParamConf) -> str:
-    """Return the name that the job gives a param, "" if it only repeats the name of ``share_from``."""
+    """Return a param's name in the job, "" if it only repeats ``share_from``."""
     return "" if conf.name == conf.share_from else conf.name
 
 
 def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam]:
-    """Return the params by name; raise JobError where two have the same name."""
+    """Return the params by name; raise JobError for a duplicate name."""
     named: dict[str, RequestedParam] = {}
     for request in requests:
         if request.name in named:
@@ -102,7 +101,7 @@ def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam
 
 
 def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], elsewhere: Mapping[str, ParamConf]) -> str:
-    """Follow share_from to the param that owns the values; raise JobError for an unknown name or a circle."""
+    """Follow share_from to the owner; raise JobError for an unknown name or a circle."""
     name, conf, path = request.name, request.conf, [request.name]
     while conf.share_from:
         name = conf.share_from
@@ -117,9 +116,9 @@ def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], els
 
 
 def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
-    """Raise JobError where a param cannot share its owner's values: another shape, or only one of them is trained.
+    """Raise JobError if a param cannot share: another shape, or only one is trained.
 
-    A param that says nothing of ``static`` takes that of its owner.
+    Without ``static``, a param has its owner's setting.
     """
     if request.spec.shape != owner.spec.shape:
         transposed = request.spec.shape == owner.spec.shape[::-1] and request.layer.conf.innerproduct_conf is not None

@@ -1,4 +1,4 @@
-"""Nets of which some params are trained from a later step on: the net of each stage of training."""
+"""The net of each stage of training, if some params are trained only later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dsinga.net.neuralnet import NeuralNet
 
 
 def with_stages(net: NeuralNet) -> NeuralNet:
-    """Return a training net with a net for each stage (``by_step``), in which params with a later step are static.
+    """Return a training net with a net for each stage (``by_step``), in which later params are static.
 
-    Raises UserError where the net has other stages already.
+    Raises UserError if the net already has other stages.
     """
     starts = sorted({0, *(param.first_step for param in net.params.values() if param.trainable)})
     if net.by_step:
@@ -21,7 +21,6 @@ def with_stages(net: NeuralNet) -> NeuralNet:
 
 
 def _stage(net: NeuralNet, start: int) -> NeuralNet:
-    """Return the net in which the params that are not trained at a step are static."""
     params = {
         name: replace(param, conf=param.conf.replace(static=True)) if param.first_step > start else param
         for name, param in net.params.items()

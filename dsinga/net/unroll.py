@@ -1,4 +1,4 @@
-"""Unrolls a net over time steps: each layer becomes a chain of copies, joined by SINGA's rules (RNN page of 0.3).
+"""Unrolls a net over time steps into chains of copies, joined by SINGA's rules (RNN page of 0.3).
 
 Where it can, a chain of copies is merged into one layer that computes whole sequences: the same numbers in fewer and
 larger operations. ``dsinga show`` says how many steps each layer has. Copies stay where a ``shift`` joins different
@@ -28,14 +28,18 @@ MOST_COPIES = 50_000  # of all layers of a net
 def unroll(conf: NetConf) -> NetConf:
     """Return the net with ``unroll_len`` copies of each layer; ``conf`` has the layers of one phase.
 
-    Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``. Which
-    copies of a source copy i takes depends on ``unroll_conn_type``: kUnrollOneToOne (the default) copy i - ``shift``,
-    none if i < ``shift``; kUnrollOneToAll all copies; kUnrollFirstToLast the last copy, for copy 0 only. A recurrent
-    layer takes its own previous copy, too. Copies share the params of copy 0, which keep their names in the job. (SINGA
-    0.3 puts ``0#`` before these names, and so loses params that another layer shares.) A net in which nothing is
-    unrolled is returned as it is.
+    Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``.
+    ``unroll_conn_type`` determines the sources of copy i:
 
-    Raises JobError, naming layer and field, where a copy would take a step that its source does not have.
+    - kUnrollOneToOne (default): copy i - ``shift``, none if i < ``shift``.
+    - kUnrollOneToAll: all copies.
+    - kUnrollFirstToLast: the last copy, for copy 0 only.
+
+    A recurrent layer also reads its previous copy. Copies share the params of copy 0, which keep their names in the
+    job. (SINGA 0.3 prefixes them with ``0#``, and loses params that another layer shares.) A net without unrolling is
+    returned unchanged.
+
+    Raises JobError, naming layer and field, if a copy needs a step that its source lacks.
     """
     lengths = step_counts(conf)
     if set(lengths.values()) <= {1}:
@@ -55,7 +59,7 @@ def unroll(conf: NetConf) -> NetConf:
 
 
 def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
-    """Return an unrolled net in which layers that ``conf`` does not unroll are called ``name``, not ``0#name``."""
+    """Return an unrolled net with ``name`` for ``0#name`` where ``conf`` does not unroll."""
     names = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
     layers = [
         layer.replace(
@@ -67,10 +71,10 @@ def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
 
 
 def step_counts(conf: NetConf) -> dict[str, int]:
-    """Return the number of time steps of each layer, by name: its own ``unroll_len``, or the net's.
+    """Return each layer's number of time steps by name: its own ``unroll_len``, or the net's.
 
-    Raises JobError for an input layer that is unrolled, and for a layer with more or fewer steps than a text that it
-    reads has characters to predict.
+    Raises JobError for an unrolled input layer, and if a layer's steps differ from the characters to predict in its
+    text.
     """
     lengths = {layer.name: conf.unroll_len if layer.unroll_len is None else layer.unroll_len for layer in conf.layer}
     texts = {layer.name: layer.char_rnn_conf for layer in conf.layer if layer.type is LayerType.kCharRNN}
@@ -92,7 +96,7 @@ def step_counts(conf: NetConf) -> dict[str, int]:
 
 
 def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
-    """Return the ``unroll_conn_type`` and ``shift`` of a source; raise JobError for a kind that SINGA never defined."""
+    """Return ``unroll_conn_type`` and ``shift`` of a source; raise JobError for kUnrollCustomized."""
     kind = layer.unroll_conn_type[source] if layer.unroll_conn_type else UnrollConnType.kUnrollOneToOne
     if kind is UnrollConnType.kUnrollCustomized:
         raise _fault(
@@ -109,7 +113,6 @@ def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
 
 
 def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
-    """Return the sources of one copy."""
     names: list[str] = []
     for k, source in enumerate(layer.srclayers):
         kind, shift = connection(layer, k)
@@ -126,7 +129,7 @@ def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
 
 
 def _check_steps(layer: LayerConf, source: int, shift: int, lengths: dict[str, int]) -> None:
-    """Raise JobError where kUnrollOneToOne joins no copy, or asks for a copy that the source does not have."""
+    """Raise JobError if kUnrollOneToOne joins no copy, or needs a missing copy."""
     name, steps = layer.srclayers[source], lengths[layer.name]
     source_steps = lengths[name]
     if shift >= steps:
@@ -155,7 +158,6 @@ def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> 
 
 
 def _copy_param(param: ParamConf, step: int) -> ParamConf:
-    """Return the param of a copy, which shares the param of copy 0; params without a name get one later."""
     if step == 0 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=copy_name(step, param.name), share_from=param.share_from or param.name)
@@ -166,11 +168,11 @@ def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
 
 
 def merge_copies(conf: NetConf) -> NetConf:
-    """Return the net with each chain of copies as one layer of ``unroll_len`` T; ``conf`` has the layers of one phase.
+    """Return the net with each chain of copies as one layer of ``unroll_len`` T, for one phase's layers.
 
-    Layers that are not unrolled get ``unroll_len`` None. Every copy must take the same step of its sources
-    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). A layer that is not unrolled
-    can take a chain only if it computes whole sequences. Raises MustUnroll, with the reason, for any other net.
+    Layers that are not unrolled get ``unroll_len`` None. Every copy must read the same step of its sources
+    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). Other layers can read a chain
+    only if they compute whole sequences. Raises MustUnroll, with the reason, for any other net.
     """
     lengths = step_counts(conf)
     for layer in conf.layer:
@@ -186,7 +188,7 @@ def merge_copies(conf: NetConf) -> NetConf:
 
 
 def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> None:
-    """Raise MustUnroll where a source, which has ``source_steps`` steps, is not taken step by step."""
+    """Raise MustUnroll if a source with ``source_steps`` steps is not read step by step."""
     kind, shift = connection(layer, index)
     edge = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
     if steps == source_steps == 1:
@@ -204,10 +206,10 @@ def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> 
 def make_sequence_layer(
     cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape], info: RecordInfo | None, named: Mapping[str, LayerConf]
 ) -> Layer:
-    """Return the layer that computes all steps of a chain, or of whole sequences if the job says ``per_step``.
+    """Return the layer for all steps of a chain, or for whole sequences with ``per_step``.
 
-    It is of class ``cls`` if this computes whole sequences or there are none, else :class:`TimeDistributed`. ``named``
-    are the layers of the net by name. Raises MustUnroll where the steps cannot be computed together.
+    It is a ``cls`` if that computes whole sequences or there are none, else a :class:`TimeDistributed`. ``named`` are
+    the net's layers. Raises MustUnroll if the steps cannot be computed together.
     """
     if cls.source_kind.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
@@ -221,7 +223,6 @@ def make_sequence_layer(
 
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
-    """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
     least = 2 if cls.labels.source == 0 else 3  # the shape of labels has no axis of features
     if not shapes or len(shapes[0]) < least:
         gives = f"takes {shape_text(shapes[0])}" if shapes else "has no source"

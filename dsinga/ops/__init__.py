@@ -30,9 +30,9 @@ def _create(name: str) -> Ops:
 BACKENDS: dict[str, Callable[[], Ops]] = {
     name: functools.partial(_create, name) for name in ("onednn", "numpy", "cupy")
 }
-"""Functions that create the backends by name, the default first; each raises UserError, in one sentence, if it cannot.
+"""Functions that create the backends by name, the default first; each raises UserError if it cannot.
 
-The numpy backend always loads; those after it are used on request. Those of other distributions are entry points.
+The numpy backend always loads; later ones are used on request. Other distributions add theirs as entry points.
 """
 
 _loaded: dict[str, Ops] = {}
@@ -40,10 +40,10 @@ _lock = threading.Lock()
 
 
 def get_ops(name: str | None = None) -> Ops:
-    """Return the backend ``name``: one instance for the process, which several threads may use.
+    """Return the backend ``name``: one instance for the process, for several threads.
 
-    The environment variable ``DSINGA_OPS`` overrides ``name``. Without either, it is the first backend that loads.
-    Raises UserError if the name is unknown, or if the named backend cannot load.
+    The environment variable ``DSINGA_OPS`` overrides ``name``; the default is the first that loads. Raises UserError if
+    the name is unknown, or the backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")
     if variable:
@@ -59,7 +59,7 @@ def get_ops(name: str | None = None) -> Ops:
 
 
 def describe_kernels() -> str:
-    """Return the backend of this process with its version, or why there is none, and which loops are compiled."""
+    """Describe this process's backend (or why there is none) and compiled loops."""
     from dsinga.ops.compiled.compiler import describe
 
     try:
@@ -79,9 +79,9 @@ def _load(name: str, origin: str = "") -> Ops:
 
 
 class Processor(NamedTuple):
-    """The processor of one worker: the GPU ``device`` of its process or, if that is None, ``threads`` CPU cores.
+    """One worker's processor: its process's GPU ``device`` or, if None, ``threads`` CPU cores.
 
-    Where DSINGA_OPS names the backend of GPUs, a worker without a device computes on the first GPU.
+    If DSINGA_OPS names the GPU backend, a worker without a device uses the first GPU.
     """
 
     threads: int
@@ -89,12 +89,12 @@ class Processor(NamedTuple):
     precision: str = "float32"
 
     def ops(self) -> Ops:
-        """Return new kernels for the worker. Raises UserError where its process has none."""
+        """Return new kernels for the worker. Raises UserError without any."""
         if self.device is None:
             return cpu_ops(self.precision)
         return get_ops("cupy").for_worker(self.device, self.precision)
 
 
 def cpu_ops(precision: str) -> Ops:
-    """Return kernels for CPU cores in a precision of :meth:`Ops.for_worker`; "tf32", which they lack, is float32."""
+    """Return CPU kernels in a precision of :meth:`Ops.for_worker`; "tf32" becomes float32."""
     return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)

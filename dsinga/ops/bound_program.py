@@ -1,4 +1,4 @@
-"""Runs an updater's formula on arrays that stay where they are, by a list of ufunc calls that is made once."""
+"""Runs an updater's formula at fixed addresses, as a prepared list of ufunc calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dsinga.ops.update import SHORT_BLOCK
 
 
 class BoundProgram:
-    """A formula's ufuncs with their arrays: the same calls, on numbers of the same bits, as the formula would do.
+    """A formula's ufuncs with their arrays, with the formula's bits.
 
-    Its constants are float32 arrays without axes, which numpy takes sooner than numbers of Python's.
+    Constants are float32 arrays without axes.
 
     Args:
-        traced: the program of the formula at all steps.
+        traced: the formula's program at all steps.
         arrays: the value, the gradient and the state, 1-d float32.
     """
 
@@ -37,8 +37,6 @@ class BoundProgram:
             self._bind([*block, *scratch[:, : block[0].size]])
 
     def _bind(self, registers: Sequence[Array]) -> None:
-        """Add the calls of one block."""
-
         def array(operand: UfuncOperand) -> Array:
             if operand.kind == "register":
                 return registers[operand.number]

@@ -1,7 +1,7 @@
-"""HostPass, a pass of a worker on CPU cores that is recorded once and replayed: a flat list of calls on fixed arrays.
+"""HostPass, a pass on CPU cores that is recorded once and replayed as a flat list of calls.
 
-Small nets gain by it: Python takes longer to call their layers than the kernels take to run. No layer, dict or check
-of shapes is left in a replay, and nothing is allocated.
+It speeds up small nets, where Python needs longer than the kernels: a replay has no layers, dicts, shape checks or
+allocations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class HostPass:
-    """The arrays and the calls of one pass over batches of fixed shapes; used by one thread."""
+    """The arrays and calls of one pass over batches of fixed shapes; for one thread."""
 
     warm_ups = 0
     is_on_host = True
@@ -42,11 +42,11 @@ class HostPass:
         return RecordedArray(buffer)
 
     def buffer(self, name: str) -> np.ndarray:
-        """Return the memory to which :meth:`put` copies the array of this name."""
+        """Return the buffer of :meth:`put` for the array of this name."""
         return self._buffers[name]
 
     def require_finite(self, inputs: Iterable[np.ndarray], outputs: Iterable[np.ndarray | RecordedResult]) -> None:
-        """Let launches have no result where one of these arrays is not finite; some are read before the other calls."""
+        """Let launches have no result if these arrays are not finite; check inputs first."""
         outputs = list(outputs)
         results = [x for x in outputs if isinstance(x, RecordedResult)]
         arrays = [x for x in outputs if not isinstance(x, RecordedResult)]
@@ -61,7 +61,7 @@ class HostPass:
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Return a context whose calls are noted, with the numbers of ``step``."""
+        """Record the calls in the context, with the numbers of ``step``."""
         self._recorder = Recorder()
         self._recorder.step = step
         set_recorder(self._recorder)
@@ -72,7 +72,7 @@ class HostPass:
 
     @contextlib.contextmanager
     def capturing(self) -> Iterator[None]:
-        """Return a context, within :meth:`recording`, after which the pass can be launched."""
+        """Make the pass launchable after the context, within :meth:`recording`."""
         yield
         self._captured = True
 
@@ -82,7 +82,7 @@ class HostPass:
         return self._captured
 
     def launch(self, step: int) -> None:
-        """Call what was noted, with the numbers of ``step``."""
+        """Run the recorded calls with the numbers of ``step``."""
         self._recorder.step = step
         self._has_deviated = False
         try:
@@ -93,15 +93,15 @@ class HostPass:
             self._has_deviated = True
 
     def read(self) -> list[float]:
-        """Return the metrics of the last launch; NaN where the numbers of the batch lead Python another way."""
+        """Return the metrics of the last launch; NaN if the batch would make Python branch differently."""
         return [np.nan] if self._has_deviated else [float(number) for number in self._recorder.numbers]
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params that keep their addresses, as arrays whose use is noted."""
+        """Return params at fixed addresses as recorded arrays."""
         return {name: RecordedArray(value) for name, value in params.items()}
 
     def results(self, outputs: Any) -> Any:
-        """Return the outputs of a recorded pass as plain arrays, which each launch overwrites."""
+        """Return a pass's outputs as plain arrays, which each launch overwrites."""
         return plain(outputs)
 
     def cancel(self) -> None:
@@ -109,12 +109,12 @@ class HostPass:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the arrays that it holds."""
+        """The bytes of its arrays."""
         return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())
 
 
 def _check_finite(vectors: list[np.ndarray]) -> None:
-    """Raise Deviated unless the sums of squares are finite, and so all numbers."""
+    """Raise Deviated unless the sums of squares, and so all numbers, are finite."""
     for vector in vectors:
         if not math.isfinite(vector.dot(vector)):
             raise Deviated

@@ -1,9 +1,8 @@
-"""The kernel interface: the methods of every backend, which are numpy's where a backend has no faster ones.
+"""The kernel interface: the methods of every backend, by default numpy's.
 
-Layers call kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are logically
-``(B, C, H, W)``. A backend may lay out images in memory as it likes (the CPU backends use channels-last strides);
-callers see the logical shape. Arrays are float32 unless a kernel is given float64, which the numpy backend computes in
-float64 (the reference for gradient checks). No kernel but ``update`` changes its arguments.
+Layers call kernels through an :class:`Ops` object. ``B`` is the batch, images are logically ``(B, C, H, W)``. A backend
+chooses their layout in memory (CPU backends: channels-last strides). Arrays are float32, or float64, which the numpy
+backend computes in float64 (the reference for gradient checks). Only ``update`` changes its arguments.
 
 A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
 """
@@ -39,100 +38,97 @@ class PassResult(NamedTuple):
 
 
 class PassMemory(Protocol):
-    """The arrays of one captured pass, and what is launched: a graph of a GPU, or a list of calls on a host.
+    """The arrays of one captured pass, and its launch: a GPU graph, or a list of calls on a host.
 
     Attributes:
-        warm_ups: how often a pass is recorded before it is captured.
-        is_on_host: whether it is replayed by calls on a host, in which case it changes no param.
+        warm_ups: how often a pass is recorded before its capture.
+        is_on_host: whether calls on a host replay it, and change no param.
     """
 
     warm_ups: int
     is_on_host: bool
 
     def put(self, name: str, array: Any) -> Array:
-        """Copy an array of the batch to the buffer of its name, and return the buffer."""
+        """Copy an array of the batch to its named buffer, and return the buffer."""
 
     def hold(self, params: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return params that keep their addresses, as the recorded pass takes them."""
+        """Return params with fixed addresses for the recorded pass."""
 
     def recording(self, step: int) -> AbstractContextManager[None]:
-        """Return a context in which kernels take the numbers of ``step`` from where later launches put theirs."""
+        """Let kernels read the numbers of ``step`` where later launches put theirs."""
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Return a context, within :meth:`recording`, after which the pass is captured."""
+        """Capture the pass in the context, within :meth:`recording`."""
 
     @property
     def captured(self) -> bool:
         """Whether there is something to launch."""
 
     def launch(self, step: int) -> None:
-        """Compute the pass on what its buffers hold, with the numbers of ``step``."""
+        """Compute the pass on its buffers, with the numbers of ``step``."""
 
     def read(self) -> list[float]:
-        """Return the metrics of the first launch that was not read; one is NaN where the pass must be called."""
+        """Return the metrics of the earliest unread launch; one is NaN if the pass must be called."""
 
     def results(self, outputs: Any) -> Any:
-        """Return the outputs of a recorded pass as callers take them; each launch overwrites them."""
+        """Return a pass's outputs for callers; each launch overwrites them."""
 
     def cancel(self) -> None:
         """Wait for all launches, and forget their metrics."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it holds."""
+        """The bytes of its memory."""
 
 
 class RepeatedIterations(Protocol):
-    """Replays captured training iterations and evaluations of one worker; used by one thread."""
+    """Replays captured training iterations and evaluations of one worker; for one thread."""
 
     def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay the iteration of a step and return its metrics; None if the iteration must be computed by calls."""
+        """Replay a step's iteration and return its metrics; None if it must be called."""
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the current step again, where its iteration or a later one was launched and changed nothing."""
+        """Make ``step`` current again, after a launch without effect."""
 
     def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
-        """Launch a captured iteration without waiting for it; return whether there is one, to be finished later."""
+        """Launch a captured iteration without waiting; return whether there is one to finish."""
 
     def finish(self) -> Any | None:
-        """Return the metrics of the first launched iteration; None if it and later ones must be computed by calls."""
+        """Return the metrics of the earliest launch; None if it and later ones must be called."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Replay the evaluation of a batch of another phase; return its metrics, None if it must be done by calls."""
+        """Replay another phase's evaluation; return its metrics, None if it must be called."""
 
     def clear(self) -> None:
-        """Drop all captures, because the params have moved to other addresses."""
+        """Drop all captures, because the params have other addresses."""
 
 
 class Capture(Protocol):
-    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without that function.
+    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without it.
 
-    A worker asks its kernels once by :meth:`Ops.capture`; None stands for a backend without, whose passes are called. A
-    backend whose arrays are not in host memory has one, if only to exchange them. What a capture is, a graph on a GPU
-    or a list of calls of kernels on a CPU, is the backend's. All keep these rules:
+    A worker gets it from :meth:`Ops.capture`; None means that passes are called. A backend with arrays outside host
+    memory has one, if only to exchange them. A capture may be a GPU graph or a list of kernel calls on a CPU. Rules:
 
-    - A replay gives the bits of the call. All that changes from pass to pass is among its records and params, of which
-      each set of shapes and dtypes has a capture of its own, or follows from the step: while a pass is recorded the
-      context has a :class:`~dsinga.ops.types.RecordedStep`, and layers take numbers that depend on the step from
-      :meth:`Ops.step_number`.
-    - None, in place of a result, says that the pass must be called, and that no param has changed: a layer has raised
-      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, so that the call says what is wrong.
+    - A replay gives the bits of the call. Only records, params and numbers of the step change. Each set of shapes and
+      dtypes has its own capture. The context of a recorded pass has a :class:`~dsinga.ops.types.RecordedStep`; layers
+      get step-dependent numbers from :meth:`Ops.step_number`.
+    - The result None means that the pass must be called, and that no param has changed. Either a layer has raised
+      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, which the call explains.
     """
 
     def iterations(
         self, step: Any, updater: Any, params: Any, updates: Any, is_local: bool = True
     ) -> RepeatedIterations:
-        """Return the object that repeats the iterations of a worker.
+        """Return the object that repeats a worker's iterations.
 
-        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`; ``updates`` takes gradients as its
-        ``Updates``, and has ``begin`` and ``discard``. Unless ``is_local``, servers update ``params``, which come from
-        :meth:`exchange`.
+        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`. ``updates`` is an ``Updates`` with ``begin``
+        and ``discard``. Unless ``is_local``, servers update ``params``, which come from :meth:`exchange`.
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
-        """Return the exchange of params with servers that a worker of a cluster calls in place of its own.
+        """Return the exchange of params with servers that a cluster's worker uses in place of ``exchange``.
 
-        That is ``exchange`` itself where kernels compute in host memory. ``GroupWorker`` gives the options.
+        It is ``exchange`` itself if kernels compute in host memory. The options are ``GroupWorker``'s.
         """
 
 
@@ -150,24 +146,24 @@ class Ops(
     NumpyAttention,
     NumpyPoints,
 ):
-    """Array kernels of one backend, stateless for its callers: what it caches never changes a result.
+    """Array kernels of one backend, stateless for callers: caches never change a result.
 
-    The methods of this class, all in numpy, are the reference; a backend overrides those for which it has faster ones.
+    This class, all in numpy, is the reference; backends override methods with faster ones.
     """
 
     def capture(self) -> Capture | None:
-        """Return how this worker repeats passes; None where each is computed as it is called."""
+        """Return how this worker repeats passes; None if each is called."""
         return None
 
     @classmethod
     def create(cls) -> Ops:
-        """Return the backend, as the registry's kind "backend" asks for it."""
+        """Return the backend, for the registry's kind "backend"."""
         return cls()
 
     def kernel(self, name: str) -> Callable[..., Any]:
-        """Return a kernel by its name; those of add-ons, of the registry's kind "kernel", have a body in numpy.
+        """Return a kernel by name, a method or numpy code registered by an add-on as kind "kernel".
 
-        A backend that has a faster one of that name defines it as a method.
+        A backend's method of that name overrides it.
         """
         kernel: Callable[..., Any] = getattr(self, name, None) or lookup("kernel", name)
         return kernel
@@ -175,19 +171,19 @@ class Ops(
     captures_passes: ClassVar[bool] = False
     """Whether :meth:`new_pass` returns one."""
     calls_before_capture: ClassVar[int] = 0
-    """How often a pass is called before it is worth to be recorded."""
+    """How often a pass is called before a recording pays."""
 
     def new_pass(self) -> PassMemory | None:
-        """Return memory for a pass that is captured; None where there is none for passes."""
+        """Return memory for a captured pass; None if the backend captures none."""
         return None
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
-        """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.
+        """Return the backend for one worker: itself on CPUs; on GPUs, one with its own streams.
 
-        ``device`` is the number of a GPU among those that this process sees, the first if None. ``precision`` is that
-        of products of float32 arrays: "float32", "tf32" or "bf16". Params and their gradients are float32 in each; with
-        "bf16" features of images may be bfloat16 (``has_bf16_features``). A backend on CPUs that has no bfloat16
-        computes in float32 and warns once. Raises UserError for a device or another precision that it does not have.
+        ``device`` is the number of a visible GPU, by default the first. ``precision`` of products of float32 arrays is
+        "float32", "tf32" or "bf16". Params and their gradients are always float32; with "bf16" features of images may
+        be bfloat16 (``has_bf16_features``). CPU backends without bfloat16 use float32 and warn once. Raises UserError
+        for an unsupported device or precision.
         """
         if device is not None:
             raise UserError(f"the kernel backend {self.name!r} computes on CPUs; it has no device {device}")
@@ -200,4 +196,4 @@ class Ops(
 
 @register("backend", "numpy")
 class NumpyOps(Ops):
-    """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
+    """All kernels in numpy; makes channels-last images, accepts any strides."""

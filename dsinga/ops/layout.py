@@ -1,8 +1,7 @@
 """The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
 
-Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory. Functions that take images take volumes, too.
-
-CPU convolutions are fastest on channels-last memory; SINGA's params are for logical (B, C, H, W).
+Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory, and accepted like images. CPU convolutions are fastest on
+channels-last memory; SINGA's params are for logical (B, C, H, W).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ BLOCK = 1 << 16  # numbers, whose temporary arrays stay in a core's cache
 
 
 def contiguous(x: Array) -> Array:
-    """Return x in C order: x itself if it is, else a copy."""
+    """Return x in C order, copied if necessary."""
     return x if x.flags.c_contiguous else x.copy()
 
 
 def to_rows(x: Array) -> Array:
-    """Return x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    """Return x (B, C, H, W) as C-contiguous (B, H, W, C): a view if channels-last, else a copy."""
     return contiguous(x.transpose(LAST[x.ndim]))
 
 
@@ -38,18 +37,18 @@ def to_image(rows: Array) -> Array:
 
 
 def is_channels_last(x: Array) -> bool:
-    """Whether x is an image or a volume whose channels-last memory has no gaps."""
+    """Whether x is an image or volume with gapless channels-last memory."""
     return x.ndim in LAST and bool(x.transpose(LAST[x.ndim]).flags.c_contiguous)
 
 
 def by_channel(x: Array) -> Array:
-    """Return x (B, C, ...) as (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
+    """Return x (B, C, ...) as (n, C), one row per pixel: a view if channels-last, else a copy."""
     last = x.transpose(0, *range(2, x.ndim), 1)  # np.moveaxis takes far longer
     return last.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
 
 def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[slice, slice]]:
-    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, of whole rows if ``whole``."""
+    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, perhaps of whole rows."""
     rows, channels, points = shape
     width = max(1, points if whole else BLOCK // max(1, channels))
     height = max(1, BLOCK // max(1, channels * points))
@@ -61,8 +60,8 @@ def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[sl
 def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None) -> Array:
     """Return ``xp.einsum`` of two arrays: sums over no rows are 0.
 
-    numpy's einsum reads memory that it does not own if an array is empty and its strides are 0 (seen in 2.4 and 2.5),
-    and a sum over no rows may be NaN. Arrays from ``zeros`` have the strides of their shape.
+    For an empty array with strides 0 numpy's einsum (2.4 and 2.5) reads foreign memory, and a sum over no rows may be
+    NaN. Arrays from ``zeros`` have their shape's strides.
     """
     if not x.size or not y.size:
         x, y = xp.zeros(x.shape, x.dtype), xp.zeros(y.shape, y.dtype)
@@ -70,7 +69,7 @@ def einsum(subscripts: str, x: Array, y: Array, xp: Any = np, dtype: Any = None)
 
 
 def join_rows(x: Array) -> Array:
-    """Return x (n, C) as (n/g, g·C), g rows joined: sums over n are faster, and more exact, on fewer long rows."""
+    """Return x (n, C) as (n/g, g·C): sums are faster and more exact on fewer long rows."""
     rows, columns = x.shape
     group = gcd(rows, 16)
     return x.reshape(rows // group, group * columns)
@@ -89,7 +88,7 @@ def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Sizes,
 
 
 def extents(kernel: Sequence[int], dilation: Sizes) -> Sizes:
-    """Return how many pixels a window covers along each axis if its own are ``dilation`` pixels apart."""
+    """Return how many pixels a window with ``dilation`` covers along each axis."""
     return tuple((size - 1) * gap + 1 for size, gap in zip(kernel, dilation, strict=True))
 
 
@@ -104,7 +103,7 @@ def pad_rows(rows: Array, pad: Sizes, fill: float = 0.0) -> Array:
 
 
 def padded_sizes(sizes: Sequence[int], pad: Sizes) -> Sizes:
-    """Return the sizes of an image with ``pad`` rows and columns on every side."""
+    """Return an image's sizes with ``pad`` rows and columns on every side."""
     return tuple(size + 2 * more for size, more in zip(sizes, pad, strict=True))
 
 
@@ -117,7 +116,6 @@ def crop_rows(padded: Array, pad: Sizes) -> Array:
 
 
 def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Return the index of an image of ``sizes`` in padded rows."""
     return (slice(None), *(slice(more, more + size) for more, size in zip(pad, sizes, strict=True)))
 
 
@@ -148,5 +146,5 @@ WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or fast
 
 
 def computes_in_blocks(queries: int, keys: int) -> bool:
-    """Whether attention of so many queries and keys is computed block by block, where a backend has blocks."""
+    """Whether a backend with blocks computes attention of this size in blocks."""
     return queries > 1 and keys > WHOLE_KEYS

@@ -1,7 +1,7 @@
-"""Packs a batch of sequences for a recurrent kernel: steps of the same time are contiguous, the longest sequence first.
+"""Packs a batch of sequences for a recurrent kernel by time, the longest first.
 
-A sequence that has ended has no more steps, so nothing is computed for padding. The rows of step t are the first
-``counts[t]`` rows of the step before it.
+Ended sequences have no steps, so nothing is computed for padding. The rows of step t continue the first ``counts[t]``
+rows of the step before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dsinga.ops.types import Array
 class Packing(NamedTuple):
     """The order in which the steps of a batch (B, T, ...) are computed.
 
-    ``places`` (N,) are the indices of the packed rows among the B·T rows of the batch, ``counts`` the numbers of packed
-    rows at each time, ``order`` (B,) the rows of the batch, longest first, and ``lengths`` (B,) their lengths.
+    ``places`` (N,) are the packed rows' indices among the B·T rows, ``counts`` their numbers at each time. ``order``
+    (B,) are the rows of the batch, longest first, and ``lengths`` (B,) their lengths.
     """
 
     places: np.ndarray
@@ -30,10 +30,10 @@ class Packing(NamedTuple):
     lengths: np.ndarray
 
     def steps(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (count, before, now) for each time: where its rows are in an array (B + N, ...) of states.
+        """Yield (count, before, now) for each time: its places in an array (B + N, ...) of states.
 
-        The array begins with the B first states. The ``count`` rows from ``before`` on are the states before this time,
-        the ``count`` rows from ``now`` on those after it.
+        The array begins with the B first states. The ``count`` rows at ``before`` are the states before this time, the
+        ``count`` rows at ``now`` the states after it.
         """
         before, now = 0, len(self.order)
         for count in self.counts:
@@ -41,13 +41,13 @@ class Packing(NamedTuple):
             before, now = now, now + count
 
     def before(self, states: Array) -> Array:
-        """Return (N, ...): the state before each packed step; a view if all sequences are equally long."""
+        """Return (N, ...): the state before each packed step; a view if sequences are equally long."""
         if len(set(self.counts)) == 1 and self.counts[0] == len(self.order):
             return states[: len(self.places)]
         return np.concatenate([states[before : before + count] for count, before, _ in self.steps()] or [states[:0]])
 
     def last(self, states: Array) -> Array:
-        """Return (B, ...): the last state of each row of the batch; its first state if it has no steps."""
+        """Return (B, ...): the last state of each row; its first state without steps."""
         starts = np.array([now for _, _, now in self.steps()], np.int64)
         place = np.arange(len(self.order))
         running = self.lengths > 0
@@ -55,7 +55,7 @@ class Packing(NamedTuple):
         return self.unsort(states[place])
 
     def unsort(self, rows: Array) -> Array:
-        """Return ``rows`` (B, ...) of the packing's order in the order of the batch."""
+        """Return packed ``rows`` (B, ...) in the order of the batch."""
         result = np.empty_like(rows)
         result[self.order] = rows
         return result
@@ -66,7 +66,7 @@ class Packing(NamedTuple):
         return np.take(rows, self.places, 0, buffers.empty((len(self.places), x.shape[2]), dtype=x.dtype), "clip")
 
     def unpack(self, packed: Array, times: int) -> Array:
-        """Undo :meth:`pack`: return (B, T, n) with T = ``times``, and zeros where there was no step."""
+        """Undo :meth:`pack`: return (B, T, n) with T = ``times``, and zeros for missing steps."""
         batch, columns = len(self.order), packed.shape[1]
         x = buffers.empty((batch, times, columns), dtype=packed.dtype)
         rows = x.reshape(-1, columns)
@@ -77,9 +77,9 @@ class Packing(NamedTuple):
 
 
 def pack_sequences(batch: int, times: int, lengths: Array | None, reverse: bool) -> Packing:
-    """Return the packing of ``batch`` sequences of ``lengths`` (B,) in ``times`` steps; None means full length.
+    """Return the packing of ``batch`` sequences of ``lengths`` (B,), None for all ``times`` steps.
 
-    If ``reverse``, each sequence is run from its own last step to its first.
+    If ``reverse``, each sequence runs from its own last step to its first.
     """
     if isinstance(lengths, RecordedArray):
         check_equal_lengths(lengths, times)

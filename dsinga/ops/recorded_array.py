@@ -1,10 +1,9 @@
-"""RecordedArray, an array of a pass that is recorded on a host: what numpy computes with it is noted.
+"""RecordedArray, an array of a pass that is recorded on a host, with every numpy call.
 
-A *recorder* has the notes of a pass in the calling thread: a flat list of calls of numpy and of the kernel library, on
-arrays that keep their addresses. To call them again, in order, is to compute the pass on what its records and params
-hold by then. A recorded array is none of numpy's, so that code which would read it without a note, or write its numbers
-to an array of numpy's, raises :class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, such as
-whether labels are valid, a check is noted.
+A *recorder* has the calls of a pass in the calling thread: a flat list of calls of numpy and the kernel library on
+arrays with fixed addresses. Repeating them computes the pass on the present records and params. A recorded array is no
+numpy array: code that would read it without a record, or write its numbers to a numpy array, raises
+:class:`~dsinga.ops.types.NotCapturable`. Where Python decides by a number, as for valid labels, a check is recorded.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from dsinga.ops.types import NotCapturable
 FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "strides", "itemsize", "flags"}
 """Attributes of arrays that do not depend on their numbers."""
 OF_SHAPES = {"shape", "ndim", "size", "result_type", "can_cast", "iscomplexobj", "broadcast_shapes"}
-"""Functions of numpy whose results do not depend on the numbers of arrays."""
+"""Functions of numpy with results that do not depend on the numbers of arrays."""
 WITH_OUT = {
     "all", "any", "argmax", "argmin", "clip", "concatenate", "cumsum", "dot", "einsum", "max", "min", "prod", "stack",
     "sum", "take",
 }  # fmt: skip
-"""Functions and methods that write their result to a given array; its shape does not depend on numbers."""
+"""Functions and methods that can write to a given array of a shape that does not depend on numbers."""
 REDUCTIONS = {
     "all": np.logical_and, "any": np.logical_or, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
     "sum": np.add,
 }  # fmt: skip
-"""The ufuncs by which numpy computes some of them."""
+"""The ufuncs with which numpy computes some of them."""
 IN_PLACE = {
     "copyto", "fill", "fill_diagonal", "partition", "place", "put", "put_along_axis", "putmask", "setflags", "sort",
 }  # fmt: skip
 """Functions and methods that change their first argument."""
 COPIES = {"astype", "copy"}
 VIEWS_BY_NUMBERS = {"real_if_close", "trim_zeros"}
-"""Functions that return a view of an argument, by whose numbers they choose it."""
+"""Functions that return a view of an argument, chosen by its numbers."""
 OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array by position
 
 
@@ -51,7 +50,7 @@ LARGEST = 1 << 24
 
 
 class Deviated(Exception):
-    """Numbers of a batch lead Python another way than those of the batch with which the pass was recorded."""
+    """A batch's numbers would make Python branch unlike the recorded pass."""
 
 
 class Recorder:
@@ -59,10 +58,10 @@ class Recorder:
 
     Attributes:
         calls: functions without arguments, to be called in order.
-        nbytes: the bytes of the arrays that were made while it was recorded.
-        step: the step for which numbers are computed.
-        numbers: the metrics, arrays () in the order in which they are read.
-        calls_library: whether some of the calls are of the kernel library.
+        nbytes: the bytes of the arrays made during the recording.
+        step: the present step, for its numbers.
+        numbers: the metrics, arrays () in reading order.
+        calls_library: whether some calls use the kernel library.
     """
 
     def __init__(self) -> None:
@@ -73,12 +72,12 @@ class Recorder:
         self._memory: list[Any] = []  # what calls know by its address alone
 
     def add(self, call: Callable[[], Any], *memory: Any) -> None:
-        """Note a call that is done; ``memory`` is kept, as the call knows it by its address alone."""
+        """Record a completed call; keep ``memory``, because the call knows only addresses."""
         self.calls.append(call)
         self._memory += memory
 
     def made(self, result: Any) -> RecordedArray:
-        """Return an array or a number of numpy's, made while the pass is recorded, as one whose use is noted."""
+        """Return a numpy array or number, made in the recording, as a recorded array."""
         array = np.asarray(result)
         self.nbytes += array.nbytes
         if self.nbytes > LARGEST:
@@ -86,25 +85,25 @@ class Recorder:
         return RecordedNumber(array) if isinstance(result, np.generic) else RecordedArray(array)
 
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
-        """Return ``compute(step)`` as an array that is computed again for each later step."""
+        """Return ``compute(step)`` as an array that each later step computes again."""
         return self.array_of(lambda: compute(self.step))
 
     def array_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedArray:
-        """Return the array ``compute(*arguments)``, which is computed again, by the same call, in each pass."""
+        """Return the array ``compute(*arguments)``, which each pass computes again."""
         call = partial(compute, *plain(arguments))
         array = np.array(call())
         self.add(lambda: np.copyto(array, call()))
         return self.made(array)
 
     def result_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedResult:
-        """Return an object with the result of ``compute(*arguments)`` in each pass, such as a gradient of few rows."""
+        """Return an object with each pass's ``compute(*arguments)``, as for a gradient of few rows."""
         result = RecordedResult(partial(compute, *plain(arguments)))
         self.add(result.renew)
         return result
 
 
 class RecordedResult:
-    """What a function has returned in the last pass, as ``value``, which has the same shape and dtype in each."""
+    """A function's result in the last pass, as ``value`` of constant shape and dtype."""
 
     def __init__(self, compute: Callable[[], Any]):
         self._compute = compute
@@ -124,29 +123,29 @@ _thread = _Thread()
 
 
 def recorder() -> Recorder | None:
-    """Return the recorder of the calling thread, None where nothing is recorded."""
+    """Return the calling thread's recorder, None without a recording."""
     return _thread.recorder
 
 
 def set_recorder(recorder: Recorder | None) -> None:
-    """Let a recorder note what the calling thread computes with recorded arrays; None ends that."""
+    """Let a recorder record the calling thread's work on recorded arrays; None ends that."""
     _thread.recorder = recorder
     buffers.set_hook(None if recorder is None else recorder.made)
 
 
 def host_array(value: Any) -> Any:
-    """Return a value as an array in host memory, as ``np.asarray`` does; a recorded array is one already."""
+    """Return a value in host memory, like ``np.asarray``; recorded arrays are unchanged."""
     return value if isinstance(value, RecordedArray) else np.asarray(value)
 
 
 def check_equal_lengths(lengths: Any, steps: int = -1) -> None:
-    """Raise NotCapturable if a pass is recorded whose sequences are not all of ``steps`` steps; -1: of any lengths."""
+    """Raise NotCapturable in a recording unless all sequences have ``steps`` steps; -1: always."""
     if isinstance(lengths, RecordedArray) and (steps < 0 or (lengths < steps).any()):
         raise NotCapturable("sequences have different lengths")
 
 
 def plain(value: Any) -> Any:
-    """Return a value in which recorded arrays are numpy's own: an array, or tuples, lists and dicts of arrays."""
+    """Return a value, or nested tuples, lists and dicts, with numpy arrays for recorded ones."""
     if isinstance(value, RecordedArray):
         return value.array
     if isinstance(value, tuple):
@@ -162,10 +161,10 @@ def plain(value: Any) -> Any:
 
 
 class RecordedArray(NDArrayOperatorsMixin):
-    """An array of a recorded pass: each function of numpy that is called with it is noted.
+    """An array of a recorded pass: each numpy call with it is recorded.
 
     Attributes:
-        array: the array of numpy, at the address that later passes use.
+        array: the numpy array, at the address that later passes use.
     """
 
     __slots__ = ("array",)
@@ -232,7 +231,7 @@ class RecordedArray(NDArrayOperatorsMixin):
     __int__ = __index__
 
     def _decide(self, kind: Callable[[Any], Any]) -> Any:
-        """Return the number by which Python decides, and note a check that it is the same in later passes."""
+        """Return a number that decides a branch in Python; record a check that it stays the same."""
         array = self.array
         decided = kind(array)
 
@@ -257,13 +256,13 @@ class RecordedArray(NDArrayOperatorsMixin):
 
 
 class RecordedNumber(RecordedArray):
-    """A recorded array () that stands for a number of numpy's, which no operation changes: += makes another number."""
+    """A recorded array () for an immutable numpy number: += makes another number."""
 
     __slots__ = ()
 
 
 def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
-    """Return the result of a function of numpy, whose call is noted unless the result is a view of an argument."""
+    """Return the result of a numpy function, and record the call unless it is a view."""
     given, named = plain(tuple(arguments)), plain(dict(options))
     name = getattr(function, "__name__", "")
     if name in IN_PLACE or "out" in options:
@@ -306,7 +305,7 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
 def _call_with_out(
     function: Callable[..., Any], name: str, given: tuple[Any, ...], named: dict[str, Any], out: np.ndarray
 ) -> Callable[[], Any]:
-    """Return a call of a function or method of numpy that writes to ``out``; sums and the like by their ufunc."""
+    """Return a numpy call that writes to ``out``; reductions use their ufunc."""
     if name in REDUCTIONS and len(given) == 1 and named.keys() <= {"axis", "dtype", "keepdims"}:
         axis, dtype, keepdims = named.get("axis"), named.get("dtype"), named.get("keepdims", False)
         return partial(REDUCTIONS[name].reduce, given[0], axis, dtype, out, keepdims)
@@ -314,7 +313,7 @@ def _call_with_out(
 
 
 def _written(array: Any) -> np.ndarray:
-    """Return the memory of an array that is written; raise NotCapturable for one that is read without notes."""
+    """Return a written array's memory; raise NotCapturable if older than the pass."""
     if not isinstance(array, RecordedArray) or isinstance(array, RecordedNumber):
         raise NotCapturable("it writes to an array that was made before the pass")
     return array.array
@@ -323,14 +322,14 @@ def _written(array: Any) -> np.ndarray:
 def _ufunc_call(
     ufunc: Any, function: Any, method: str, inputs: tuple[Any, ...], out: tuple[Any, ...], options: Any
 ) -> Callable[[], Any]:
-    """Return a call of a ufunc that writes to ``out``; arguments by position take the least time."""
+    """Return a call of a ufunc that writes to ``out``; positional arguments are fastest."""
     if method != "__call__" or options or ufunc in OUT_BY_NAME:
         return partial(function, *inputs, out=out, **options)
     return partial(ufunc, *(_prepared(ufunc, inputs, k, out) for k in range(len(inputs))), *out)
 
 
 def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...]) -> Any:
-    """Return an input of a ufunc as the array to which each call would convert it, which takes as long as the sums."""
+    """Return a ufunc's input as each call would convert it, to save the time."""
     value, (result, *_) = inputs[k], out
     if type(value) is float:
         kinds = [type(each) if type(each) in (int, float) else np.result_type(each) for each in inputs]
@@ -340,7 +339,6 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
 
 
 def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
-    """Copy results to arrays of the recorded pass; raise Deviated where they have other shapes."""
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
         if array.shape != getattr(new, "shape", ()):
             raise Deviated
@@ -348,7 +346,6 @@ def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
 
 
 def _arrays_in(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays in a value: tuples, lists and dicts of arrays."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, (tuple, list, dict)):

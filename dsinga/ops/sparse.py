@@ -29,7 +29,7 @@ from dsinga.ops.types import Array
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A sparse array of shape ``shape``: its rows ``rows`` are ``values``, (n, ...), all others are zero.
+    """A sparse array of shape ``shape``: rows ``rows`` are ``values``, (n, ...), all others are zero.
 
     ``rows`` (n,) are int64, strictly ascending. Both arrays are in host memory.
     """
@@ -45,7 +45,7 @@ class SparseRows:
 
     @property
     def nbytes(self) -> int:
-        """The size of a message with the rows, whose numbers are sent as int32."""
+        """The bytes of a message with the rows, numbered in int32."""
         return 4 * self.rows.size + self.values.nbytes
 
     def dense(self) -> np.ndarray:
@@ -58,40 +58,40 @@ class SparseRows:
         return self.dense().astype(dtype or self.dtype, copy=False)
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """Return rows ``start`` to ``stop`` as a sparse array that begins with row ``start``; the values are a view."""
+        """Return rows ``start`` to ``stop`` as a sparse array counted from ``start``; values are a view."""
         first, last = np.searchsorted(self.rows, (start, stop))
         return SparseRows(self.rows[first:last] - start, self.values[first:last], (stop - start, *self.shape[1:]))
 
 
 def values_of(gradient: Array | SparseRows) -> Array:
-    """Return the numbers of a gradient: an array itself, or the values of sparse rows."""
+    """Return a gradient's numbers: an array itself, or the values of sparse rows."""
     return gradient.values if isinstance(gradient, SparseRows) else gradient
 
 
 def scaled(gradient: Array | SparseRows, factor: float) -> Array | SparseRows:
-    """Return a new gradient: this one times ``factor``, in float32."""
+    """Return a new gradient, scaled by ``factor`` in float32."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
     return gradient * np.float32(factor)
 
 
 def to_host(gradient: Array | SparseRows, ops: Any) -> np.ndarray | SparseRows:
-    """Return a gradient of a backend in host memory; sparse rows are always there."""
+    """Return a backend's gradient in host memory, where sparse rows always are."""
     return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
 
 
 def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in the shape of its param; sparse rows have the right shape already."""
+    """Return a gradient in its param's shape; sparse rows are returned unchanged."""
     return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
 
 
 def no_rows(shape: tuple[int, ...]) -> SparseRows:
-    """Return a sparse float32 array of this shape without rows: zeros."""
+    """Return a sparse float32 array of this shape without rows."""
     return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)
 
 
 def fault(gradient: SparseRows) -> str:
-    """Return the fault in the rows of a gradient, as a clause; "" if there is none."""
+    """Return the fault in a gradient's rows as a clause, or ""."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or rows.dtype != np.int64:
         return f"its rows must be a 1-d int64 array, not {rows.dtype} of shape {rows.shape}"
@@ -103,9 +103,9 @@ def fault(gradient: SparseRows) -> str:
 
 
 def add_up(parts: Sequence[Array | SparseRows]) -> Array | SparseRows:
-    """Return the sum of gradients of one param, added in order: sparse if all of them are, else a new dense array.
+    """Return the sum of one param's gradients, added in order: sparse if all are, else a new dense array.
 
-    The result has the bits of the sum of the dense arrays.
+    The bits equal the sum of dense arrays.
     """
     sparse = [part for part in parts if isinstance(part, SparseRows)]
     if len(sparse) < len(parts):

@@ -1,4 +1,4 @@
-"""Types that the kernel backends use in their signatures: arrays, pairs, devices, asynchronous copies."""
+"""Types in the kernel backends' signatures: arrays, pairs, devices, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Array = Any
 """A ``numpy.ndarray``, or the array type of the backend."""
 
 Formula = Callable[[Array, Array, Sequence[Array], Array, Array], None]
-"""A function (w, g, slots, t, s) that changes w and slots in place, element by element, by numpy's ufuncs.
+"""A function (w, g, slots, t, s) that changes w and slots in place, elementwise, with numpy's ufuncs.
 
-All are blocks of one length; ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself and is not written otherwise.
-Formulas that compare equal compute the same.
+All are blocks of one length; ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself and is not written otherwise. Equal
+formulas compute the same.
 """
 
 Shape = tuple[int, ...]
@@ -32,10 +32,10 @@ Sizes = tuple[int, ...]
 """A kernel, stride, pad or size: (vertical, horizontal) of images, (depth, vertical, horizontal) of volumes."""
 
 Groups = tuple[tuple[str, ...], ...]
-"""The address of the process that computes each worker of each group, a Dask worker or this one: [group][worker]."""
+"""The address of each worker's process, a Dask worker or this one: [group][worker]."""
 
 Devices = tuple[tuple[int | None, ...], ...]
-"""The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores."""
+"""The GPU of each worker of each group, numbered in its process; None for CPU cores."""
 
 Ask = Callable[..., dict[str, Any]]
 """Returns the results of a function in each process, by address: (addresses, function, arguments)."""
@@ -45,19 +45,19 @@ FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.f
 
 
 def is_plain(array: Any) -> TypeGuard[np.ndarray]:
-    """Whether ``array`` is a C-contiguous float32 array of numpy's own type."""
+    """Whether ``array`` is a C-contiguous float32 numpy array."""
     return type(array) is np.ndarray and array.dtype is FLOAT32 and array.flags.c_contiguous
 
 
 def is_on_device(array: Any) -> bool:
-    """Whether ``array`` is an array in the memory of a device, as labels and codes are where a pass is recorded."""
+    """Whether ``array`` is in device memory, like labels in a recorded pass."""
     if isinstance(array, np.ndarray):
         return hasattr(array, "get")  # of an emulated device
     return hasattr(array, "dtype") and not isinstance(array, np.generic) and not hasattr(array, "array")
 
 
 class CellActivations(NamedTuple):
-    """The activations of a recurrent cell's gates, of its candidate, and of an LSTM's cell state in its output.
+    """The activations of a recurrent cell's gates and candidate, and of an LSTM's cell state in its output.
 
     Each is "sigmoid", "tanh", "relu" or "identity".
     """
@@ -68,18 +68,18 @@ class CellActivations(NamedTuple):
 
 
 CELL_ACTIVATIONS = CellActivations()
-"""The activations that a recurrent cell has by default."""
+"""A recurrent cell's default activations."""
 
 
 class AsyncCopy(ABC):
-    """A copy between host and device memory that was started; its source must not change before :meth:`result`."""
+    """A started copy between host and device; its source must not change before :meth:`result`."""
 
     @abstractmethod
     def result(self) -> Array:
-        """Return the copy: an array that the device's next kernels may use, or a complete array of the host.
+        """Return the copy: an array for the device's next kernels, or a complete array of the host.
 
-        The caller waits for a copy to the host; the device itself waits for a copy to the device. Further calls return
-        the same array.
+        The caller waits for a copy to the host; the device itself waits for a copy to it. Later calls return the same
+        array.
         """
 
     @property
@@ -90,11 +90,11 @@ class AsyncCopy(ABC):
 
 
 class NotCapturable(RuntimeError):
-    """A pass cannot be captured, because the host reads or computes something in it; the message says what."""
+    """A pass cannot be captured: the host reads or computes something in it."""
 
 
 class RecordedStep:
-    """Placeholder of the step in a recorded pass; layers get numbers that depend on it by ``Context.step_number``."""
+    """The step's placeholder in a recorded pass; layers get its numbers from ``Context.step_number``."""
 
     def __repr__(self) -> str:
         return "the step of a recorded pass"
@@ -102,7 +102,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
-    """The array itself, for backends whose arrays are in host memory: nothing is copied."""
+    """The array itself, for backends with arrays in host memory."""
 
     array: Array
 

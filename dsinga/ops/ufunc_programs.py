@@ -1,8 +1,8 @@
-"""Traces an updater's formula into a straight-line program of numpy ufuncs, by running it once on symbols.
+"""Traces an updater's formula into a program of numpy ufuncs, by running it on symbols.
 
-A backend compiles a program into one kernel. The operations are exactly rounded in float32, so a kernel that rounds
-after each of them has numpy's bits. The formulas of all steps of an updater are traced once, too: their numbers, such
-as the learning rate, are symbols then, and the arithmetic on them is done again at each step.
+A backend compiles a program into one kernel. Its operations are exactly rounded in float32: a kernel that rounds after
+each has numpy's bits. An updater's formulas of all steps are traced once: numbers such as the learning rate are
+symbols, with arithmetic repeated at each step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAULTS = TypeError, AttributeError  # of what is no ufunc or operator of symbols
 
 
 class Untraceable(TypeError):
-    """The formula cannot be traced: it depends on values, or calls a function that is not in OPERATIONS."""
+    """The formula depends on values, or calls a function outside OPERATIONS."""
 
 
 class UfuncOperand(NamedTuple):
@@ -47,10 +47,10 @@ class UfuncCall(NamedTuple):
 
 
 class UfuncProgram(NamedTuple):
-    """The ufuncs that a formula applies to each element, in order, without the values of its constants.
+    """A formula's ufuncs for each element, in order, without its constants' values.
 
-    Registers are w, g, one for each of the ``slots`` of state, and then temporary ones, ``registers`` in all.
-    ``changed`` are the registers among w and state that the program writes.
+    Registers are w, g, one for each of the ``slots`` of state, then temporary ones, ``registers`` in all. ``changed``
+    are the written registers among w and state.
     """
 
     operations: tuple[UfuncCall, ...]
@@ -60,7 +60,7 @@ class UfuncProgram(NamedTuple):
 
 
 class TracedFormula(NamedTuple):
-    """A program and its constants, in the order of their use."""
+    """A program and its constants, in the order of use."""
 
     program: UfuncProgram
     constants: tuple[float, ...]
@@ -71,7 +71,7 @@ Calculation = tuple[int, Callable[[Any, Any], Any], int, int]  # the places of t
 
 
 class FormulaSeries(Protocol):
-    """The formulas of one updater, by the numbers that they take from their step."""
+    """The formulas of one updater, by the numbers of their step."""
 
     @property
     def programs(self) -> dict[Any, TracedSeries | None]:
@@ -82,10 +82,10 @@ class FormulaSeries(Protocol):
 
 
 class TracedSeries(NamedTuple):
-    """A program and how its constants follow from the numbers of a formula.
+    """A program and the calculation of its constants from a formula's numbers.
 
-    ``values`` are the ``numbers``, then literals and the results of ``calculations``, which are done in their order;
-    ``constants`` are the places of the program's constants there.
+    ``values`` are the ``numbers``, then literals and results of ``calculations``, in order. ``constants`` are the
+    places of the program's constants in ``values``.
     """
 
     program: UfuncProgram
@@ -95,7 +95,7 @@ class TracedSeries(NamedTuple):
     constants: tuple[int, ...]
 
     def calculate(self, numbers: Numbers) -> list[Any]:
-        """Return ``values`` for these numbers, by Python's own arithmetic."""
+        """Return ``values`` for these numbers, with Python's arithmetic."""
         values = [*numbers, *self.values[self.numbers :]]
         for result, function, left, right in self.calculations:
             values[result] = function(values[left], values[right])
@@ -108,7 +108,7 @@ class TracedSeries(NamedTuple):
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable if there is none."""
+    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable."""
     return _trace(_Tape(), formula, slots).formula(())
 
 
@@ -124,9 +124,9 @@ def _trace(tape: _Tape, formula: Formula, slots: int) -> TracedSeries:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas.
+    """Return the program of a formula (:func:`trace`); None if it cannot be traced.
 
-    A formula of a ``series``, which says its ``numbers``, is not traced again for other numbers.
+    A formula of a ``series``, with its ``numbers``, is traced once for all numbers.
     """
     series: FormulaSeries | None = getattr(formula, "series", None)
     if series is None:
@@ -147,9 +147,9 @@ def _trace_alone(formula: Formula, slots: int) -> TracedFormula | None:
 
 
 def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -> TracedSeries | None:
-    """Return the program of the formulas of a series whose numbers are None where ``missing`` says so.
+    """Return the program of a series' formulas; ``missing`` marks numbers that are None.
 
-    None where no program has the numbers as symbols, as where a formula compares them or takes their root.
+    Returns None if the numbers cannot be symbols, as in a comparison or a root.
     """
     key = slots, missing
     if key not in series.programs:
@@ -162,7 +162,7 @@ def trace_series(series: FormulaSeries, slots: int, missing: tuple[bool, ...]) -
 
 
 class _Tape:
-    """Records the ufuncs called on its symbols, and the arithmetic on the numbers of a formula."""
+    """Records ufuncs called on its symbols, and arithmetic on a formula's numbers."""
 
     def __init__(self, numbers: int = 0) -> None:
         self.operations: list[UfuncCall] = []
@@ -183,7 +183,6 @@ class _Tape:
         return UfuncOperand("constant", len(self.constants) - 1)
 
     def place(self, value: Any) -> int:
-        """Return the place of a number of the formula, or of a literal."""
         if isinstance(value, _Number) and value.tape is self:
             return value.number
         if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
@@ -199,7 +198,7 @@ class _Tape:
 
 
 class _Traced:
-    """A symbol of a tape, with the number of its register or of its place."""
+    """A symbol of a tape, with the number of its register or place."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -230,7 +229,7 @@ class _Symbol(_Traced, NDArrayOperatorsMixin):
 
 
 def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the methods that record ``function`` of a number and another one, and of that one and the number."""
+    """Return the methods that record ``function`` of a number and an operand, and swapped."""
 
     def forward(self: _Number, other: Any) -> Any:
         return NotImplemented if isinstance(other, _Symbol) else self.tape.calculate(function, self, other)
@@ -242,7 +241,7 @@ def _operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any],
 
 
 class _Number(_Traced):
-    """A placeholder for a number of a formula, such as its learning rate."""
+    """A placeholder for a formula's number, such as its learning rate."""
 
     __add__, __radd__ = _operators(operator.add)
     __sub__, __rsub__ = _operators(operator.sub)

@@ -1,8 +1,8 @@
-"""In-place updates of params: the formula of an updater, and its application to arrays of the host or of a device.
+"""In-place updates: applies an updater's formula to params of the host or a device.
 
-It works on any arrays that support numpy's ufuncs; host arrays are updated in blocks that stay in the caches. A backend
-with expensive calls may apply the same formulas to all params at once: see :meth:`dsinga.ops.Ops.update`. Where numba
-is installed, the formula is compiled into one pass over large arrays.
+It works on any arrays with numpy's ufuncs, on the host in blocks that fit the caches. A backend with expensive calls
+may update all params at once (:meth:`dsinga.ops.Ops.update`). Numba compiles the formula into one pass over large
+arrays.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ _updating: list[None] = []  # an item for each thread that updates
 class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
-    With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
-    (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
-    may be any function of them, not elementwise alone.
+    With ``rows`` (n,), ascending, ``gradient`` is (n, width), for these rows of the value seen as (-1, width). Other
+    rows are unchanged. With ``whole`` the formula is called once with whole arrays and need not be elementwise.
     """
 
     formula: Formula
@@ -46,7 +45,7 @@ def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> No
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
-    """Update one param in place, having scaled its gradient down to ``clip_norm`` unless that is 0."""
+    """Update one param in place; unless 0, ``clip_norm`` limits its gradient's norm."""
     if update.rows is None:
         _apply(update, clip_norm)
         return
@@ -79,16 +78,16 @@ def _apply(update: Update, clip_norm: float) -> None:
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return the formula compiled for the value, gradient and state ``arrays``; it has the same bits, and no scratch.
+    """Return the formula compiled for ``arrays`` (value, gradient and state), with the same bits and no scratch.
 
-    None where it is not worth compiling, cannot be, or numba is missing.
+    None if compiling does not pay or is impossible, or numba is missing.
     """
     formulas = compiled("formulas", arrays[0].size)
     return formulas.compiled_formula(formula, arrays) if formulas else None
 
 
 def blocks(size: int) -> Iterator[slice]:
-    """Yield blocks of ``size`` elements of the host, of at most BLOCK; each is to be updated before the next."""
+    """Yield blocks of at most BLOCK of ``size`` host elements; update each before the next."""
     start = 0
     _updating.append(None)
     try:
@@ -102,7 +101,7 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def sum_of_squares(array: Array) -> float:
-    """Return the sum of the squares of an array in float64, block by block, with the same bits in every run."""
+    """Return the sum of squares of an array in float64, by blocks, with reproducible bits."""
     array = array.reshape(-1)
     squares = 0.0
     length = max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)  # a device takes it whole
@@ -114,6 +113,6 @@ def sum_of_squares(array: Array) -> float:
 def norm_factor(norm: float, max_norm: float) -> float:
     """Return the factor, at most 1, that scales numbers of this Euclidean norm down to ``max_norm``.
 
-    It is max_norm / norm, as in Keras, where PyTorch adds 1e-6 to the norm; 1 for a norm that is not finite.
+    It is max_norm / norm, as in Keras (PyTorch adds 1e-6 to the norm); 1 if the norm is not finite.
     """
     return max_norm / norm if max_norm < norm < math.inf else 1.0

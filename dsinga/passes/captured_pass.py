@@ -1,4 +1,4 @@
-"""One captured pass: its memory and buffers, and its launches on the next batches."""
+"""One captured pass: its memory, buffers and launches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
 
 
 class CapturedPass:
-    """One pass: its device memory, how often it was recorded, and its metrics, which are read after each launch.
+    """One captured pass: its device memory, recordings and metrics.
 
-    ``rejected`` counts the passes in a row whose metrics were not finite.
+    ``rejected`` counts the passes in a row with metrics that were not finite.
     """
 
     def __init__(self, memory: PassMemory):
@@ -45,9 +45,9 @@ class CapturedPass:
     def compute_or_launch(
         self, records: Mapping[str, Records], ctx: Context, compute: Compute, values: Mapping[str, Array] | None = None
     ) -> bool:
-        """Compute the pass of ``ctx.step``, by ``compute`` while it is recorded; return whether it was launched alone.
+        """Compute the pass of ``ctx.step``; return whether only a launch was needed.
 
-        ``values`` are the params that stay where they are in memory.
+        ``compute`` computes it while it is recorded. ``values`` are params that keep their addresses in memory.
         """
         if self.memory.captured:
             self.launch(ctx.step, records)
@@ -73,7 +73,7 @@ class CapturedPass:
         return False
 
     def uses(self, values: Mapping[str, Array] | None) -> bool:
-        """Whether ``values`` are the arrays that it was recorded with."""
+        """Whether the pass was recorded with the arrays ``values``."""
         if values is not None:
             for name, value in self.held.items():
                 if values.get(name) is not value:
@@ -81,7 +81,10 @@ class CapturedPass:
         return True
 
     def can_launch_on_arrays(self, has_gradients: bool) -> bool:
-        """Let :meth:`launch_on_arrays` launch the pass, if it is one on a host of params that keep their addresses."""
+        """Prepare :meth:`launch_on_arrays`; return whether the pass supports it.
+
+        It is for passes on a host with params that keep their addresses.
+        """
         if self.buffers and not self.inputs:
             inputs = [(name, False, data) for name, (data, _) in self.buffers.items()]
             inputs += [(name, True, labels) for name, (_, labels) in self.buffers.items() if labels is not None]
@@ -92,9 +95,9 @@ class CapturedPass:
         return bool(self.inputs)
 
     def launch_on_arrays(self, values: Mapping[str, Array], x: Any, y: Any, step: int) -> PassResult | None:
-        """Launch the pass on a caller's records and labels, arrays or dicts by input layer, and return the result.
+        """Launch the pass on a caller's records and labels: arrays, or dicts by input layer.
 
-        None where they or the params are others than it was recorded with, or numbers are not finite.
+        Returns None if shapes, dtypes or params differ from the recorded ones, or a metric is not finite.
         """
         if not self.uses(values):
             return None
@@ -107,10 +110,9 @@ class CapturedPass:
     def launch_on_batch(
         self, values: Mapping[str, Array] | None, records: Mapping[str, Records], step: int
     ) -> PassResult | None:
-        """Launch a pass on a host on the next batch of an engine, and return the result.
+        """Launch a pass on a host on an engine's next batch.
 
-        None where it is none of params that keep their addresses, where records or params are of another kind than it
-        was recorded with, and where numbers are not finite.
+        Returns None if it copies params, records or params differ from the recorded ones, or a metric is not finite.
         """
         if not (self.buffers and self.uses(values)):
             return None
@@ -121,7 +123,6 @@ class CapturedPass:
         return self._launch(step)
 
     def _launch(self, step: int) -> PassResult | None:
-        """Launch the pass on what its buffers hold; return its result, None where numbers are not finite."""
         self.memory.launch(step)
         metrics = self.read(self.net)
         return None if metrics is None else PassResult(metrics, self.outputs)
@@ -132,7 +133,7 @@ class CapturedPass:
         self.memory.launch(step)
 
     def read(self, net: NeuralNet) -> Metrics | None:
-        """Wait for the first pass that runs; return its metrics, None if one of them is not finite."""
+        """Wait for the earliest running pass; return its metrics, None if not finite."""
         numbers = self.memory.read()
         if not all(map(math.isfinite, numbers)):
             return None
@@ -149,7 +150,7 @@ class CapturedPass:
 
 
 def _fill(buffer: np.ndarray, array: Any) -> bool:
-    """Copy an array to a buffer of a pass on a host; return whether it is of the buffer's shape, dtype and order."""
+    """Copy an array to a buffer; return whether shape, dtype and order match."""
     if type(array) is not np.ndarray or array.shape != buffer.shape or array.dtype != buffer.dtype:
         return False
     if not array.flags.c_contiguous:
@@ -159,7 +160,7 @@ def _fill(buffer: np.ndarray, array: Any) -> bool:
 
 
 def split_params(on_device: Mapping[str, Records]) -> tuple[dict[str, Records], dict[str, Array]]:
-    """Return the records of a pass, and the params that are among them."""
+    """Split the arrays of a pass into records and params."""
     records = {name: batch for name, batch in on_device.items() if not name.startswith(PARAM)}
     params = {name: batch.data for name, batch in on_device.items() if name not in records}
     return records, {name.removeprefix(PARAM): value for name, value in params.items()}

@@ -1,8 +1,7 @@
-"""Captures each pass of a worker: it is recorded once, or twice and as a graph of a GPU, and launched from then on.
+"""Captures each pass of a worker: records it once, or twice as a GPU graph, then launches it.
 
-A launch calls all kernels of a pass at once, where Python would take longer to call the layers than the kernels take to
-run. It is for batches of one shape, in memory that stays where it is. What cannot be captured is called, and the log
-says so once.
+One launch calls all kernels of a pass, faster than Python calls the layers. All batches must have one shape, at fixed
+addresses. A pass that cannot be captured is called, and the log says so once.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ REJECTED = 3  # passes in a row that are computed again, eagerly, because their 
 
 
 class CapturedPasses:
-    """The passes of one worker, each captured, by key; used by one thread.
+    """The captured passes of one worker, by key; used by one thread.
 
     Args:
         ops: the kernels of the worker.
-        what: the name of such a pass, for the log.
+        what: the name of the passes in the log.
         create: creates a pass in its device memory.
 
     Attributes:
-        last: the pass by which :meth:`compute` gave its last result, None where it gave none.
+        last: the pass that computed the last result of :meth:`compute`; None if it returned none.
     """
 
     def __init__(self, ops: Ops, what: str, create: Callable[[Any], CapturedPass] = CapturedPass):
@@ -58,12 +57,12 @@ class CapturedPasses:
         return len(self._passes)
 
     def values(self) -> list[CapturedPass]:
-        """Return the captured passes; the last of them was computed last."""
+        """Return the captured passes, the last computed one last."""
         return list(self._passes.values())
 
     @property
     def failures(self) -> list[str]:
-        """Why passes are computed eagerly, each reason once."""
+        """The reasons why passes are computed eagerly, each once."""
         return list(dict.fromkeys(self._failed.values()))
 
     @property
@@ -72,7 +71,7 @@ class CapturedPasses:
         return sum(captured.memory.nbytes for captured in self._passes.values())
 
     def clear(self) -> None:
-        """Forget all graphs, because params have other addresses now."""
+        """Forget all graphs, because params have new addresses."""
         self._passes.clear()
 
     def compute(
@@ -80,11 +79,11 @@ class CapturedPasses:
         params: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None,
         replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:  # fmt: skip
-        """Return the result of a pass of ``ctx.step``; None where it must be called.
+        """Launch or record the pass of ``ctx.step``; None if it must be called.
 
-        Then it has changed no param: it cannot be captured, or one of its metrics is not finite. ``params`` that differ
-        from pass to pass are copied to the device as records are, on a host once they have other addresses; ``values``
-        are params that keep their addresses. ``replay`` is called where the pass was launched, and not recorded.
+        With None no param has changed: the pass cannot be captured, or a metric is not finite. ``params`` may differ in
+        each pass: they are copied to the device like records, on a host only after their addresses change. ``values``
+        are params with fixed addresses. ``replay`` is called after a launch without a recording.
         """
         if (last := self.last) is not None and last.key == key:
             with contextlib.suppress(Exception):  # which the launch below raises again
@@ -120,7 +119,7 @@ class CapturedPasses:
         return PassResult(metrics, captured.outputs)
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
-        """Return the key of passes on a host by ``params``; None where these do not keep their addresses."""
+        """Return the key of passes on a host with these params; None for changing addresses."""
         if not self._is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
@@ -136,9 +135,9 @@ class CapturedPasses:
     def launch(
         self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
-        """Launch the graph of a pass, whose metrics :meth:`finish` then returns; None where it has none yet.
+        """Launch the graph of a pass, ended by :meth:`finish`; None without a graph.
 
-        ``after`` is a pass that still runs; another one must not be launched before it is finished.
+        ``after`` is a pass that still runs; no other pass may be launched before it is finished.
         """
         captured = self._passes.get(key := _with_shapes(key, records))
         if captured is None or not captured.memory.captured or after not in (None, captured):
@@ -152,9 +151,9 @@ class CapturedPasses:
         return captured
 
     def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
-        """Return the metrics of the earliest pass still running; None if one is not finite, or it cannot be known.
+        """Return the metrics of the earliest running pass; None if not finite or unknown.
 
-        Then no param was changed, not by passes that were launched after it either; they are cancelled.
+        With None neither this pass nor a later one has changed a param; later ones are cancelled.
         """
         reason: Exception | None = None
         try:
@@ -172,7 +171,7 @@ class CapturedPasses:
         return metrics
 
     def _find(self, key: tuple[Hashable, ...], values: Mapping[str, Array] | None) -> CapturedPass | None:
-        """Return the pass of a key, a new one if there is none; None where the backend has none, or not yet."""
+        """Return the pass of a key, perhaps new; None if the backend has none yet."""
         captured = self._passes.get(key)
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
@@ -189,14 +188,14 @@ class CapturedPasses:
         return self._passes[key]
 
     def _is_worth_recording(self, key: tuple[Hashable, ...]) -> bool:
-        """Count a pass on a host; whether there were so many of its key that it will probably come again soon."""
+        """Count a pass on a host; return whether to record it."""
         self._calls[key] = count = self._calls.pop(key, 0) + 1
         if len(self._calls) > KEYS:
             del self._calls[next(iter(self._calls))]
         return count > (0 if key[0] in self._copying else self._ops.calls_before_capture)
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
-        """Compute passes of this key eagerly from now on; log why, unless that was logged."""
+        """Compute passes of this key eagerly in future; log each reason once."""
         self._passes.pop(key, None)
         if isinstance(error, UserError):  # which the call will raise, too
             return
@@ -213,37 +212,34 @@ class CapturedPasses:
 
 
 def _is_in_order(batch: Records) -> bool:
-    """Whether records and labels on a host are in C order, as those are that are read from stores."""
     arrays = (array.result() if isinstance(array, AsyncCopy) else array for array in batch)
     return all(array is None or array.flags.c_contiguous for array in arrays)
 
 
 def passes_of(ops: Ops, what: str) -> CapturedPasses | None:
-    """Return the captured passes of a worker with these kernels, None where they capture none; ``what`` names them."""
+    """Return a worker's captured passes, named ``what`` in the log; None if the kernels capture none."""
     return CapturedPasses(ops, what) if ops.captures_passes else None
 
 
 def _check_layers(net: NeuralNet) -> None:
-    """Raise NotCapturable where a layer runs code of the user's, of which not all that it does would be noted."""
+    """Raise NotCapturable if a layer runs a user's code."""
     for stage in net.stages:
         if stage.layer.runs_user_code or is_user_code(stage.layer):
             raise NotCapturable(f"layer {stage.layer.name!r} runs code of the user's")
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a pass cannot be captured, and in which layer, in one line."""
+    """Return in one line why, and in which layer, a pass cannot be captured."""
     reason = " ".join(f"{error}".split()) or type(error).__name__
     place = next((note for note in getattr(error, "__notes__", ()) if note.startswith("in ")), "")
     return f"{reason} ({place})" if place else reason
 
 
 def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> tuple[Hashable, ...]:
-    """Return a key that also has the shapes and dtypes of all records."""
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
 
 
 def _kind_of(array: Any) -> Hashable:
-    """Return the shape and the dtype of an array of records, or of one that is being copied to the device."""
     if array is None:
         return None
     return array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)

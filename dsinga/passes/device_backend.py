@@ -1,4 +1,4 @@
-"""The interface of a kernel backend that computes on devices of its own, such as GPUs."""
+"""The interface of a kernel backend for devices such as GPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dsinga.ops.types import Ask, Devices, Groups
 
 
 class DeviceBackend(ABC):
-    """A backend of the registry's kind "backend" whose kernels run on devices; no object of it is made."""
+    """A registered backend with kernels on devices; it is never instantiated."""
 
     @staticmethod
     @abstractmethod
     def create() -> Ops:
-        """Return the kernels. Raises UserError where a device or its driver is missing."""
+        """Return the kernels. Raises UserError if a device or driver is missing."""
 
     @staticmethod
     @abstractmethod
@@ -26,20 +26,20 @@ class DeviceBackend(ABC):
         job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
         ask: Ask, host: Callable[[str], str], is_required: bool,
     ) -> Devices:  # fmt: skip
-        """Return the device of each worker of ``groups``, None for a worker that computes on CPU cores.
+        """Return the device of each worker of ``groups``, None for CPU cores.
 
-        With ``is_required`` all workers get one, or this raises UserError. The other arguments are those of
+        With ``is_required`` all workers get one, or this raises UserError. Other arguments:
         :func:`dsinga.passes.processors.choose_devices`.
         """
 
     @staticmethod
     @abstractmethod
     def describe_capture(job: Job, net: NeuralNet) -> str:
-        """Return how the iterations of a job on devices are captured, or why not, as far as the job and net say it."""
+        """Return how iterations on devices are captured, or why not, if known."""
 
 
 class DeviceMemory(Protocol):
-    """The type of the hook ``device_memory``, by which the memory of a worker is predicted."""
+    """The type of the hook ``device_memory``, which predicts a worker's memory."""
 
     def __call__(self, net: NeuralNet, slots: int, micro_batches: int) -> int:
-        """Return the bytes of its device that a worker needs to train a net with ``slots`` arrays of the updater."""
+        """Return the device bytes to train a net with ``slots`` updater arrays."""

@@ -1,4 +1,4 @@
-"""Opens a phase of a job, runs forward passes in threads of this process, and writes the files of output layers."""
+"""Opens a phase of a job, runs forward passes in threads, and writes output layers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 class PredictDataset(Protocol):
-    """The type of the hook ``predict_dataset``, by which nets of windows predict a Dataset."""
+    """The type of the hook ``predict_dataset``, for nets of windows."""
 
     def __call__(
         self, job: Job, params: ParamArrays, layer: str, dataset: Any, phase: Phase, roots: Sequence[str], *,
         leads: int | None = None,
     ) -> Any:  # fmt: skip
-        """Return a lazy Dataset with the predicted targets of the windows in a Dataset."""
+        """Return a lazy Dataset with predicted targets of a Dataset's windows."""
 
 
 def open_phase(
     job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
-    """Check a job and its params, and return the net and the batch reader of a phase.
+    """Check a job and its params; return a phase's net and batch reader.
 
-    With a ``layer``, the net may lack layers that this layer does not need. Raises UserError for what is wrong.
+    With a ``layer``, the net may lack layers that this layer does not need. Raises UserError.
     """
     reader = check_job(job, roots, [phase]).reader(phase)
     conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
@@ -55,7 +55,10 @@ def output_layers(net: NeuralNet) -> list[LayerConf]:
 
 
 def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]:
-    """Return the output layers that a training run writes in a phase; a validation skips layers that tests write."""
+    """Return the output layers that a training run writes in a phase.
+
+    A validation skips the layers that tests write.
+    """
     layers = [layer.name for layer in output_layers(nets[phase])]
     tested = nets.get(Phase.kTest)
     if phase is Phase.kVal and tested is not None:
@@ -67,10 +70,9 @@ def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]
 def write_outputs(
     net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
 ) -> None:
-    """Write the files of a net's output layers for the first ``batches`` batches, or for all records if 0.
+    """Write output layers' files for the first ``batches`` batches, 0 for all records.
 
-    ``layers`` are the names of those that are written, by default all. This takes a forward pass for each output layer:
-    a job seldom has one, and then no loss.
+    ``layers`` names the layers to write, by default all. Each needs its own forward pass.
     """
     for conf in output_layers(net):
         if layers is not None and conf.name not in layers:
@@ -80,7 +82,7 @@ def write_outputs(
 
 
 def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
-    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as CSV, others as a store."""
+    """Write an output layer's features, batches (rows, ...): kCSVOutput as CSV, others as a store."""
     conf = layer.store_conf
     assert conf is not None, "checked when the layer was created"
     assert conf.path, "checked when the layer was created"
@@ -91,9 +93,9 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return a function that runs forward passes in threads of this process: one for each core, or one on a GPU.
+    """Return a function for forward passes here: one thread per core, or one on a GPU.
 
-    The bits are those of a cluster's, whose Dask workers have such threads.
+    The bits equal a cluster's.
     """
     return functools.partial(_forward_in_threads, job, params)
 

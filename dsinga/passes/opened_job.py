@@ -1,4 +1,4 @@
-"""A job with open stores and built nets, which gives the batch reader, net and passes of each phase."""
+"""A job with open stores and built nets, by phase."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedJob(NamedTuple):
-    """The batch reader and the whole net of each phase of a job.
+    """The batch reader and whole net of each phase of a job.
 
-    ``complete`` has the passes of the phases that are evaluated over all records. Reader and net of the first one are
-    also those of the phase.
+    ``complete`` has the passes of phases evaluated over all records. The first pass uses the phase's reader and net.
     """
 
     readers: Mapping[Phase, BatchReader]
@@ -29,14 +28,14 @@ class OpenedJob(NamedTuple):
     complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
 
     def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the evaluation passes over the first ``batches`` batches of a phase, or over all records if 0."""
+        """Return the evaluation passes over a phase's first ``batches`` batches, 0 for all records."""
         return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
 def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJob:
-    """Open the stores of a job for ``groups`` worker groups of so many workers, and build its nets.
+    """Open a job's stores for ``groups`` worker groups of ``workers`` workers, and build its nets.
 
-    Raises UserError for what is wrong with them.
+    Raises UserError if job, stores or nets are wrong.
     """
     job = checked.job
     readers = {  # a single group validates and tests
@@ -69,7 +68,6 @@ def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> lis
 
 
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
-    """Log a sentence if layers normalise by statistics of the rows that are computed at once."""
     layers = (node.layer for node in net.nodes)
     names = [layer.name for layer in layers if not getattr(layer, "use_global_stats", True)]
     if names:

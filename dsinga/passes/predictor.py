@@ -1,4 +1,4 @@
-"""Defines Predictor, which computes the features of layers and the metrics of batches in any thread or process."""
+"""Defines Predictor: features and metrics of batches in any thread or process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
-    """The kernels of one thread, its copy of the params, and recorded passes if the kernels can record them."""
+    """The kernels of one thread, its copy of the params, and recorded passes, if supported."""
 
     ops: Ops
     params: dict[str, Array]
@@ -47,26 +47,26 @@ class ThreadKernels(NamedTuple):
 
     @classmethod
     def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
-        """Return the kernels of the calling thread with copies of params; ``what`` names its passes in the log."""
+        """Open the calling thread's kernels; ``what`` names passes in the log."""
         ops.enter()
         return cls(ops, _load(ops, params), passes_of(ops, what))
 
 
 class Predictor:
-    """Computes features and metrics of batches with one net, from any thread of any process.
+    """Computes features and metrics of batches with one net, in any thread or process.
 
-    Each thread that calls it opens kernels, and copies the params to their device once. A pickled copy has the net and
-    the params, and opens its kernels anew.
+    Each calling thread opens kernels and copies the params to their device once. A pickled copy has the net and the
+    params, and opens new kernels.
 
     Args:
-        net: the net of a phase, whole.
-        params: arrays by name, float32; those that the net lacks are ignored. Without them each call gives its params.
+        net: the whole net of a phase.
+        params: float32 arrays by name, unknown ones are ignored; None if each call passes its own.
         seed: the job's seed, for the random numbers of the phase "train".
         phase: the phase in which layers compute, by default the net's.
-        ops: returns the kernels of the calling thread; by default each thread opens those of a processor.
+        ops: returns the kernels of the calling thread, by default a processor's.
         threads: how many cores a large kernel may use.
-        carries_state: whether the states of rows, of recurrent layers and of kCachedAttention, which begin with zeros,
-            are carried from each batch to the next one of the same thread; else they are among ``params``.
+        carries_state: whether states of rows (recurrent layers, kCachedAttention) begin with zeros and pass from each
+            batch of a thread to the next; else they are among ``params``.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Predictor:
         return {**vars(self), "_ops": None, "_by_thread": {}}
 
     def for_net(self, net: NeuralNet) -> Predictor:
-        """Return a predictor of another net that uses some of the same params, with the same kernels."""
+        """Return a predictor of another net with the same kernels and shared params."""
         predictor = object.__new__(Predictor)
         vars(predictor).update(vars(self), net=net)
         return predictor
@@ -100,9 +100,9 @@ class Predictor:
     ) -> BatchResult:  # fmt: skip
         """Compute a batch of ``rows`` records; return features and labels of the layers ``keep``, and the metrics.
 
-        ``records`` are those of each input layer, ``params`` those of this call in place of the predictor's. ``step``
-        selects the random numbers of the phase "train". ``processor`` is that of the calling thread, where the
-        predictor has no ``ops``. Raises UserError for an unknown layer, and for records that the net cannot compute.
+        ``records`` is by input layer. ``params`` replace the predictor's in this call. ``step`` selects random numbers
+        of the phase "train". ``processor`` is the calling thread's, unless the predictor has ``ops``. Raises UserError
+        for an unknown layer, and for records that the net cannot compute.
         """
         ops, values, passes = self._open(processor)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
@@ -120,7 +120,7 @@ class Predictor:
 
     @property
     def last_pass(self) -> CapturedPass | None:
-        """The captured pass that computed the calling thread's last batch by ``params`` of the call; None of a call."""
+        """The captured pass of the thread's last batch; None if it was called."""
         kernels = self._by_thread.get((threading.get_ident(), ONE_CORE))
         return None if kernels is None or kernels.passes is None else kernels.passes.last
 
@@ -128,9 +128,9 @@ class Predictor:
         self, passes: CapturedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
         params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
     ) -> PassResult | None:  # fmt: skip
-        """Compute a batch by replaying a recorded pass; return None if that is not possible.
+        """Compute a batch with a recorded pass; None if that is not possible.
 
-        On a device codes of sequences are not checked, and a feature, unlike a loss, does not show wrong ones.
+        On a device this excludes nets with codes, which are not checked there: a feature does not reveal a wrong code.
         """
         if ctx.ops.device_count() and has_codes(self.net):
             return None
@@ -142,9 +142,9 @@ class Predictor:
         return passes.compute(key, self.net, records, ctx, compute, params, values if params is None else None)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
-        """Return the feature (n, ...) of ``layer`` for records (n, ...), computed in batches of bounded memory.
+        """Return the feature (n, ...) of ``layer`` for records (n, ...), in bounded memory.
 
-        The net has one input layer. Numbers that are not finite are not refused.
+        The net has one input layer. NaN and infinity are accepted.
         """
         (name,) = self.net.inputs
 
@@ -155,7 +155,6 @@ class Predictor:
         return in_batches(compute, len(records), batch_rows(self.net))
 
     def _open(self, processor: Processor) -> ThreadKernels:
-        """Return the kernels of the calling thread with the predictor's params."""
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
@@ -167,22 +166,20 @@ class Predictor:
 
 
 def has_codes(net: NeuralNet) -> bool:
-    """Whether layers of a net take codes, which must be checked in host memory."""
+    """Whether a layer accepts codes, which must be checked in host memory."""
     return any(node.layer.takes_codes for node in net.nodes)
 
 
 def _state_params(node: Node) -> dict[str, str]:
-    """Return the params of a node that hold a state for each row of the batch, by role."""
     return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
 
 
 def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
-    """Return params as arrays of these kernels."""
     return {name: ops.asarray(value) for name, value in params.items()}
 
 
 def on_host(output: Output, ops: Ops) -> Records:
-    """Return a feature in host memory, with its labels if they have one entry for each row."""
+    """Return a feature in host memory, with labels if they have one entry per row."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
     if is_on_device(labels):  # of a recorded pass
         labels = ops.to_numpy(labels)
@@ -190,13 +187,12 @@ def on_host(output: Output, ops: Ops) -> Records:
 
 
 def _copied(records: Records) -> Records:
-    """Return copies of features and labels that the next replay of their pass overwrites."""
     data, labels = records
     return Records(data.copy(), None if labels is None else labels.copy())
 
 
 def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
-    """Return the joined results (rows, ...) of ``compute(start, stop)`` for parts of at most ``size`` rows."""
+    """Return the joined results (rows, ...) of ``compute(start, stop)``, at most ``size`` rows each."""
     result = None
     for start in range(0, max(rows, 1), size):
         stop = min(start + size, rows)
@@ -210,17 +206,17 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 
 def batch_rows(net: NeuralNet) -> int:
-    """Return the number of rows to compute at a time, so that the features of all layers fit in FEATURE_BYTES."""
+    """Return how many rows to compute at once, to fit features in FEATURE_BYTES."""
     return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
 
 
 def row_bytes(net: NeuralNet) -> int:
-    """Return the bytes of the features of all layers for one row."""
+    """Return the bytes of all layers' features for one row."""
     return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
 
 
 class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: their net, whole or cut, their batch reader, and their number."""
+    """Consecutive batches of one size: net (whole or cut), reader and number."""
 
     net: Any
     reader: BatchReader
@@ -228,7 +224,7 @@ class EvaluationPass(NamedTuple):
 
 
 def evaluate(passes: Iterable[tuple[NeuralNet, Any, int]], compute: Forward) -> list[Metrics]:
-    """Return the metrics of each batch of some passes, given as (net, reader, number of batches)."""
+    """Return the metrics of each batch of ``passes``, given as (net, reader, number of batches)."""
     return [metrics for net, reader, batches in passes for _, metrics in compute(net, reader, (), batches)]
 
 
@@ -236,12 +232,11 @@ def forward_in_order(
     read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
     compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
-    """Return a function that computes the metrics of batches in order, while a thread reads batches ahead.
+    """Return a function that computes metrics of batches in order, while a thread reads ahead.
 
     Args:
-        read_function: returns a function that reads the records of a batch of a pass, for a net and a reader.
-        compute: returns the metrics of a batch, given net and reader, its number among those of all passes, and its
-            records.
+        read_function: returns a function that reads a batch, for a net and a reader.
+        compute: returns a batch's metrics, given net, reader, its number among all passes, and records.
     """
     numbers = itertools.count()
 

@@ -1,4 +1,4 @@
-"""Chooses a processor, CPU cores or a GPU, for each worker of a run."""
+"""Chooses CPU cores or a GPU for each worker of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THIS_PROCESS = ""
 
 
 def read_device() -> str:
-    """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
+    """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another value."""
     if not may_be_set("dsinga"):
         return "auto"
     from dsinga.base.settings import read_setting  # it imports Dask's configuration
@@ -37,7 +37,7 @@ def read_device() -> str:
 
 
 def describe_worker(group: int, number: int, address: str) -> str:
-    """Return a description of a Dask worker, or of this process, for messages."""
+    """Describe a Dask worker, or this process, for messages."""
     return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
 
 
@@ -45,17 +45,17 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
     ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each worker of ``groups``, or None for a worker that computes on CPU cores.
+    """Return the GPU of each worker of ``groups``, None for CPU cores.
 
-    GPUs are for workers to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:
+    A worker gets a GPU if a ``gpu`` line of the job gives it one. Dask's setting ``dsinga.device`` takes precedence:
     with "gpu" all workers get GPUs, or this raises UserError; with "cpu" none does.
 
     Args:
         job: the job.
         groups: the addresses of Dask workers, [group][number], or THIS_PROCESS.
-        bytes_needed: returns the bytes that the worker of a number, in any group, takes on a device.
-        describe: returns a description of the worker (group, number, address) for messages.
-        ask: calls a function in each process and returns the results by address; by default in this process.
+        bytes_needed: returns the device bytes of a worker, by its number in any group.
+        describe: describes the worker (group, number, address) for messages.
+        ask: calls a function in each process and returns the results by address; by default here.
         host: returns the host of an address.
     """
     setting = read_device()
@@ -72,7 +72,7 @@ def choose_devices(
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if a worker computes on CPU cores in kTF32, or in kBF16 together with workers on GPUs."""
+    """Raise JobError for kTF32 on CPU cores, and for kBF16 on CPU cores and GPUs together."""
     all_devices = [device for group in devices for device in group]
     if job.precision is Precision.kBF16 and None in all_devices and any(device is not None for device in all_devices):
         raise job.error(
@@ -89,15 +89,15 @@ def check_precision(job: Job, devices: Devices) -> None:
 
 
 def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return the processor of this process: a GPU if the job or the setting asks for one, else a core."""
+    """Return this process's processor: a GPU if requested, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
 
 
 def training_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU of this process that trains a net, or None. Raises UserError for a GPU that is missing.
+    """Return the GPU of this process to train a net, or None.
 
-    Raises JobError for a precision that CPU cores lack.
+    Raises UserError for a missing GPU, JobError for a precision that CPU cores lack.
     """
 
     def bytes_needed() -> int:
@@ -110,11 +110,11 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor for forward passes of a net in this process: a GPU or a CPU core."""
+    """Return this process's processor for forward passes: a GPU or a core."""
     return local_processor(job, functools.partial(forward_bytes, net))
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the device bytes that params and features of the given number of threads take, if none are released."""
+    """Return the device bytes of params and unreleased features of ``threads`` threads."""
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)

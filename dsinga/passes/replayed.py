@@ -1,4 +1,4 @@
-"""Back-propagation that replays recorded passes, in place of calling the layers of the net."""
+"""Back-propagation that replays recorded passes instead of calling the net's layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dsinga.training.divergence import CheckedPush
 
 
 def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) -> Algorithm:
-    """Return an algorithm that computes what ``algorithm`` does, by replaying ``passes`` where it can.
+    """Return an algorithm like ``algorithm`` that replays ``passes`` if possible.
 
-    Only back-propagation is replayed: another algorithm is returned as it is, as any is without ``passes``. ``copies``
-    says whether gradients must outlive the pass; else the next replay may overwrite them.
+    Only back-propagation is replayed; others are returned unchanged, as is any without ``passes``. With ``copies``
+    gradients outlive the pass; otherwise the next replay may overwrite them.
     """
     if passes is None or algorithm is not bp:
         return algorithm
@@ -47,7 +47,7 @@ def replayed(algorithm: Algorithm, passes: CapturedPasses | None, copies: bool) 
 def _replay(
     passes: CapturedPasses, net: NeuralNet, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
 ) -> PassResult | None:
-    """Return metrics and gradients of a pass that is replayed, or recorded now; None where it must be called."""
+    """Return a replayed or recorded pass's metrics and gradients; None if it must be called."""
     if ctx.observer is not None:  # which is told each layer
         return None
     net = net.at(ctx.step)
@@ -63,7 +63,7 @@ def _replay(
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
-    """Return the gradients of a replay: copies if asked for, but of those that are new in each pass."""
+    """Return the gradients of a replay, as copies if requested and not new in each pass."""
     if not copies and RecordedResult not in map(type, gradients.values()):
         return gradients
     return {
@@ -73,7 +73,7 @@ def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:
 
 
 class _NoPeers:
-    """In place of the other workers of a group, whose arrays cross the host within a pass."""
+    """Stands for a group's other workers, and refuses to exchange arrays."""
 
     def send(self, *_: Any) -> None:
         raise NotCapturable("layers exchange arrays with other workers of the group")
@@ -83,7 +83,7 @@ class _NoPeers:
 
 
 def without_peers(ctx: Context) -> Context:
-    """Return the context of a recorded pass, which refuses arrays of other workers before any is sent."""
+    """Return a recorded pass's context, which refuses to exchange arrays."""
     if ctx.peers is None:
         return ctx
     peers = _NoPeers()

@@ -1,4 +1,4 @@
-"""Runs the training steps of a round, and begins the next step before the last one ends if a GPU graph computes it."""
+"""Runs the training steps of a round; with a GPU graph they overlap."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dsinga.training import Metrics
 
 
 class Timing(NamedTuple):
-    """The seconds that one iteration of a worker took, and the bytes that it sent and received.
+    """The seconds of a worker's iteration, and the bytes sent and received.
 
     Attributes:
         total: seconds of the whole iteration.
         data: seconds of waiting for records.
         exchange: seconds of waiting for servers and other workers.
-        crossing: bytes that went to or came from another process.
+        crossing: bytes to and from other processes.
         within: bytes handed over in this process, without a copy.
-        update: those seconds of ``exchange`` in which the worker's thread computed updates.
+        update: the part of ``exchange`` in which the worker's thread computed updates.
     """
 
     total: float
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
 
 
 class BegunStep(NamedTuple):
-    """A training step whose batch has been read: its number, the batch, the seconds waited for it."""
+    """A training step with its batch: number, records and seconds of waiting."""
 
     step: int
     records: dict[str, Records]
@@ -41,14 +41,14 @@ class BegunStep(NamedTuple):
 
 
 class Round:
-    """Runs training steps in order and reports each of them. At most two are launched at the same time.
+    """Runs training steps in order and reports each; launches at most two at once.
 
     Args:
         begin: reads the records of a step.
         launch: launches a begun step if a graph can compute it at once; returns whether.
-        captured: finishes the first step that was launched; None if none ever is.
+        captured: finishes the earliest launched step; None without launches.
         compute: computes a begun step and waits for it.
-        report: is given each step with its metrics and its timing, in their order.
+        report: receives each step in order, with its metrics and timing.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Round:
         self._reported = 0.0
 
     def run(self, start: int, stop: int, seconds: float = math.inf) -> None:
-        """Run the steps ``start`` to ``stop`` - 1, or as many as begin in so many seconds."""
+        """Run the steps ``start`` to ``stop`` - 1, beginning none after ``seconds`` seconds."""
         self._reported = time.perf_counter()
         end = self._reported + seconds
         for step in range(start, stop):
@@ -86,7 +86,7 @@ class Round:
         self._reported = time.perf_counter()
 
     def _end_running(self) -> bool:
-        """Report the running step; return False if it had to be computed again, as must the step after it."""
+        """Report the running step; return False if it and the next must be repeated."""
         running, self._running = self._running, None
         if running is None:
             return True
@@ -103,5 +103,5 @@ class Round:
 def send_ahead(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
 ) -> dict[str, Records]:
-    """Read the records of a step, start to copy them to the device, and return them."""
+    """Read a step's records, start copying them to the device, and return them."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

@@ -1,4 +1,4 @@
-"""Tells whether Dask's configuration may set something, without importing Dask."""
+"""Tells without importing Dask whether its configuration may have a setting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def may_be_set(name: str) -> bool:
-    """Whether Dask's configuration may have a setting with this in its name, such as "dsinga" and "scheduler-address".
+    """Whether Dask's configuration may have a setting of this name, such as "dsinga".
 
-    It has none where Dask is not imported, no environment variable is Dask's, and no file of settings has the name.
+    False if Dask is not imported, no environment variable is Dask's, and no settings file has the name.
     """
     if "dask.config" in sys.modules or any(variable.startswith("DASK_") for variable in os.environ):
         return True
@@ -22,9 +22,9 @@ def may_be_set(name: str) -> bool:
 
 @functools.cache
 def _text() -> str:
-    """Return the text of the configuration files that Dask reads if no environment variable names one.
+    """Return the text of Dask's default configuration files, read once.
 
-    Names in it have dashes where Dask takes underscores, too. Dask also reads these files once in a process.
+    Underscores become dashes.
     """
     prefixes = dict.fromkeys((Path(sys.prefix), *map(Path, site.PREFIXES)))
     folders = Path("/etc/dask"), *(prefix / "etc" / "dask" for prefix in prefixes), Path.home() / ".config" / "dask"

@@ -1,4 +1,4 @@
-"""One training step: computes the gradients of a batch and pushes them, unless numbers are not finite."""
+"""One training step: pushes a batch's gradients if all numbers are finite."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
 
 
 class Updates(Protocol):
-    """The receiver of a step's gradients: it applies them to params in this process, or sends them to servers."""
+    """Receives a step's gradients, to apply them here or send them to servers."""
 
     def push(self, name: str, gradient: Any) -> None:
-        """Take the gradient of a param; called once for each param in a step."""
+        """Receive the gradient of a param, once per step."""
 
     def push_all(self, gradients: Mapping[str, Any]) -> str | None:
-        """Take all gradients of a step if they are finite; else none, and return the name of one that is not."""
+        """Push all gradients if they are finite; else push none and return a bad one's name."""
         lost = first_bad_gradient(gradients)
         for name, gradient in gradients.items() if lost is None else ():
             self.push(name, gradient)
@@ -48,20 +48,20 @@ class Updates(Protocol):
         return
 
     def skip(self) -> None:
-        """End the step without gradients, so that no param changes."""
+        """End the step without changing a param."""
         return
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Runs the training steps of one net with one algorithm.
+    """Runs the training steps of a net with an algorithm.
 
     Attributes:
         algorithm: computes gradients and metrics of records.
         net: the net, or a worker's part of it.
-        micro_batches: how many parts of a batch are computed one after the other.
-        skips: whether a batch with numbers that are not finite is left out, in place of ending the run.
-        repeats: whether a pass may be repeated, to find the layer whose gradient is not finite: it sends nothing.
+        micro_batches: how many parts of a batch are computed in turn.
+        skips: whether to skip a batch with NaN or infinity instead of ending the run.
+        repeats: whether a pass may be repeated to find the layer of a bad gradient: it sends nothing.
     """
 
     algorithm: Algorithm
@@ -71,10 +71,10 @@ class TrainingStep:
     repeats: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
-        """Compute the micro-batches of a step and push their gradients; return the metrics, None for a skipped batch.
+        """Compute a step's micro-batches and push gradients; return the metrics, None if skipped.
 
-        Raises Diverged where a metric or a gradient in host memory is not finite, and where a batch would be skipped
-        because a param is not: then every batch would.
+        Raises Diverged if a metric, or a gradient in host memory, is not finite. With ``skips``, it does so if a param
+        is not finite: every batch would be skipped.
         """
         if self.skips:
             return self._run_or_skip(step, params, batches, updates)
@@ -101,9 +101,9 @@ class TrainingStep:
     def _run_or_skip(
         self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
     ) -> Metrics | None:
-        """Push gradients only if the gradients, metrics and records of all workers of the group are finite.
+        """Push gradients only if gradients, metrics and records are finite on all workers of the group.
 
-        All workers take the same decision, by the number of workers with numbers that are not finite.
+        All workers decide alike, from the number of workers with bad numbers.
         """
         gradients: list[tuple[str, Any]] = []
         contexts: list[Context] = []

@@ -1,4 +1,4 @@
-"""Reads batches of a phase: the rows of each worker in training, or every record once in evaluations."""
+"""Reads batches of a phase: workers' rows in training, every record once in evaluations."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from dsinga.reading.sampler import Run, Sampler
 class BatchReader:
     """Reads the batches of one phase, for any worker of a group.
 
-    All input layers of a phase read the same row numbers, so that records that belong together (an image and its
-    text) stay together.
+    All input layers of a phase read the same row numbers, so that an image and its text stay together.
 
     Attributes:
-        stores: the store of each input layer, by the layer's name.
-        infos: the facts about each store that its layer needs.
+        stores: the store of each input layer, by name.
+        infos: each layer's facts about its store.
         sampler: the order of the records.
-        parts: each worker's rows of a batch; with ``micro_batches``, of the first micro-batch.
-        groups: the number of worker groups, each of which reads batches of its own; 1 where each has its own stores.
-        micro_batches: the number of equal parts of a batch that are computed one after another.
-        augmentations: those of the input layers that have some, by the layer's name.
-        offset: the position in the order of the records where step 0 would begin; see :class:`Epochs`.
-        steps: the number of steps of training; 0 for other phases.
+        parts: each worker's rows of a batch, or of the first micro-batch.
+        groups: the number of worker groups that share the stores; 1 if each has its own.
+        micro_batches: the number of equal parts of a batch that are computed in turn.
+        augmentations: the augmentations of input layers, by name.
+        offset: the position of step 0 in the order of the records; see :class:`Epochs`.
+        steps: the number of training steps; 0 for other phases.
     """
 
     stores: Mapping[str, RecordSource]
@@ -50,7 +49,7 @@ class BatchReader:
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs, counted over the records of all worker groups together."""
+        """The epochs, counted over the records of all worker groups."""
         return Epochs(len(self), self.batchsize * self.groups, self.offset)
 
     @property
@@ -60,11 +59,11 @@ class BatchReader:
 
     @property
     def batchsize(self) -> int:
-        """The number of rows in the batch of a whole worker group."""
+        """The rows of a worker group's batch."""
         return self.parts[-1].total * self.micro_batches
 
     def stop(self, earlier_steps: int = 0) -> int | None:
-        """Return the number of the first micro-batch after training, or None if training has no end."""
+        """Return the number of the first micro-batch after training, or None without an end."""
         return (earlier_steps + self.steps) * self.micro_batches if self.steps else None
 
     @property
@@ -73,27 +72,26 @@ class BatchReader:
         return self.stores
 
     def of_group(self, group: int) -> BatchReader:
-        """Return the reader for a worker group: this one, unless each group has its own stores."""
+        """Return a worker group's reader: this one, unless groups have their own stores."""
         return self
 
     def __len__(self) -> int:
-        """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
     def micro_batch(self, number: int) -> Rows | None:
-        """Return the rows of the micro-batch with this number; None if batches are not divided."""
+        """Return the rows of a micro-batch; None if batches are not divided."""
         size = self.parts[-1].total
         return None if self.micro_batches == 1 else Rows(number * size, (number + 1) * size, self.batchsize)
 
     def rows(self, worker: int, number: int = 0) -> Rows:
-        """Return the rows that a worker computes in the micro-batch with this number."""
+        """Return a worker's rows of a micro-batch."""
         micro_batch = self.micro_batch(number)
         return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader that reads only the points of records and labels that a worker's input layers need.
+        """Return a reader of only the points that a worker's input layers need.
 
-        Augmentations take whole records, and so do sources that cannot read less: ``Layer.take_region`` cuts these.
+        Augmentations, and sources that cannot read parts, read whole records, which ``Layer.take_region`` cuts.
         """
         stores = {
             layer.name: self.stores[layer.name].in_region(*layer.regions_read())
@@ -103,7 +101,7 @@ class BatchReader:
         return replace(self, stores={**self.stores, **stores})
 
     def read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
-        """Return rows of a batch after the input layer's augmentations."""
+        """Return augmented rows of a batch."""
         augmentations = self.augmentations[layer]
         before = range(rows.start - augmentations.partners, rows.start)
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
@@ -113,7 +111,7 @@ class BatchReader:
         return Records(*augmentations.augment(*drawn, numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
-        """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
+        """Return the records ``start`` to ``stop`` in store order, by input layer."""
         numbers = range(start, min(stop, len(self)))
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
@@ -123,7 +121,7 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return the bytes that a worker with this net reads for a batch, and the bytes of records that it keeps."""
+        """Return the bytes that a worker with this net reads per batch, and its kept records' bytes."""
         batch, shares = 0, []
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
@@ -134,9 +132,7 @@ class BatchReader:
 
 
 class WorkerBatches:
-    """Reads a worker's rows of micro-batches, by their numbers through all steps; used by one thread at a time.
-
-    Micro-batches are the batches where these are computed at once.
+    """Reads a worker's rows of micro-batches, numbered through all steps; for one thread.
 
     Args:
         reader: reads the phase.
@@ -170,7 +166,7 @@ class WorkerBatches:
         return records
 
     def _rows(self, batch: int, start: int, stop: int) -> np.ndarray:
-        """Return what :meth:`Sampler.rows` does, out of the run of the rows before if it has them all."""
+        """Return :meth:`Sampler.rows`, from the previous run of rows if possible."""
         sampler, count = self._reader.sampler, stop - start
         position = sampler.skip + batch * sampler.batchsize + start
         first, run = self._run
@@ -181,7 +177,7 @@ class WorkerBatches:
 
 
 def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
-    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
+    """Return the rows of each micro-batch of a batch. Raises UserError if unequal."""
     if rows % micro_batches:
         raise UserError(
             f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
@@ -190,9 +186,9 @@ def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:
-    """Return the bytes that an input layer reads for a batch: of each record and label a share, if it is cut by space.
+    """Return the bytes of an input layer's batch; if cut by space, a share of each record.
 
-    ``record`` and ``label`` are the bytes of a record and of a label.
+    ``record`` and ``label`` are the bytes of a record and a label.
     """
     rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
     shares = [region.share if region else 1 for region in (stage.layer.region, stage.layer.label_region)]
@@ -200,14 +196,14 @@ def batch_bytes(stage: Stage, record: int, label: int) -> int:
 
 
 class ReaderOfSites(Protocol):
-    """The type of the hook ``site_reader``, by which each site reads its own stores."""
+    """The type of the hook ``site_reader``, for sites with their own stores."""
 
     def __call__(self, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> BatchReader:
-        """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
+        """Return a reader of sites' own stores, based on the checked job's."""
 
 
 def site_job(job: Job, site: int) -> Job:
-    """Return the job that trains on the stores of a site, with its ``site_path`` as ``path``."""
+    """Return the job that trains on a site's stores, with ``site_path`` as ``path``."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(path=layer.store_conf.site_path[site], site_path=[]))
         if layer.store_conf is not None and layer.store_conf.site_path
@@ -218,18 +214,17 @@ def site_job(job: Job, site: int) -> Job:
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
-    """Whether a training run evaluates ``phase`` over all records, because the job gives no number of batches."""
+    """Whether training evaluates all records of ``phase``, having no number of batches."""
     steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
     return steps.get(phase) == 0
 
 
 def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
-    """Return one or two readers that together read each record once, in the order of the store.
+    """Return one or two readers that together read each record once, in store order.
 
-    The batches of the first reader are one row larger than those of the second, as ``numpy.array_split`` cuts. No
-    batch has more rows than those of ``reader``, so that the net needs no more memory, except where one worker of the
-    group would be left without rows. Where there are fewer records than workers, one batch has each of them equally
-    often, which leaves means as they are.
+    The first reader's batches are one row larger than the second's, as in ``numpy.array_split``. To need no more
+    memory, no batch is larger than in ``reader``, unless a worker would get no rows. With fewer records than workers,
+    one batch has each record equally often, which preserves means.
     """
     records, workers = len(reader), min(len(reader.parts), reader.batchsize)  # fewer rows where points are cut
     if records < workers:
@@ -243,7 +238,7 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
 
 
 def count_batches(readers: Sequence[BatchReader]) -> list[int]:
-    """Return the number of batches of each reader from :func:`readers_of_all_records`."""
+    """Return the number of batches of each of :func:`readers_of_all_records`."""
     starts = [*(reader.sampler.skip for reader in readers), len(readers[0])]
     return [
         -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
@@ -251,14 +246,13 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
 
 
 def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
-    """Return a reader with batches of ``batchsize`` rows, in the order of the store from record ``start`` on."""
     infos = {name: replace(info, batchsize=batchsize) for name, info in reader.infos.items()}
     sampler = Sampler(len(reader), batchsize, reader.sampler.seed, reader.sampler.chunk, shuffle=False, skip=start)
     return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize), steps=0)
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:
-    """Return each worker's rows of a batch of ``total`` rows, at least 1, in the proportions of ``parts``."""
+    """Return each worker's rows (at least 1) of a batch of ``total``, in proportion to ``parts``."""
     sizes = [part.stop - part.start for part in parts]
     if total > parts[-1].total or max(sizes) - min(sizes) <= 1:
         return tuple(cut_evenly(total, len(parts)))

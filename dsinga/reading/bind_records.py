@@ -1,4 +1,4 @@
-"""Binds records to the input layers of a job, and converts batches of numpy arrays to records."""
+"""Binds records to a job's input layers, and converts batches of numpy arrays to records."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def bind_records(
     roots: Sequence[str] = (),
     trained: Mapping[str, RecordNames] | None = None,
 ) -> Job:
-    """Return the job with input layers that read ``data`` instead of the stores that they name.
+    """Return the job with input layers that read ``data`` instead of their stores.
 
-    The other fields of an input layer, such as its batch size, mean and shape of a record, hold as before. A layer that
-    belongs to other phases, too, reads what it read before in these.
+    Other fields of an input layer, such as batch size, mean and shape of a record, stay. In other phases a layer reads
+    its previous store.
 
     Args:
         job: the job, which is not changed.
-        data: a source as :func:`dsinga.data.open_records` takes it, such as an array or a pair (x, y), which the input
-            layer of ``phase`` reads; or what its ``store_conf`` makes records of, a Dataset for ``windows``, a data
-            frame for ``table``; or a dict of such sources by phase ("train", "val", "test", "deploy"). Where a phase
-            has several input layers, a dict of sources by the layer's name takes the place of one source.
+        data: a source for the input layer of ``phase``, as in :func:`dsinga.data.open_records`, such as an array or a
+            pair (x, y); or the input of its ``store_conf``: a Dataset for ``windows``, a data frame for ``table``; or a
+            dict of sources by phase ("train", "val", "test", "deploy"). For several input layers, a dict of sources by
+            layer replaces a source.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
-        trained: what the classes and columns of the training records are called, by input layer: ``data`` have their
-            codes and their order, or those of the records that are bound to the job. None where ``data`` are trained.
+        trained: names of classes and columns of the training records, by input layer; ``data`` have these codes and
+            this order. By default the names of records bound to the job. None if ``data`` are trained.
 
     Raises:
         UserError: a source cannot be read, or the net has no input layer for it.
@@ -77,7 +77,7 @@ def bind_records(
 def _open(
     net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
-    """Open a source of a layer, in the order of the records of training. Raises JobError for one with weights."""
+    """Open a layer's source in training order. Raises JobError for one with weights."""
     definition, of_layer = _definition(net, layer), names.get(layer.name, RecordNames())
     frame = source[0] if isinstance(source, tuple) else source
     if of_layer.order == ENCODED and is_table(frame) and definition_for(definition, source) is None:
@@ -97,14 +97,12 @@ def _open(
 
 
 def _definition(net: NetConf, layer: LayerConf) -> dict[str, Any]:
-    """Return the definition of a layer's records, its own or that of training; nothing without."""
     trained = [conf.store_conf for conf in input_layers(net, Phase.kTrain) if conf.name == layer.name]
     stores = [layer.store_conf, *trained]
     return next((store.definition for store in stores if store is not None and store.definition), {})
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
-    """Return the data as a dict by phase."""
     if not isinstance(data, dict) or data.keys() <= {layer.name for layer in input_layers(net, phase)}:
         return {phase: data}
     names = [layer.name for layer in input_layers(net, phase)]
@@ -117,7 +115,6 @@ def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
 
 
 def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, Any]]:
-    """Return pairs of an input layer of ``phase`` and the source that it reads."""
     layers = {layer.name: layer for layer in input_layers(net, phase)}
     if not layers:
         raise net.error(
@@ -137,7 +134,6 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
 
 
 def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
-    """Return the layer bound to ``records`` in ``phase``, and the unchanged layer for its other phases, if any."""
     if records is None or not layer.in_phase(phase):
         return [layer]
     if layer.type is LayerType.kCharRNN:
@@ -153,12 +149,12 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
 
 
 def input_layer(name: str) -> LayerConf:
-    """Return an input layer for arrays, such as features of a layer, actions or targets."""
+    """Return an input layer for arrays, such as features, actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this batch size in each input layer that reads a store."""
+    """Return the job with this batch size in each layer that reads a store."""
     layers = [
         layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
         if layer.store_conf is not None and layer_class(layer).is_input
@@ -169,7 +165,7 @@ def with_batchsize(job: Job, batchsize: int) -> Job:
 
 
 def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
-    """Return the description of arrays for each input layer of a phase, like the description of a store."""
+    """Describe arrays for each input layer of a phase, like a store."""
     layers = input_layers(job.neuralnet, phase)
     arrays = by_layer(x, [layer.name for layer in layers], "records")
     labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
@@ -200,10 +196,10 @@ def batch_records(
     first: int = 0,
     allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
-    """Return the records of a batch for the input layers of ``net``, and the number of records.
+    """Return the records of a batch for ``net``'s input layers, and their number.
 
-    ``first`` is the number of the first record, for messages. Raises UserError where records do not fit ``infos``, the
-    description of each layer's records, or where records or labels have NaN or infinity, unless these are allowed.
+    ``first`` is the number of the first record, for messages. Raises UserError if records do not fit the layers'
+    ``infos``, or have NaN or infinity, unless allowed.
     """
     layers = net.inputs
     arrays = by_layer(x, layers, "records")
@@ -234,7 +230,7 @@ def batch_records(
 def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
     """Raise UserError for NaN or infinity in a batch; ``what`` is "x" or "y".
 
-    NaN in labels that are fields, (B, C, ...), is for losses to mask or to refuse.
+    Losses handle NaN in labels that are fields, (B, C, ...).
     """
     if (bad := find_nonfinite(array, allows_nan=what == "y" and array.ndim > 2)) is not None:
         place = place_of(bad.position)
@@ -242,12 +238,11 @@ def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
 
 
 def _converted(x: Any, y: Any) -> Records:
-    """Return records and labels converted to the dtypes that dsinga computes with."""
     return Records(as_records(as_numpy(x, "x")), None if y is None else as_labels(as_numpy(y, "y")))
 
 
 def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:
-    """Return the arrays of a batch by input layer. Raises UserError where one is missing."""
+    """Return the arrays of a batch by input layer. Raises UserError if one is missing."""
     if not isinstance(batch, Mapping):
         if len(layers) == 1 or (what == "labels" and layers):
             return {layers[0]: batch}
@@ -266,7 +261,7 @@ def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def has_no_rows(data: Any) -> bool:
-    """Whether all arrays, in a pair or by the names of layers, have 0 rows; lengths may be unknown."""
+    """Whether all arrays, in a pair or by layer, have 0 rows; lengths may be unknown."""
     if isinstance(data, (dict, tuple)):  # an xarray Dataset is a Mapping, too
         parts = [part for part in (data.values() if isinstance(data, dict) else data) if part is not None]
         return bool(parts) and all(map(has_no_rows, parts))
@@ -276,7 +271,7 @@ def has_no_rows(data: Any) -> bool:
 
 
 def row_of_zeros(data: Any) -> Any:
-    """Return a row of zeros with the shape of data without rows, to find the shape of a net's output."""
+    """Return a row of zeros like empty data, to find a net's output shape."""
     if isinstance(data, Mapping):
         return {name: row_of_zeros(part) for name, part in data.items()}
     if isinstance(data, tuple):

@@ -1,4 +1,4 @@
-"""Checks a job once, opens each store of its input layers once, and builds its nets for workers."""
+"""Checks a job, opens its stores, and builds workers' nets, each once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsinga.reading.sampler import Sampler, SequenceLengths
 
 @dataclass(frozen=True, eq=False)
 class CheckedJob:
-    """A job without faults, with stores of input layers that are each opened once, when first read.
+    """A job without faults; each store is opened once, on first use.
 
     Attributes:
         job: the job.
@@ -38,25 +38,25 @@ class CheckedJob:
     _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
 
     def with_job(self, job: Job) -> CheckedJob:
-        """Return a CheckedJob of ``job``, which has the same input layers, that reuses the open stores."""
+        """Return a CheckedJob of ``job``, which has the same input layers, with the open stores."""
         return replace(self, job=job)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return the whole net of a phase. Raises UserError for what is wrong with it or its stores."""
+        """Return a phase's whole net. Raises UserError if net or stores are wrong."""
         return create_net(self.job.neuralnet, phase, self.reader(phase).infos)
 
     @property
     def epochs(self) -> Epochs:
-        """The epochs of all worker groups together. Raises UserError for what is wrong with the training records."""
+        """The epochs of all worker groups. Raises UserError for bad training records."""
         sizes = [len(layer.store_conf.batchsize) for layer in self.job.neuralnet.layer if layer.store_conf]
         # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
         return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
 
     def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
-        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers each.
+        """Return the batch reader of a phase, for ``groups`` worker groups of ``workers`` workers.
 
-        Batches of kTrain are read in the job's ``micro_batches``. Raises UserError (from the store, or naming the
-        layer) where a store is missing or unlike the others.
+        kTrain is read in the job's ``micro_batches``. Raises UserError (from the store, or naming the layer) if a store
+        is missing or unlike the others.
         """
         job, layers = self.job, input_layers(self.job.neuralnet, phase)
         if not layers:
@@ -94,7 +94,6 @@ class CheckedJob:
         return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
-        """Return the records of an input layer of the job, and the facts that its net needs about them."""
         if id(given) not in self._opened:
             self._opened[id(given)] = (given, *open_layer(layer, self.roots))
         _, store, info = self._opened[id(given)]
@@ -104,15 +103,15 @@ class CheckedJob:
 
 
 JobChange = Callable[[CheckedJob], Job]
-"""A function that returns a job with changes, such as those of an add-on; its input layers stay the same objects.
+"""A function that returns a job with changes, such as an add-on's; its input layers stay the same objects.
 
-Those of a model's list ``job_changes`` hold for all its nets, and see its records only where the job itself has them.
-Those of extensions (:meth:`dsinga.extensions.Extension.change_job`) hold for a run, whose records they may read.
+A model's ``job_changes`` hold for all its nets, and see records only if the job itself has them. An extension's changes
+(:meth:`dsinga.extensions.Extension.change_job`) hold for a run and may read its records.
 """
 
 
 def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
-    """Return a job after all changes, each of which gets the job that the one before has returned."""
+    """Return a job after all changes, applied in order."""
     for change in changes:
         checked = checked.with_job(change(checked))
     return checked
@@ -121,9 +120,9 @@ def changed(checked: CheckedJob, changes: Iterable[JobChange]) -> CheckedJob:
 def check_job(
     job: Job | CheckedJob, roots: Sequence[str] = (), phases: Sequence[Phase] | None = None, needs_paths: bool = True
 ) -> CheckedJob:
-    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is returned unchanged.
+    """Check a job and return it as a CheckedJob, without opening stores; a CheckedJob is unchanged.
 
-    Arguments are those of :func:`dsinga.job.check`. Raises JobError for the first mistake.
+    Arguments: :func:`dsinga.job.check`. Raises JobError for the first mistake.
     """
     if isinstance(job, CheckedJob):
         return job
@@ -143,7 +142,6 @@ def _sampler(
     infos: Mapping[str, RecordInfo],
     offset: int,
 ) -> Sampler:
-    """Return the sampler of a phase, which starts ``offset`` records after the beginning."""
     first = layers[0]
     store = stores[first.name]
     for conf in (layer.store_conf for layer in layers):
@@ -167,7 +165,6 @@ def _sampler(
 def _by_length(
     sampler: Sampler, layers: Sequence[LayerConf], stores: Mapping[str, RecordSource], infos: Mapping[str, RecordInfo]
 ) -> Sampler:
-    """Return the sampler with sequence lengths, if an input layer asks for batches of similar lengths."""
     for layer in layers:
         if layer.store_conf is not None and layer.store_conf.group_by_length:
             steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
@@ -182,7 +179,7 @@ def _by_length(
 
 
 def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
-    """Return the number of rows in each of ``count`` micro-batches. Raises JobError where they would not be equal."""
+    """Return the rows of each of ``count`` micro-batches. Raises JobError if unequal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
     if uneven:
@@ -195,7 +192,6 @@ def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
-    """Return an error text on how to pass arrays for a phase without a store; "" if no phase has arrays."""
     bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
     names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
     if not names:
@@ -216,8 +212,8 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
 def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
     """Return each worker's rows of a batch, or of its first micro-batch.
 
-    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. With ``few_rows``
-    some workers may have none: they compute points, or features, of the others' rows.
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none:
+    it computes points or features of others' rows.
     """
     sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
@@ -240,11 +236,11 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few
 
 
 def resolve_epochs(checked: CheckedJob) -> CheckedJob:
-    """Convert a job's ``epochs`` to ``train_steps``; return the same job if it has no ``epochs``.
+    """Convert a job's ``epochs`` to ``train_steps``; without ``epochs`` return the same job.
 
-    An epoch of N records in batches of B rows, those of all worker groups together, is N/B steps; the last of E epochs
-    ends with step ceil(E·N/B), or at another one in a run that goes on with batches of another size. Raises UserError
-    where the job also has other ``train_steps``, and for what is wrong with its training records.
+    An epoch of N records in batches of B rows over all worker groups is N/B steps. The last of E epochs ends with step
+    ceil(E·N/B), or another one after a resume with another batch size. Raises UserError for different ``train_steps``,
+    and for bad training records.
     """
     job = checked.job
     if not job.epochs:
@@ -263,7 +259,6 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
 
 
 def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
-    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
     checked = CheckedJob(site_job(job, site), roots)
     reader = checked.reader(Phase.kTrain, workers)
     create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
@@ -271,7 +266,7 @@ def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> Batch
 
 
 def rows_per_step(job: Job) -> int:
-    """Return the training records that all worker groups together read in a step; 0 if the job does not say."""
+    """Return the training records per step of all worker groups; 0 if unknown."""
     for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
         conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
@@ -280,15 +275,15 @@ def rows_per_step(job: Job) -> int:
 
 
 class FitToMemory(Protocol):
-    """The type of the hook ``fit_to_memory``, by which the planner fits a job into memory."""
+    """The type of the planner's hook ``fit_to_memory``."""
 
     def __call__(self, checked: CheckedJob, limit: int) -> CheckedJob:
-        """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs."""
+        """Return a job of ``partition: auto`` with one worker's micro-batches and recomputation."""
 
 
 @contextmanager
 def planning(job: Job) -> Iterator[None]:
-    """Raise JobError where ``partition: auto`` asks, within, for the add-on that plans, and it is missing."""
+    """Turn a UserError, such as for a missing planner, into a JobError of ``partition: auto``."""
     try:
         yield
     except UserError as error:
@@ -296,7 +291,7 @@ def planning(job: Job) -> Iterator[None]:
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Raise UserError where a net has a param that the training net lacks or has in another shape."""
+    """Raise UserError if a net's param is missing in the training net, or of another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -311,7 +306,7 @@ ENCODED = (("encoded by a table",),)  # the order of records that only the defin
 
 
 def names_of_training(net: NetConf) -> dict[str, RecordNames]:
-    """Return the names of classes and columns of the records that are bound to the input layers of training."""
+    """Return the names of classes and columns of training's bound records."""
     stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
     names = {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None}
     for name, conf in stores.items():
@@ -321,9 +316,9 @@ def names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError where codes of texts, labels or columns have another meaning than in training.
+    """Raise UserError if codes of texts, labels or columns differ in meaning from training's.
 
-    Only names that are known in both phases are compared, but for the words of a text.
+    Except for a text's words, only names known in both phases are compared.
     """
     for phase, reader in readers.items():
         for name, store in reader.stores.items():

@@ -1,4 +1,4 @@
-"""Opens what users give to the input layers of a net as records in the order of training, with labels and weights."""
+"""Opens users' data for input layers as records in training order, with labels and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNNAMED = RecordNames()
 
 
 def definition_for(definition: Definition, given: Any) -> RecordsDefinition | None:
-    """Return the message of a definition that opens what is given for an input, None where none does."""
+    """Return the definition that opens an input's data, or None."""
     return next((by for by in definition.values() if by.takes(given)), None)
 
 
@@ -33,21 +33,20 @@ def open_given(
     layer: str, given: Any, names: RecordNames = UNNAMED, definition: Definition = UNDEFINED, *,
     has_labels: bool = True, reorders: bool = True, roots: Sequence[str] = (), phase: str = "",
 ) -> RecordSource:  # fmt: skip
-    """Return what is given for an input layer, records or a pair (x, y), as records like those of training.
+    """Return an input layer's data, records or a pair (x, y), as records like training's.
 
     Args:
         layer: the name of the input layer.
-        given: what the ``definition`` makes records of, such as a data frame, or what :func:`dsinga.data.open_records`
-            takes.
-        names: the classes and columns of the records of training, whose order the others get.
-        definition: that of the records of training: windows of a Dataset, or a table.
+        given: an input of the ``definition``, such as a data frame, or a source as in :func:`dsinga.data.open_records`.
+        names: the training records' classes and columns, in the order to use.
+        definition: the training records' definition: windows of a Dataset, or a table.
         has_labels: whether the definition reads labels.
-        reorders: whether windows that lie otherwise than those of training are put in their order, or refused.
+        reorders: whether to reorder windows of another layout than training's, or refuse them.
         roots: folders where a relative path is looked up after the working directory.
-        phase: the name of the phase that reads the records, for messages.
+        phase: the name of the phase, for messages.
 
     Raises:
-        UserError: it cannot be read, or is not like the records of training.
+        UserError: it cannot be read, or is unlike the training records.
     """
     if (by := definition_for(definition, given)) is not None:
         defined: RecordSource = by.open_records(layer, given, has_labels)
@@ -67,11 +66,11 @@ class PhaseRecords:
     """The records of each input in one phase.
 
     Attributes:
-        sources: opened sources of records, by input; none for numpy arrays that are only described.
-        stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
-        definitions: the definition of records by its field of a ``store_conf``, of inputs that are windows or tables.
+        sources: opened sources of records, by input; empty for numpy arrays that are only described.
+        stores: the ``store_conf`` fields of records that a job names: paths, and users' own sources.
+        definitions: the definition of windows or tables, by its ``store_conf`` field.
         shapes: the shape of a record.
-        label_shapes: the shape of a row's label, None where there are none.
+        label_shapes: the shape of a row's label, None without labels.
         names: the names of the classes and columns, in the order of training.
     """
 
@@ -87,20 +86,20 @@ class PhaseRecords:
         return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return the stores and shapes of the records, without the opened records and their weights."""
+        """Return stores and shapes of the records, without opened records and weights."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
         return PhaseRecords({}, self.stores, self.definitions, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
-        """Return the fields of the ``store_conf`` of an input that name and define its records."""
+        """Return the ``store_conf`` fields that name and define an input's records."""
         return self.definitions.get(name, {}) | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
-        """Drop the mark of inputs without labels, because a net that only predicts needs no labels."""
+        """Drop the mark of inputs without labels, for a net that only predicts."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
 
     def add_weights(self, weights: Any) -> np.ndarray:
-        """Add sample weights as records of the input layer "sample_weight", and return them, (n, ...) float32.
+        """Add sample weights as the input layer "sample_weight", and return them, (n, ...) float32.
 
         They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other
         shapes.
@@ -123,7 +122,7 @@ class PhaseRecords:
 
 @dataclass
 class JobArguments:
-    """The arguments from which a model makes its job: records by phase, batch size, further fields."""
+    """The arguments of a model's job: records by phase, batch size, other fields."""
 
     phases: dict[str, PhaseRecords] = field(default_factory=dict)
     batch_size: int | None = None
@@ -135,7 +134,7 @@ class JobArguments:
         return JobArguments(phases, self.batch_size, self.fields)
 
     def steps_of_epoch(self) -> int:
-        """Return the number of steps in an epoch of the training records."""
+        """Return the number of training steps in an epoch."""
         records = [len(source) for source in self.phases["train"].sources.values()] if self.phases else [1]
         return max(1, -(-min(records, default=1) // (self.batch_size or 1)))
 
@@ -148,9 +147,9 @@ def open_inputs(
     has_labels: bool = True,
     reorders: bool = True,
 ) -> PhaseRecords:
-    """Open the records of each input by :func:`open_given`, whose arguments are given by input; split off weights.
+    """Open the records of each input with :func:`open_given`, and split off weights.
 
-    ``names`` and ``definitions`` are those of the records of training. Raises UserError for what cannot be read.
+    ``names`` and ``definitions`` describe the training records, by input. Raises UserError for unreadable records.
     """
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
@@ -172,7 +171,7 @@ def open_inputs(
 
 
 def store_fields(x: Any) -> dict[str, Any]:
-    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; empty for arrays."""
+    """Return the ``store_conf`` fields that name records: path or registered source; {} for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
     if isinstance(x, RecordSource):
@@ -183,7 +182,7 @@ def store_fields(x: Any) -> dict[str, Any]:
 
 
 def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return weights as (n, ...) float32. Raises UserError for what is no array, and for NaN, infinity and < 0."""
+    """Return weights as (n, ...) float32. Raises UserError for other than arrays, and for NaN, infinity and < 0."""
     try:
         array = np.asarray(sample_weight, np.float32)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Lets the running statistics of batch normalisation go on where a run begins with params that were trained."""
+"""Preserves running statistics of batch normalisation when starting from trained params."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROLE, PLACE = "mean", 2  # of the running means among the params of a layer
 def with_learnt_statistics(
     checked: CheckedJob, params: Mapping[str, np.ndarray] | None, workspace: Path | None, resume: bool | Path
 ) -> CheckedJob:
-    """Return the job whose running statistics have the weight of the steps in which they were learnt.
+    """Return the job with running statistics weighted by the steps that learnt them.
 
-    Without that the first batch of a run would replace the statistics in ``params`` or in the checkpoints of the job's
-    ``checkpoint_path``. Layers may say the number of ``earlier_steps``. A run that is resumed keeps what it began with.
+    Otherwise the first batch would replace the statistics in ``params`` or ``checkpoint_path``. Layers may set
+    ``earlier_steps``. A resumed run keeps its original values.
     """
     job = checked.job
     layers = normalised(job)
@@ -38,7 +38,7 @@ def with_learnt_statistics(
 
 
 def weighed(job: Job, params: Mapping[str, np.ndarray], unsaid: int = MANY) -> Job:
-    """Return the job whose running statistics have weight where these params are no initial values.
+    """Return the job with weighted running statistics if the params are not initial values.
 
     ``unsaid`` is the number of earlier steps of layers that say 0.
     """
@@ -54,13 +54,13 @@ def normalised(job: Job) -> list[LayerConf]:
 
 
 def earlier_steps(net: NeuralNet) -> int:
-    """Return the most ``earlier_steps`` of the layers of a net."""
+    """Return the most ``earlier_steps`` of a net's layers."""
     settings = [node.layer.conf.bm_conf for node in net.nodes]
     return max((conf.earlier_steps for conf in settings if conf is not None), default=0)
 
 
 def with_steps(job: Job, steps: Mapping[str, int]) -> Job:
-    """Return the job with the ``earlier_steps`` of layers by name."""
+    """Return the job with ``earlier_steps`` by layer."""
 
     def changed(conf: LayerConf) -> LayerConf:
         if conf.name not in steps or steps[conf.name] == (conf.bm_conf.earlier_steps if conf.bm_conf else 0):
@@ -73,13 +73,11 @@ def with_steps(job: Job, steps: Mapping[str, int]) -> Job:
 
 
 def _mean_name(conf: LayerConf) -> str:
-    """Return the name of the running means of a layer, by default that of the layer and of their role."""
     named = conf.param[PLACE] if len(conf.param) > PLACE else None
     return (named.share_from or named.name if named else "") or f"{conf.name}_{ROLE}"
 
 
 def _steps_of_checkpoint(folder: Path) -> dict[str, int]:
-    """Return the ``earlier_steps`` of layers in the job of a checkpoint; {} for one that cannot be read."""
     try:
         layers = normalised(loads(read_metadata(folder).meta["job"]))
     except (UserError, LookupError):  # the run says what is wrong with the checkpoint

@@ -18,9 +18,9 @@ from dsinga.net.layer_classes import layer_class
 
 
 def with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with the store_conf that its class derives, or with the one that holds its records.
+    """Return the layer with its bound records or the store_conf from its class.
 
-    Where it names stores of sites only, the path is that of the first site.
+    If it names only stores of sites, the path is the first site's.
     """
     if layer.store_conf is not None and layer.store_conf.records is not None:
         return layer
@@ -31,9 +31,9 @@ def with_store(layer: LayerConf) -> LayerConf:
 
 
 def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
-    """Open the records of an input layer, and return them with the facts that its net needs about them.
+    """Open an input layer's records; return them with the facts that its net needs.
 
-    Raises UserError (from the store, or naming the layer) where they are missing or are none for this layer.
+    Raises UserError (from the store, or naming the layer) if they are missing or unsuitable.
     """
     if (opened := layer_class(layer).open_records(layer, roots)) is not None:
         return opened
@@ -59,10 +59,10 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
 
 
 def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, phase: Phase) -> tuple[RecordInfo, Any]:
-    """Return the description of records after an input layer's augmentations, and the augmentations or None.
+    """Return the description of augmented records, and the augmentations or None.
 
-    ``info`` describes its records as stored, ``dtype`` is theirs, ``seed`` the job's. Raises UserError where an
-    augmentation does not take these records.
+    ``info`` describes the stored records, ``dtype`` is their dtype, ``seed`` the job's. Raises UserError if an
+    augmentation does not support them.
     """
     if layer.store_conf is None or not layer.store_conf.augment:
         return info, None
@@ -71,7 +71,7 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
-    """Return the "mean" and the "std" of records from files that an input layer names; None for each not named."""
+    """Return "mean" and "std" from an input layer's files, None if not named."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
     if not any(paths.values()):
         return dict.fromkeys(paths)
@@ -81,7 +81,6 @@ def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
-    """Return the array bound to the layer, or open the store at its path or the user's source."""
     if conf.records is not None:
         return conf.records
     if not conf.has_records:
@@ -112,7 +111,6 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
 
 
 def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:
-    """Open the user's data source registered for the backend."""
     if not (isinstance(cls, type) and issubclass(cls, DataSource)):
         text = f"layer {layer.name!r}: {conf.backend!r} must be registered with a subclass of dsinga.data.DataSource"
         raise conf.error(f"{text}, not {cls!r}", "backend")

@@ -1,4 +1,4 @@
-"""Pairs the records and labels that a user gives with the inputs of a net, reads batches, and splits a part off."""
+"""Pairs records and labels with a net's inputs, reads batches, splits data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Data = tuple[Any, Any, Any]  # records, labels and weights
 
 
 class WeighedPairs(NamedTuple):
-    """The records and labels of each input in one phase, and the sample weights, None if there are none."""
+    """Each input's records and labels in one phase, and sample weights or None."""
 
     pairs: dict[str, Pair]
     weights: Any
@@ -37,10 +37,10 @@ ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads
 def read_iterable(
     data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
 ) -> tuple[Data, int | None]:
-    """Read all batches of data that can only be iterated; return (x, y, weights) and the rows of the first batch.
+    """Read all batches of iterable data; return (x, y, weights) and the rows of the first batch.
 
-    Others are returned as they are, and None for the rows. Raises UserError for labels beside an iterable, whose
-    batches have them, and with the sentence ``otherwise`` where a number of ``batches`` is given for other data.
+    Other data are returned unchanged, with None. Raises UserError for labels or weights in addition to an iterable, and
+    with the text ``otherwise`` for ``batches`` with other data.
     """
     x, y, weights = data
     if not is_iterable(x):
@@ -55,14 +55,14 @@ def read_iterable(
 
 
 def split_data(data: Any) -> Data:
-    """Return (x, y, weights) of data that are a pair (x, y), a triple (x, y, weights), or records alone."""
+    """Return (x, y, weights) of (x, y), (x, y, weights), or records alone."""
     if isinstance(data, tuple) and len(data) == 3:
         return data
     return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
 
 
 def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
-    """Return (x, y); with one input ``x`` alone may be the pair. Raises UserError for another number of things."""
+    """Return (x, y); with one input ``x`` may be the pair. Raises UserError for another length."""
     if not isinstance(x, tuple) or y is not None or len(inputs) != 1:
         return x, y
     if len(x) != 2:
@@ -72,17 +72,17 @@ def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
-    """Return the records of each input layer with their labels, None for inputs without separate labels.
+    """Return each input layer's records with labels, None for inputs without separate labels.
 
     Args:
-        x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
-        y: labels, None where ``x`` has them or there are none; for several outputs a list in their order.
+        x: a source as in :func:`dsinga.data.open_records`; for several inputs a list, or a dict by name.
+        y: labels, None if in ``x`` or missing; for several outputs a list in order.
         inputs: the names of the inputs.
-        label_inputs: the names of the input layers that have the labels of each output; one that is no input has the
-            labels as its records, too.
+        label_inputs: the input layers with the labels of each output; one that is no input also has the labels as
+            records.
 
     Raises:
-        UserError: there are more or fewer sources than inputs, or labels than outputs.
+        UserError: the numbers of sources and inputs, or labels and outputs, differ.
     """
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
@@ -98,7 +98,7 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the source of each of ``names`` from a dict of them, a list in their order, or a single one."""
+    """Return each name's source, from a dict, a list in order, or a single source."""
     if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
             f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
@@ -109,7 +109,7 @@ def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return a dict of the values of ``names``, from a list in the order of ``names`` or from a single value."""
+    """Return the values by name, from a list in order or a single value."""
     if len(names) == 1:
         return {names[0]: values}
     count = len(values) if isinstance(values, (list, tuple)) else 1
@@ -119,10 +119,10 @@ def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, A
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels given as a zarr array, or as its path, as a numpy array; above 128 MiB as a column read by blocks.
+    """Return labels of a zarr array or its path as numpy array, above 128 MiB as column read by blocks.
 
-    With several outputs ``y`` may be a list of such. Labels of other kinds are returned as they are. Raises
-    UserError for a path that cannot be read.
+    With several outputs ``y`` may be a list. Other labels are returned unchanged. Raises UserError for an unreadable
+    path.
     """
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
@@ -136,9 +136,9 @@ def read_label_paths(y: Any, outputs: int) -> Any:
 
 
 def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPairs]:
-    """Split records, labels and weights into a first part and a last part, which has a ``share`` of the records.
+    """Split records, labels and weights in two; the last part has a ``share`` of the records.
 
-    Of n records the first floor(n·(1 - share)) stay. Raises UserError for what is no array, and where nothing is left.
+    Of n records the first floor(n·(1 - share)) stay. Raises UserError for other than arrays, and for an empty part.
     """
     if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
         raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
@@ -158,7 +158,7 @@ def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPa
 
 
 def _rows(data: Any) -> Any:
-    """Return records from which rows can be taken, lists as arrays. Raises UserError for anything else."""
+    """Return records that support slices, lists as arrays. Raises UserError for others."""
     data = np.asarray(data) if isinstance(data, (list, tuple)) else data
     is_source = isinstance(data, RecordSource) and not isinstance(data, DrawnRecords)
     kinds = data.job_settings().values() if is_source else ()
@@ -171,7 +171,6 @@ def _rows(data: Any) -> Any:
 
 
 def _part(data: Any, rows: slice) -> Any:
-    """Return some rows of an array, or None for None."""
     if data is None:
         return None
     data = _rows(data)
@@ -185,7 +184,7 @@ def _part(data: Any, rows: slice) -> Any:
 
 
 class PartOfRecords(RecordSource):
-    """The records ``first`` to ``stop`` of a source whose columns are read by their rows, in the order of training."""
+    """The records ``first`` to ``stop`` of a source that is read by row, in training order."""
 
     def __init__(self, source: RecordSource, first: int, stop: int):
         parts = [_column_part(column, first, stop) for column in source.columns]
@@ -193,13 +192,11 @@ class PartOfRecords(RecordSource):
         self._job_settings = source.job_settings()
 
     def job_settings(self) -> dict[str, Any]:
-        """Return those of all records."""
+        """Return the settings of all records."""
         return self._job_settings
 
 
 class _RowRange(Column):
-    """The rows ``first`` to ``stop`` of another column."""
-
     def __init__(self, column: Column, first: int, stop: int):
         block = min(column.block, stop - first)
         super().__init__(column.name, stop - first, column.shape, column.dtype, block)
@@ -210,20 +207,16 @@ class _RowRange(Column):
 
     @property
     def from_files(self) -> bool:  # type: ignore[override]  # one attribute of the class elsewhere
-        """Whether the other column reads files."""
         return self._column.from_files
 
     def connect(self, client: Callable[[], Any]) -> None:
-        """Prepare the other column to be read in this process."""
         self._column.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``."""
         return self._column.load(self._first + start, self._first + stop)
 
 
 def _column_part(column: Column, first: int, stop: int) -> Column:
-    """Return some rows of a column; of an array in memory a view."""
     if not isinstance(column, ArrayColumn):
         return _RowRange(column, first, stop)
     part = ArrayColumn(column.array[first:stop], column.name, column.labels)

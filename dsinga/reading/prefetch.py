@@ -1,4 +1,4 @@
-"""Reads batches ahead in a thread, so that each step finds its batch ready."""
+"""Reads batches ahead in a thread, so that steps need not wait."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _END: Any = object()  # an item that wakes the consumer when the queue is closed
 
 
 class Prefetch(Generic[T], Iterator[T]):
-    """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead.
+    """Reads ``read(step)`` ahead in a thread, as an iterator over steps ``start``, ``start + 1``, ...
 
-    The thread ends with :meth:`close`, after the last step, after an error, or when the iterator is garbage-collected
+    The thread ends with :meth:`close`, after the last step, after an error, or with the iterator's garbage collection
     (``read`` must not refer to it).
 
     Args:
         read: called on the thread, one step at a time.
         start: the first step.
         stop: the step to stop before; None means no end.
-        depth: the number of results that may be read ahead.
+        depth: how many results may be read ahead.
 
     Raises:
         Exception: from ``next``: the error that ``read`` raised for that step, with its traceback.
-        RunError: from ``next``: after 600 s of waiting for one step, or if the iterator is closed.
+        RunError: from ``next``: after waiting 600 s for one step, or if the iterator is closed.
     """
 
     def __init__(self, read: Callable[[int], T], start: int, stop: int | None = None, depth: int = 3):
@@ -55,7 +55,7 @@ class Prefetch(Generic[T], Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread and discard results read ahead; wait at most a second for a running ``read``."""
+        """End the thread and discard results; wait at most a second for a running ``read``."""
         if self._finalizer.alive:
             self._finalizer()
             self._thread.join(timeout=1.0)
@@ -70,9 +70,8 @@ class Prefetch(Generic[T], Iterator[T]):
 class _Queue(Generic[T]):
     """The queue between the reading thread and the consumer.
 
-    The reader takes a ticket for each read, and the consumer returns one for each item. Tickets and items go through
-    queues written in C: a Condition would wake the threads several times a batch, and each time take the interpreter
-    lock from the thread that computes.
+    The reader needs a ticket for each read, and the consumer returns one for each item. Both use C queues: a Condition
+    would wake the threads several times a batch, and take the interpreter lock from the computing thread.
     """
 
     def __init__(self, depth: int):
@@ -89,7 +88,7 @@ class _Queue(Generic[T]):
             self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Make the consumer raise ``error`` after it has taken the items read before the error."""
+        """Make the consumer raise ``error`` after the items read before it."""
         self._error = error
         self._items.put(_END)
 
@@ -99,14 +98,13 @@ class _Queue(Generic[T]):
         self._discard_items()
 
     def _discard_items(self) -> None:
-        """Discard items read ahead and wake a waiting consumer."""
         with contextlib.suppress(Empty):
             while True:
                 self._items.get_nowait()
         self._items.put(_END)
 
     def wait_for_room(self) -> bool:
-        """Wait until an item may be put; return False if the queue is closed instead."""
+        """Wait for room for an item; return False if the queue is closed."""
         self._tickets.get()
         return not self._closed
 

@@ -1,4 +1,4 @@
-"""Chooses the rows of a store for the batch of each step, by random shuffling or by the lengths of sequences."""
+"""Chooses the rows of each step's batch: shuffled, or of similar sequence lengths."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ Chunk = int | tuple[int, ...]  # rows of each chunk, or the row after each of un
 
 @dataclass(frozen=True)
 class Sampler:
-    """The order of training records, which gives the rows of each batch as a pure function of seed and step.
+    """The order of training records: the rows of each batch as a pure function of seed and step.
 
-    Every epoch visits every record once; a batch may span the end of an epoch. Records are shuffled in two levels, so
-    that reading in this order decodes few chunks: the chunks of an epoch are permuted; the records of each chunk are
-    permuted and dealt over 8 consecutive *slots*; and each slot, an eighth of each of 8 chunks, is permuted. So batches
-    of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step costs
-    O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode: the rows of a batch are
-    sorted by the turns 0 to 7 of their chunks, so that each worker, which has consecutive ones, decodes few of them.
+    Every epoch visits every record once; a batch may span epochs. To decode few chunks, records are shuffled in two
+    levels:
+
+    - The chunks of an epoch are permuted.
+    - The records of each chunk are permuted and dealt over 8 consecutive *slots*.
+    - Each slot, an eighth of each of 8 chunks, is permuted.
+
+    So batches of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step
+    costs O(batchsize) on average. Chunks of unequal rows are parts of a table, costly to decode. Then a batch's rows
+    are sorted by the turns 0 to 7 of their chunks, so that each worker's consecutive rows need few chunks.
 
     Attributes:
         length: number of records in the store.
         batchsize: rows of a (global) batch.
         seed: determines the order; ignored if ``shuffle`` is False.
-        chunk: rows of a chunk of the store; where chunks have unequal rows, the row after each of them.
+        chunk: rows of a chunk; for unequal chunks, the row after each.
         shuffle: False gives the store's order, for test and validation.
-        skip: the position of the first record of step 0 in the endless order: SINGA's ``random_skip``, the number of
-            records skipped at the start. It is negative where steps before the first one that is read were smaller.
-        lengths: those of the records, where batches are of similar lengths; without ``shuffle`` they have no effect.
-        grouped: how many batches are then sorted by length at a time.
+        skip: the position of step 0 in the endless order: SINGA's ``random_skip``, the records skipped at the start.
+            Negative if earlier steps had smaller batches.
+        lengths: the records' lengths, for batches of similar lengths; unused without ``shuffle``.
+        grouped: how many batches are sorted by length at a time.
     """
 
     length: int
@@ -58,13 +62,13 @@ class Sampler:
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the row numbers (stop - start,) int64 of a part of the batch of ``step``, counted from 0.
 
-        By default it is the whole batch. What a part costs does not depend on the size of the batch.
+        By default it is the whole batch. The cost of a part does not depend on the batch size.
         """
         first = self.skip + step * self.batchsize
         return _between(first + start, first + (self.batchsize if stop is None else stop), self.run)
 
     def run(self, position: int) -> Run:
-        """Return the run at ``position`` of the endless order, an array that other callers read, too."""
+        """Return the run at ``position`` of the endless order, a shared array."""
         if not self.shuffle:
             first = position - position % IN_ORDER
             return first, np.arange(first, first + IN_ORDER) % self.length
@@ -73,7 +77,6 @@ class Sampler:
         return self._slot(position) if isinstance(self.chunk, int) else self._sorted_batch(position, self.chunk)
 
     def _slot(self, position: int) -> Run:
-        """Return the slot at a position of the endless shuffled order."""
         epoch, within = divmod(position, self.length)
         ends = _epoch_order(self.length, self.chunk, self.seed, epoch).slot_ends
         number = int(ends.searchsorted(within, side="right"))
@@ -81,28 +84,27 @@ class Sampler:
         return epoch * self.length + int(ends[number]) - len(rows), rows
 
     def _sorted_batch(self, position: int, ends: tuple[int, ...]) -> Run:
-        """Return the rows of the batch at a position, as far as they are in one epoch, by the turns of their chunks."""
+        """Return a position's batch within one epoch, sorted by the turns of chunks."""
         first, last = self._stretch(position, self.batchsize)
         rows = _between(first, last, self._slot)
         turns = _epoch_order(self.length, ends, self.seed, position // self.length).turns
         return first, rows[np.argsort(turns[np.searchsorted(ends, rows, side="right")], kind="stable")]
 
     def _stretch(self, position: int, size: int) -> tuple[int, int]:
-        """Return the ends of the ``size`` positions around one, counted from step 0, as far as in one epoch."""
+        """Return the ends of the ``size`` positions around one, counted from step 0, within one epoch."""
         number, epoch = (position - self.skip) // size, position // self.length
         first = max(self.skip + number * size, epoch * self.length)
         return first, min(self.skip + (number + 1) * size, (epoch + 1) * self.length)
 
     def _group(self, position: int, lengths: SequenceLengths) -> Run:
-        """Return the rows of the ``grouped`` batches at a position, as far as they are in one epoch."""
         first, last = self._stretch(position, self.grouped * self.batchsize)
         return first, self._grouped_rows(first, last, lengths)
 
     def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
-        """Return the rows at positions ``first`` to ``last`` of one epoch, as shuffled batches of similar lengths.
+        """Return the rows at positions ``first`` to ``last`` of one epoch, as batches of similar lengths.
 
-        Sorted by length they are dealt out to the batches, or parts of batches, in a random order. Rows of a batch stay
-        in the shuffled order, so that parts of it are alike.
+        Rows sorted by length are dealt out to batches, or parts of batches, at random. Rows of a batch stay in shuffled
+        order, so that its parts are alike.
         """
         shuffled = _between(first, last, self._slot)
         by_length = np.argsort(lengths.of(shuffled), kind="stable")
@@ -134,9 +136,9 @@ def _between(start: int, stop: int, run: Callable[[int], Run]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """The order of chunks in one epoch, and the end position of each slot, a group of rows of several chunks.
+    """The order of chunks in one epoch, and the end of each slot, a group of rows of several chunks.
 
-    ``turns`` (chunks,) uint8 are those of the chunks: 0 to 7 and again, in this order.
+    ``turns`` (chunks,) uint8 are the chunks' turns: 0 to 7, repeated.
     """
 
     chunks: np.ndarray
@@ -167,7 +169,7 @@ def _epoch_order(length: int, chunk: Chunk, seed: int, epoch: int) -> _EpochOrde
 
 @lru_cache(maxsize=8)
 def _slot_rows(length: int, chunk: Chunk, seed: int, epoch: int, slot: int) -> np.ndarray:
-    """Return the rows of a slot: share 0 of its own chunk, share 1 of the previous chunk, and so on, cyclically."""
+    """Return the rows of a slot: share 0 of its chunk, share 1 of the previous chunk, and so on, cyclically."""
     chunks = _epoch_order(length, chunk, seed, epoch).chunks
     shares = min(MIXED_CHUNKS, len(chunks))
     parts = []
@@ -188,14 +190,13 @@ def _chunk_rows(length: int, chunk: Chunk, seed: int, epoch: int, index: int) ->
 
 
 def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray | int:
-    """Return where share number ``share`` begins when ``size`` records are divided into ``shares`` equal shares."""
     return size * share // shares
 
 
 def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0) -> np.ndarray:
-    """Return a random permutation of ``count`` numbers that is determined by the other arguments.
+    """Return a random permutation of ``count`` numbers, determined by the other arguments.
 
-    It sorts the raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
+    It sorts raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
     """
     key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, epoch], np.uint64)  # a list of such numbers becomes float64
     bits = np.random.Philox(key=key, counter=[0, 0, index, stream]).random_raw(count)
@@ -212,11 +213,11 @@ def _read_only(rows: np.ndarray) -> np.ndarray:
 class SequenceLengths:
     """The lengths of the sequences of a source, read block by block on first use.
 
-    A record's length is the number of its codes that are not -1; of other records, that of its labels by step.
+    A record's length is the number of its codes that are not -1; for other records, of its labels by step.
 
     Args:
         source: the records.
-        steps: the number of steps of a record in the net, which may be fewer than are stored.
+        steps: the number of steps of a record in the net, perhaps fewer than stored.
 
     Raises:
         UserError: the records are no sequences.
@@ -253,7 +254,7 @@ class SequenceLengths:
 
 
 def _are_codes(source: RecordSource) -> bool:
-    """Whether records of one axis are codes, judged by whether the first record has whole numbers from -1."""
+    """Whether one-axis records are codes: the first has whole numbers from -1."""
     if source.dtype == np.int32:
         return True
     numbers = source.without_labels().read(np.arange(1))[0]
@@ -261,9 +262,9 @@ def _are_codes(source: RecordSource) -> bool:
 
 
 def padding_share(lengths: Sequence[np.ndarray]) -> float:
-    """Return the share of padding steps in batches that are as long as their longest sequence.
+    """Return the share of padding in batches as long as their longest sequence.
 
-    ``lengths`` (n,) are those of the sequences of each batch.
+    ``lengths`` (n,) are the lengths of each batch's sequences.
 
     >>> padding_share([np.array([4, 2]), np.array([1, 1])])
     0.2

@@ -1,5 +1,4 @@
-"""Loops compiled by numba, where it is installed: each does in one pass over memory what several kernels do.
+"""Loops compiled by numba, if installed: each replaces several kernels by one pass over memory.
 
-Their results have the same bits as those kernels', so that workers with and without numba agree.
-``DSINGA_COMPILED=0`` in the environment does without them.
+They have these kernels' bits. ``DSINGA_COMPILED=0`` in the environment disables them.
 """

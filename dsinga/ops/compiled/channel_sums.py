@@ -1,7 +1,7 @@
 """Sums along channels of batch normalisation, in one pass, with the bits of ``dsinga.ops.onednn.batchnorm``.
 
-Arrays are (k, n, w): n rows are added in float32 one after the other, these k sums in float64. Numbers are float32, or
-bfloat16 given as uint16, the upper half of the bits of a float32.
+Arrays are (k, n, w): n rows are added in float32 in order, the k sums in float64. Numbers are float32, or bfloat16 as
+uint16, the upper half of a float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 def _number(context: Any, stored: Any) -> Any:
-    """Return the type, and the code, of the float32 of a stored number: float32, or bfloat16 as uint16."""
+    """Return type and code of a stored number (float32, or bfloat16 as uint16) as float32."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if stored == types.float32:
@@ -29,7 +29,7 @@ def _number(context: Any, stored: Any) -> Any:
 
 
 def _stored(context: Any, number: Any, like: Any) -> Any:
-    """Return the type, and the code, of a float32 cut off to the type of a stored number."""
+    """Return type and code of a float32 truncated to a stored number's type."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if like == types.float32:
@@ -95,5 +95,5 @@ def sums(x: Array, y: Array) -> Array:
 
 
 def rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Write dy where ``feature`` is above 0, and else dy·0, to ``masked``; return (Σ masked, Σ x·masked), (2, w)."""
+    """Write dy where ``feature`` is above 0, else dy·0, to ``masked``; return (Σ masked, Σ x·masked), (2, w)."""
     return _LOOPS[x.dtype][1](x, feature, dy, masked)

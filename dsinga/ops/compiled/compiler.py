@@ -1,4 +1,4 @@
-"""Finds numba, imports it when a loop is first needed, and compiles loops for given types."""
+"""Finds numba, imports it on first use, and compiles loops for given types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(module: str, size: int) -> Any:
-    """Return a module of compiled loops for arrays of ``size`` numbers; None if they are too small, or without numba.
+    """Return a module of compiled loops for ``size`` numbers; None if too few, or without numba.
 
     Raises UserError for an unknown value of ``DSINGA_COMPILED``.
     """
@@ -40,7 +40,7 @@ def _load(module: str) -> ModuleType | None:
 
 
 def describe() -> str:
-    """Return the version of numba that compiles loops, or a text that there is none."""
+    """Return the version of numba that compiles loops, or that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
     from importlib import metadata  # few ask for a version
@@ -57,9 +57,9 @@ def is_wanted() -> bool:
 
 
 def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Return a loop compiled for a ``signature`` of numba's types, rounded as written, without the interpreter's lock.
+    """Return a loop compiled for a numba ``signature``, rounded as written, without the interpreter's lock.
 
-    The machine code is kept on disk where numba finds a folder for it.
+    Numba caches the machine code on disk if it finds a folder.
     """
     import numba
 

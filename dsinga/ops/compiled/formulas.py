@@ -1,4 +1,4 @@
-"""Updates of params by one compiled pass over memory, with the bits of the updater's formula in numpy's ufuncs."""
+"""Updates of params in one compiled pass, with the bits of the formula's ufuncs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Return a function that does what a formula does to the value, gradient and state ``arrays``, 1-d.
+    """Return a compiled function with a formula's effect on value, gradient and state, 1-d ``arrays``.
 
-    It needs no scratch. None where the formula cannot be traced, as a user's may not, or the arrays are not float32.
+    It needs no scratch. None if the formula cannot be traced, or arrays are not float32.
     """
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
@@ -50,7 +50,6 @@ def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | Non
 
 @cache
 def _loop(program: UfuncProgram) -> Callable[..., None]:
-    """Return the compiled loop (w, g, *slots, constants) of a program."""
     names: dict[str, Any] = {"np": np}
     exec(source_of(program), names)  # of names and calls in this file alone
     read, written = (types.Array(types.float32, 1, "C", readonly=readonly) for readonly in (True, False))
@@ -58,7 +57,7 @@ def _loop(program: UfuncProgram) -> Callable[..., None]:
 
 
 def source_of(program: UfuncProgram) -> str:
-    """Return the Python source of the loop of a program, with registers r0, r1, ... of an element."""
+    """Return the Python source of a program's loop, with registers r0, r1, ..."""
     arrays = ["w", "g", *(f"h{slot}" for slot in range(program.slots))]
     used = {W, G, *range(FIRST_SLOT, FIRST_SLOT + program.slots)}
     lines = [f"r{number} = {arrays[number]}[at]" for number in sorted(used)]

@@ -1,4 +1,4 @@
-"""Array conversion, device copies and param updates: the kernels other than the arithmetic of layers."""
+"""Array conversion, device copies and param updates: the kernels outside layers' arithmetic."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dsinga.ops.update import Update, apply
 
 
 class NumpyArrays:
-    """Conversion of arrays, copies to and from devices, and updates of params; images are made channels-last."""
+    """Array conversion, device copies and updates; images are channels-last."""
 
     name = "numpy"
     xp: Any = np
-    """The module that has numpy's functions for this backend's arrays: numpy, or cupy."""
+    """The module with numpy's functions for this backend's arrays: numpy or cupy."""
     precision: str = "float32"
     """How products round their factors: "float32", "tf32" or "bf16"."""
     has_bf16_features: bool = False
-    """Whether some features are bfloat16 arrays: then only layers that take these get them."""
+    """Whether some features are bfloat16 arrays, which only layers that support them get."""
 
     fuses_rectifiers: bool = False
     """Whether ``rectified_convolution`` and ``rectified_inner_product`` save a pass over the result."""
@@ -32,7 +32,7 @@ class NumpyArrays:
     # -- arrays ----------------------------------------------------------------------------------------------
 
     def asarray(self, array: Array) -> Array:
-        """Return ``array`` as this backend's array, without a copy where possible."""
+        """Return ``array`` as this backend's array, without a copy if possible."""
         return host_array(array)
 
     def to_numpy(self, array: Array) -> Array:
@@ -40,36 +40,36 @@ class NumpyArrays:
         return array
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        """Return ``array`` in host memory, if it is float32 rounded to bfloat16 as products round their factors.
+        """Return ``array`` in host memory, float32 as bfloat16 if products round their factors so.
 
-        In a precision that does not round them so, it is what :meth:`to_numpy` returns.
+        Other precisions return :meth:`to_numpy`.
         """
         return self.to_numpy(array)
 
     def to_float32(self, x: Array) -> Array:
-        """Return a feature in float32, if it is bfloat16; labels and all else as they are."""
+        """Return a bfloat16 feature in float32; other arrays are returned unchanged."""
         return x
 
     def cast_like(self, x: Array, target: Array) -> Array:
-        """Return x in the dtype of ``target``, if one of them is bfloat16 and the other float32; else x itself."""
+        """Return x in the dtype of ``target``, if one is bfloat16 and the other float32; else x itself."""
         return x
 
     def as_factor(self, w: Array) -> Array:
-        """Return a weight as products take it, rounded once for all products of a pass if the precision rounds factors.
+        """Return a weight rounded once for all products of a pass, if the precision rounds factors.
 
-        The kernels take it in place of w, and give the same bits.
+        Kernels accept it instead of w, with the same bits.
         """
         return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Return numbers and 0-d arrays of the backend as floats, by one copy to the host, which waits for it."""
+        """Return numbers and 0-d arrays as floats, with one blocking copy to the host."""
         return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         """Return ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
 
-        ``mean`` and ``std`` are None, scalars or arrays that broadcast against one record. An image or volume has the
-        layout in which this backend's convolution is fastest.
+        ``mean`` and ``std`` are None, scalars or arrays that broadcast to one record. Images and volumes have the
+        fastest layout for convolutions.
         """
         result = self.empty(array.shape, np.float32)
         np.subtract(array, 0 if mean is None else mean, out=result, dtype=np.float32, casting="same_kind")
@@ -79,85 +79,85 @@ class NumpyArrays:
         return result
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised array; an image or a volume in the layout in which this backend is fastest."""
+        """Return an uninitialised array; images and volumes have the fastest layout."""
         if len(shape) not in LAST:
             return np.empty(shape, dtype)
         batch, channels, *sizes = shape
         return to_image(np.empty((batch, *sizes, channels), dtype))
 
     def flatten(self, x: Array) -> Array:
-        """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, whatever the memory layout; a view where possible."""
+        """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, for any layout; a view if possible."""
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Undo :meth:`flatten`: (B, n) -> ``shape``; an image or a volume in this backend's fastest layout."""
+        """Undo :meth:`flatten`: (B, n) -> ``shape``; images and volumes have the fastest layout."""
         x = x.reshape(shape)
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
-        """Let kernels of the calling thread use ``count`` cores; no effect here: numpy's threads are the process's."""
+        """Let kernels of the calling thread use ``count`` cores; ignored here: numpy's threads are global."""
 
     # -- workers and their device ----------------------------------------------------------------------------
 
     def device_count(self) -> int:
-        """Return the number of GPUs that this process sees; 0 if the backend computes in host memory."""
+        """Return the number of visible GPUs; 0 if the backend computes in host memory."""
         return 0
 
     def describe(self) -> str:
-        """Return one sentence that names the processor and the libraries that compute."""
+        """Return one sentence that names the processor and the libraries."""
         return f"the kernel backend {self.name!r}, on CPUs"
 
     def lacks_bf16(self) -> str:
-        """Return why the backend cannot compute in the precision "bf16", "" if it can."""
+        """Return why the backend has no precision "bf16", "" if it has."""
         return f"the kernel backend {self.name!r} has no other precision"
 
     def enter(self) -> None:
-        """Make this worker's device and stream those of the calling thread; call it before any kernel."""
+        """Select this worker's device and stream in the calling thread, before any kernel."""
 
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        Later kernels may use the result. It is float32 for a bfloat16 array, unless the backend has bfloat16 features.
-        The array may be changed as soon as this method returns, unless the backend computes in host memory.
+        Later kernels may use the result. bfloat16 becomes float32, unless the backend has bfloat16 features. Unless in
+        host memory, the array may be changed afterwards.
         """
         return FinishedCopy(array)
 
     def download(self, array: Array) -> AsyncCopy:
-        """Start to copy an array to host memory, after the kernels called so far and concurrently with later ones."""
+        """Start to copy an array to host memory after earlier kernels, concurrently with later ones."""
         return FinishedCopy(array)
 
     def hand_over(self, array: Array) -> AsyncCopy:
-        """Return a handle that gives other threads and streams an array; its result waits for the kernels so far."""
+        """Return an array's handle for other threads and streams, after earlier kernels."""
         return FinishedCopy(array)
 
     @contextmanager
     def serialised(self) -> Iterator[None]:
-        """Return a context in which any thread may call these kernels, one thread at a time; they end with it."""
+        """Let any thread call these kernels in the context, one at a time; they end with it."""
         yield
 
     def synchronize(self) -> None:
-        """Wait until all kernels and copies of this worker have ended; a timer must call it."""
+        """Wait for all kernels and copies of this worker, for timers."""
 
     def free_memory(self) -> int | None:
-        """Return the free bytes of the worker's device; None if the backend computes in host memory."""
+        """Return the free bytes of the device; None if the backend computes in host memory."""
         return None
 
     # -- passes that are captured ------------------------------------------------------------------------
 
     @property
     def is_recording(self) -> bool:
-        """Whether a pass is recorded, so that nothing may be copied from or to the host."""
+        """Whether a pass is recorded: then nothing may be copied from or to the host."""
         return recorder() is not None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
-        """Return ``compute(step)``; where a pass is recorded, a float64 array (1,) that has it for each later step."""
+        """Return ``compute(step)``; in a recording, a float64 array (1,) with each later step's number."""
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
             return compute(step)
         return recorded.of_step(lambda step: [compute(step)])
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
-        """Read these numbers after each replay of the pass that is recorded; updates need all of them to be finite."""
+        """Read these numbers after each replay; updates require all to be finite."""
         recorded = recorder()
         assert recorded is not None, "no pass is recorded"
         if not all(isinstance(number, RecordedArray) for number in numbers):
@@ -167,14 +167,14 @@ class NumpyArrays:
     # -- updates ---------------------------------------------------------------------------------------------
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        """Update params in place by their gradients, each by its own formula, with the bits of the formula's ufuncs.
+        """Update params in place by gradients, each by its formula, with the bits of the formula's ufuncs.
 
-        Unless ``clip_norm`` is 0, a gradient whose Euclidean norm is larger than that, and finite, is first scaled down
-        to it. The norm is summed in float64, the factor is float32.
+        Unless ``clip_norm`` is 0, a gradient of larger, finite Euclidean norm is first scaled down to it. The norm is
+        summed in float64, the factor is float32.
         """
         for update in updates:
             apply(update, clip_norm)
 
     def check_recordable(self, updates: Sequence[Update]) -> None:
-        """Raise NotCapturable unless a pass that is recorded can have all of these updates."""
+        """Raise NotCapturable unless a recorded pass can have all these updates."""
         raise NotCapturable(f"{self.name} records no passes")

@@ -1,4 +1,4 @@
-"""Attention in numpy: products of all heads of all rows at once, and a softmax over the keys that a query sees."""
+"""Attention in numpy: products batched over heads and rows, softmax over visible keys."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dsinga.ops.types import Array
 class NumpyAttention(NumpyElementwise):
     """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m).
 
-    Features have ``heads`` equal parts along their last axis; each head has weights and a mean of its own. A subclass
-    may have faster products, softmax and tanh.
+    Features have ``heads`` equal parts along their last axis, each with its own weights and mean. A subclass may have
+    faster products, softmax and tanh.
     """
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
@@ -29,7 +29,7 @@ class NumpyAttention(NumpyElementwise):
             out += product
 
     def rotate_pairs(self, x: Array, factors: Array) -> Array:
-        """Return x (B, T, n), its pairs of neighbouring features multiplied as complex numbers by factors (T, n/2)."""
+        """Multiply pairs of neighbouring features of x (B, T, n), as complex numbers, by factors (T, n/2)."""
         y = buffers.empty(x.shape, dtype=x.dtype)
         np.multiply(contiguous(x).view(factors.dtype), factors, out=y.view(factors.dtype))
         return y
@@ -39,10 +39,9 @@ class NumpyAttention(NumpyElementwise):
     ) -> tuple[Array, Any]:
         """Return the softmax over keys of the scores, (B, heads, Tq, Tk), and a workspace.
 
-        The score of a query q and a key k of one head is factor·Σ q·k, or, with the vector ``score`` (n,), Σ
-        score·tanh(q + k). ``visible`` (B, Tq), integers in host memory, says how many keys, from the first one on, a
-        query sees; all if None. The weights of the others are exactly 0, and so are all weights of a query that sees
-        none.
+        The score of query q and key k of a head is factor·Σ q·k, or, with ``score`` (n,), Σ score·tanh(q + k).
+        ``visible`` (B, Tq), integers in host memory, is how many keys, from the first, a query sees; None means all.
+        Weights of unseen keys are exactly 0, even if a query sees none.
         """
         q, k = by_head(query, heads), by_head(keys, heads)
         scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
@@ -55,7 +54,7 @@ class NumpyAttention(NumpyElementwise):
         return self._masked_softmax(scores, visible), hidden
 
     def _masked_softmax(self, scores: Array, visible: Array | None) -> Array:
-        """Return the softmax over the last axis of contiguous ``scores``, which are overwritten; see ``visible``."""
+        """Return the masked softmax over the last axis of contiguous ``scores``, which are overwritten."""
         shape = scores.shape
         hides = None
         if visible is not None and scores.size and np.min(visible) < shape[3]:
@@ -71,7 +70,7 @@ class NumpyAttention(NumpyElementwise):
         self, query: Array, keys: Array, weights: Array, workspace: Any, dweights: Array, factor: float,
         score: Array | None,
     ) -> tuple[Array, Array, Array | None]:  # fmt: skip
-        """Return (dquery, dkeys, dscore), given the gradient for the weights; dscore is None without ``score``."""
+        """Return (dquery, dkeys, dscore), given the weights' gradient; dscore is None without ``score``."""
         heads = weights.shape[1]
         q, k = by_head(query, heads), by_head(keys, heads)
         columns = max(weights.shape[3], 1)
@@ -107,10 +106,9 @@ class NumpyAttention(NumpyElementwise):
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
     ) -> tuple[Array, Any]:
-        """Return the means (B, Tq, m) of the values by the weights of :meth:`attention_weights`, and a workspace.
+        """Return the means (B, Tq, m) of the values by :meth:`attention_weights`, and a workspace.
 
-        Scores are factor·Σ q·k. No workspace if not ``train``. Here all weights are in memory at once, and are the
-        workspace; a backend may compute them block by block.
+        Scores are factor·Σ q·k. No workspace if not ``train``. Here it is all weights; a backend may compute blocks.
         """
         weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
         return self.weighted_means(weights, values), weights if train else None
@@ -126,6 +124,6 @@ class NumpyAttention(NumpyElementwise):
 
 
 def by_head(x: Array, heads: int) -> Array:
-    """Return x (B, T, n) as (B, heads, T, n / heads): a view where x is contiguous."""
+    """Return x (B, T, n) as (B, heads, T, n / heads): a view if x is contiguous."""
     batch, steps, columns = x.shape
     return x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3)

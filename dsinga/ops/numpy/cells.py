@@ -1,10 +1,9 @@
-"""The arithmetic of one step of a recurrent layer, forward and backward, in place and without temporaries.
+"""The arithmetic of a recurrent layer's step, forward and backward, in place.
 
-A cell works on ``gates`` (width, n, H), each gate of n rows contiguous, and on states (parts, n, H): passes over rows
-that are apart in memory are far slower. Before a step, the gates hold the products with the input, in the gates
-``from_x``, plus those with the state before, in the gates ``from_h``; after it, the values that the backward step
-needs. ``dgates`` are like ``gates``, except that their rows are apart, as products need them, so each number is written
-once and not read. ``scratch`` is (3, n, H).
+A cell works on ``gates`` (width, n, H), with n contiguous rows per gate, and on states (parts, n, H): rows apart in
+memory are far slower. Before a step, gates hold sums of products: with the input in ``from_x``, with the state before
+in ``from_h``. After it, they hold values for the backward step. ``dgates`` are like ``gates``, but with rows apart for
+products, so each number is written once and not read. ``scratch`` is (3, n, H).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dsinga.ops.types import Array
 
 
 class CellFunction(NamedTuple):
-    """An activation: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y; out and x may be one array.
+    """An activation: ``apply(x, out)`` computes y = f(x), ``slope(y, out)`` f'(x) from y, perhaps in place.
 
     Arrays are contiguous.
     """
@@ -36,7 +35,7 @@ class CellFunctions(NamedTuple):
 
 
 def sigmoid(x: Array, out: Array) -> None:
-    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is 0."""
+    """Compute 1/(1 + exp(-x)); exp may overflow to infinity, with inverse 0."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -64,10 +63,10 @@ FUNCTIONS: dict[str, CellFunction] = {
 
 
 class Cell:
-    """A recurrent cell: its sizes, its step forward and backward, and the matrices of its two products.
+    """A recurrent cell: sizes, step forward and backward, and its two products' matrices.
 
-    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state; the first of them is the output.
-    ``from_x`` and ``from_h`` are the gates that the products with the input and with the state fill.
+    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state, the output first. Products with
+    input and state fill the gates ``from_x`` and ``from_h``.
     """
 
     width: ClassVar[int]
@@ -77,7 +76,7 @@ class Cell:
 
     @staticmethod
     def join(params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-        """Return (w_x, w_h, b): the weights with H rows for each gate of ``from_x`` and ``from_h``."""
+        """Return (w_x, w_h, b), with H rows of weights for each gate of ``from_x`` and ``from_h``."""
         return params[0], params[1], params[2] if len(params) > 2 else None
 
     @staticmethod
@@ -94,7 +93,7 @@ class Cell:
     def step_grad(
         gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
     ) -> None:
-        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by that of ``before`` less the product's part."""
+        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by ``before``'s without the product's part."""
         raise NotImplementedError
 
 
@@ -119,11 +118,13 @@ class RNN(Cell):
 
 
 class GRU(Cell):
-    """SINGA's GRU, whose reset gate multiplies the product with the state, as in cuDNN and PyTorch.
+    """SINGA's GRU; the reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
-    z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 - z)∘c.
-    The gates are c, z, r, s: the input contributes to the first three, the state to the last three. A fourth bias, of
-    s, is PyTorch's second one of the candidate.
+    With s = h W_chᵀ: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way; c = tanh(x W_cxᵀ + b_c + r∘s); h' = z∘h + (1 -
+    z)∘c.
+
+    The gates are c, z, r, s: the input feeds the first three, the state the last three. A fourth bias, for s, is
+    PyTorch's second bias of the candidate.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)
@@ -189,7 +190,8 @@ class GRU(Cell):
 class LSTM(Cell):
     """The LSTM of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000); a state is h and c.
 
-    i, f, o = σ(x Wᵀ + h Wᵀ + b), g by tanh likewise, in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' = o∘tanh(c').
+    i, f, o = σ(x Wᵀ + h Wᵀ + b), g in the same way with tanh, in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' =
+    o∘tanh(c').
     """
 
     width, parts, from_x, from_h = 4, 2, range(4), range(4)

@@ -1,7 +1,7 @@
 """Inner products, convolution and pooling in plain numpy.
 
-A convolution is one matrix product (im2col); pooling takes one pass over the image for each position in the window.
-Group g of grouped filters takes group g of the channels alone: one batched matrix product, of a batch of the groups.
+A convolution is one matrix product (im2col); pooling makes one pass over the image per position in the window. Grouped
+filters read their group of channels: one batched product over the groups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NumpyConvolution(NumpyElementwise):
     """Inner products and convolutions, by numpy's matrix product."""
 
     def with_fast_rounding(self) -> Self:
-        """Return the backend with the fastest small products; the bits of a row then depend on the batch."""
+        """Return the backend with the fastest small products; a row's bits depend on the batch."""
         return self
 
     # np.dot is called in less time than the operator @, and is quick where an operand has one column, too.
@@ -50,7 +50,7 @@ class NumpyConvolution(NumpyElementwise):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return (dx (B, I), dw like w, db (O,)); dx and db are None where not needed."""
+        """Return (dx (B, I), dw like w, db (O,)); dx and db are None if not needed."""
         dx = np.dot(dy, w.T if transpose else w) if need_dx else None
         dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
         return dx, dw, np.add.reduce(dy, 0) if need_db else None
@@ -70,7 +70,7 @@ class NumpyConvolution(NumpyElementwise):
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
+        """Return (dx like x, dw like w, db (F,)); dx and db are None if not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
@@ -84,7 +84,7 @@ class NumpyConvolution(NumpyElementwise):
     ) -> Array:
         """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
 
-        The convolution of images of ``size`` gives (H', W'), by the formula of :meth:`convolution`.
+        The convolution of images of ``size`` gives (H', W') (:meth:`convolution`).
         """
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
         rows = to_rows(x).reshape(batch * prod(outputs), filters)
@@ -113,12 +113,12 @@ def _matrix(w: Array) -> Array:
 
 
 class NumpyPooling:
-    """Maximum and mean over windows; pads are smaller than kernels, so that every window overlaps the image."""
+    """Maximum and mean over windows; with pads below kernels, every window meets the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins.
 
-        A pad is smaller than its kernel, so that every window meets the image.
+        No workspace if not ``train``.
         """
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
@@ -158,14 +158,14 @@ class NumpyPooling:
 
 
 def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
-    """Return zeros for the padded gradient of x, and its views to which windows add."""
+    """Return zeros for x's padded gradient, and its view of each position in the window."""
     batch, channels, *sizes = x.shape
     padded = np.zeros((batch, *padded_sizes(sizes, pad), channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])
 
 
 class NumpyGroupedConvolution:
-    """Convolutions with groups of channels, or with gaps between the pixels of a window."""
+    """Convolutions with groups of channels, or with dilated windows."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int
@@ -184,7 +184,7 @@ class NumpyGroupedConvolution:
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
         need_db: bool,
     ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
-        """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
+        """Return (dx like x, dw like w, db (F,)); dx and db are None if not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
@@ -223,11 +223,9 @@ def _matrices(w: Array, groups: int) -> Array:
 
 
 def _split(rows: Array, groups: int) -> Array:
-    """Return (n, C) as (groups, n, C/groups)."""
     return rows.reshape(len(rows), groups, rows.shape[1] // groups).transpose(1, 0, 2)
 
 
 def _join(by_group: Array) -> Array:
-    """Undo :func:`_split`."""
     groups, count, columns = by_group.shape
     return contiguous(by_group.transpose(1, 0, 2).reshape(count, groups * columns))

@@ -1,4 +1,4 @@
-"""Elementwise kernels, softmax and its loss in plain numpy; results have the memory layout of the first argument."""
+"""Elementwise kernels, softmax and its loss in plain numpy; the first argument gives the layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NumpyElementwise:
         return y
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        """Return dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so the sign of y is that of x."""
+        """Return dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so y has the sign of x."""
         gate = (y > 0).astype(y.dtype)
         if slope:
             np.copyto(gate, slope, where=y <= 0)
@@ -55,7 +55,7 @@ class NumpyElementwise:
         return dx
 
     def gelu(self, x: Array) -> Array:
-        """x·Φ(x), with Φ(x) = (1 + erf(x/√2))/2, the normal distribution."""
+        """x·Φ(x), with the normal distribution Φ(x) = (1 + erf(x/√2))/2."""
         y = _normal_distribution(x)
         y *= x
         return y
@@ -106,7 +106,7 @@ class NumpyElementwise:
         return dx
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
-        """1 with probability p, else 0: 1 where the uniform is below p, of the shape and dtype of p (B, n)."""
+        """1 with probability p, else 0, like p (B, n): 1 where the uniform is below p."""
         return (uniform < p).astype(p.dtype)
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
@@ -115,7 +115,6 @@ class NumpyElementwise:
 
 
 def _like(x: Array, values: Array) -> Array:
-    """Return a copy of ``values`` in the layout of x."""
     copy = np.empty_like(x)
     copy[...] = values
     return copy
@@ -124,7 +123,7 @@ def _like(x: Array, values: Array) -> Array:
 def _normal_distribution(x: Array) -> Array:
     """Return (1 + erf(x/√2))/2 in the layout of x.
 
-    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), whose error is below 1.5e-7; numpy has no erf.
+    In float32 by formula 7.1.26 of Abramowitz and Stegun (1964), with an error below 1.5e-7; numpy has no erf.
     """
     if x.dtype != np.float32:
         return np.asarray(_erf(x * math.sqrt(0.5)), x.dtype) * 0.5 + 0.5
@@ -149,7 +148,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def places_of(labels: Array, classes: int) -> Array:
-    """Return where the number of each row's label is in (B, ``classes``), seen as one row; (B,)."""
+    """Return the flat index in (B, ``classes``) of each row's label; (B,)."""
     return labels + np.arange(0, len(labels) * classes, classes)
 
 
@@ -163,7 +162,7 @@ class NumpyLoss(NumpyElementwise):
         """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
 
         ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
-        or 0-d arrays of the backend for ``read``.
+        or 0-d arrays for ``read``.
         """
         p = self.softmax(x)
         of_labels = p.reshape(-1).take(places_of(labels, p.shape[1]), mode="clip")
@@ -173,7 +172,7 @@ class NumpyLoss(NumpyElementwise):
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
         """Return (p - (1 - smoothing)·1[label] - smoothing/K)·factor, for the softmax p (B, K).
 
-        It is the gradient of ``factor`` times the loss for x. The target is 1 - ``smoothing`` at the label, and
+        It is the gradient of ``factor`` times the loss by x. The target is 1 - ``smoothing`` at the label, plus
         ``smoothing`` over all classes.
         """
         dx = contiguous(self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1]))
@@ -189,10 +188,10 @@ class NumpyLoss(NumpyElementwise):
         return y
 
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:
-        """Return for how many rows of ``scores`` (B, K) the label is among the ``topk`` highest scores.
+        """Return in how many rows of ``scores`` (B, K) the label is among the ``topk`` highest scores.
 
-        Of equal scores the lower index is higher; NaN counts against the label. The result is a number, or a 0-d array
-        for ``read``.
+        Of equal scores the lower index ranks higher; NaN counts against the label. The result is a number, or a 0-d
+        array for ``read``.
         """
         of_labels = scores.reshape(-1).take(places_of(labels, scores.shape[1]), mode="clip")[:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit

@@ -15,7 +15,7 @@ class NumpyLookup:
     """One-hot vectors and embeddings in plain numpy."""
 
     def one_hot(self, codes: Array, size: int) -> Array:
-        """Integers (...) -> (..., size) float32: 1 at the integer's index, 0 elsewhere; all 0 where it is -1."""
+        """Integers (...) -> (..., size) float32: 1 at the integer's index, 0 elsewhere; all 0 for -1."""
         vectors = buffers.empty((*codes.shape, size))
         vectors[...] = 0
         flat = codes.reshape(-1)
@@ -24,14 +24,14 @@ class NumpyLookup:
         return vectors
 
     def embedding(self, table: Array, codes: Array) -> Array:
-        """Table (V, d), integers (...) -> (..., d): the rows of these numbers, zeros where a number is -1."""
+        """Table (V, d), integers (...) -> (..., d): the rows of these numbers, zeros for -1."""
         vectors = buffers.empty((*codes.shape, table.shape[1]), dtype=table.dtype)
         np.take(table, codes, 0, vectors, "clip")
         vectors[codes < 0] = 0
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
-        """Return the rows of the table that have a gradient, (k,) ascending, and their gradients, (k, d)."""
+        """Return the table's rows with a gradient, (k,) ascending, and their gradients, (k, d)."""
         flat, dy = codes.reshape(-1), dy.reshape(-1, dy.shape[-1])
         order = np.argsort(flat, kind="stable")
         order = order[np.searchsorted(flat[order], 0) :]  # those of -1 have no row
@@ -50,14 +50,14 @@ def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndar
 
 
 class NumpyRandom:
-    """Numpy's Philox generator, and crops of images one by one."""
+    """Numpy's Philox generator, and crops of images in a loop."""
 
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
-        """Return rows ``first`` to ``first + rows`` of the random numbers of a key and step: float32 in [0, 1).
+        """Return rows ``first`` to ``first + rows`` of a key and step's random numbers: float32 in [0, 1).
 
-        The result is (rows, columns). In every backend the numbers are those of numpy's Philox4x64-10, bit for bit.
-        Each row takes w = ⌈columns/8⌉ counters; the first counter of the first row is (first·w, 0, step, 0). Both
-        numbers of the key are below 2⁶⁴. Where a pass is recorded, the step is that of each later pass.
+        The result is (rows, columns), with the bits of numpy's Philox4x64-10 in every backend. Each row uses w =
+        ⌈columns/8⌉ counters; the first row starts at counter (first·w, 0, step, 0). Both numbers of the key are below
+        2⁶⁴. In a recording, each later pass uses its own step.
         """
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
@@ -69,8 +69,8 @@ class NumpyRandom:
     ) -> Array:
         """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
 
-        Tops and lefts are counted in images with ``pad`` zeros added on every side. ``tops``, ``lefts`` and
-        ``mirrored`` have one entry an image, in host memory, or are arrays of the backend.
+        Tops and lefts count ``pad`` zeros on every side. ``tops``, ``lefts`` and ``mirrored`` have one entry an image,
+        in host memory or as the backend's arrays.
         """
         recorded = recorder()
         if recorded is not None and isinstance(images, RecordedArray):

@@ -1,6 +1,6 @@
-"""Local response and layer normalisation, and the per-channel kernels of batch normalisation, in plain numpy.
+"""Local response, layer and batch normalisation (per channel) in plain numpy.
 
-Those of normalisation by row and channel are in the words of any array module.
+The kernels of group normalisation work with any array module.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dsinga.ops.types import Array
 
 
 class NumpyGroupNorm:
-    """Sums and affine maps of (B, C, ...) with a constant for each row and channel, (B, C).
+    """Sums and affine maps of (B, C, ...) with a constant per row and channel, (B, C).
 
-    Sums are float64. The arrays may be those of any backend.
+    Sums are float64. Arrays of any backend are accepted.
     """
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
@@ -50,7 +50,7 @@ class NumpyGroupNorm:
 
 
 def along_points(constants: Array, x: Array) -> Array:
-    """Return constants (B, C) in a shape that broadcasts against x (B, C, ...)."""
+    """Return constants (B, C) in a shape that broadcasts to x (B, C, ...)."""
     return constants.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
 
 
@@ -89,7 +89,7 @@ class NumpyNormalisation(NumpyElementwise):
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         """Return (mean, variance), (C,) each in float64, of x (B, C, ...) over all axes but axis 1; 0 if x is empty.
 
-        The variance is the biased one, computed about the mean, so that it is exact for numbers far from 0, too.
+        The variance is biased, and computed about the mean to be exact for numbers far from 0.
         """
         rows = by_channel(x)
         count = max(len(rows), 1)
@@ -134,7 +134,7 @@ class NumpyNormalisation(NumpyElementwise):
     def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
         """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64.
 
-        The share is a number, or what :meth:`step_number` returns.
+        The share is a number, or from :meth:`step_number`.
         """
         kept = np.multiply(1 - share, running, dtype=running.dtype)  # whether the share is a number or a float64 array
         return (kept + share * (new * factor)).astype(running.dtype)
@@ -148,7 +148,7 @@ class NumpyNormalisation(NumpyElementwise):
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         """(R, n), scale and shift (n,) -> ((R, n), workspace): scale·(x - mean)/√(var + epsilon) + shift, row by row.
 
-        The variance is the biased one. No workspace if not ``train``.
+        The variance is biased. No workspace if not ``train``.
         """
         normal = x - x.mean(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", normal, normal)[:, None] / x.shape[1] + x.dtype.type(epsilon))
@@ -193,10 +193,10 @@ class NumpyNormalisation(NumpyElementwise):
     def batch_norm_training(
         self, x: Array, params: Sequence[Array], share: float | Array, unbias: float, epsilon: float
     ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
-        """Return :meth:`channel_moments` of x, the affine function by them, and the running moments after the step.
+        """Return :meth:`channel_moments` of x, the affine function from them, and the moved running moments.
 
         ``params`` are scale, bias, running mean and running variance, which moves towards ``unbias`` times the
-        variance. A whole batch is here; where workers share it, these functions are called one by one.
+        variance. x is a whole batch; workers with parts call these functions separately.
         """
         (scale, bias, *running), (mean, variance) = params, self.channel_moments(x)
         affine = self.batch_norm_affine(scale, bias, mean, variance, epsilon)
@@ -214,7 +214,7 @@ class NumpyNormalisation(NumpyElementwise):
     def rectified_batch_norm_sums(
         self, x: Array, feature: Array, dy: Array, mean: Array, variance: Array, epsilon: float
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return ``relu_grad(feature, dy)``, and :meth:`batch_norm_sums` of it if one pass over x computes both."""
+        """Return ``relu_grad(feature, dy)``, and its :meth:`batch_norm_sums` if one pass computes both."""
         return self.relu_grad(feature, dy), None
 
     def rectified_batch_norm_grad(
@@ -223,7 +223,7 @@ class NumpyNormalisation(NumpyElementwise):
     ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:  # fmt: skip
         """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
 
-        They are those of x and of ``other``, None unless ``needs`` them, and those of scale and bias.
+        They are for x and ``other``, None unless in ``needs``, and for scale and bias.
         """
         dy, sums = self.rectified_batch_norm_sums(x, y, dy, *moments, epsilon)
         if sums is None:
@@ -234,19 +234,18 @@ class NumpyNormalisation(NumpyElementwise):
         return self.batch_norm_grad(x, dy, *slopes) if needs[0] else None, dy if needs[1] else None, for_params
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array of the shape of x, and ``relu``."""
+        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array like x, and ``relu``."""
         y = self.channel_affine(x, scale, shift)
         return self.relu(y if other is None else self.add(y, other))
 
 
 def _sums_of_products(x: Array, y: Array) -> Array:
-    """Return the sums of x·y over the rows of (n, C), of at most BLOCK_ROWS rows in float32, of these in float64."""
+    """Return the sums of x·y over rows of (n, C): up to BLOCK_ROWS rows in float32, then in float64."""
     shape = -1, gcd(len(x), BLOCK_ROWS), x.shape[1]
     return einsum("gij,gij->gj", x.reshape(shape), y.reshape(shape)).sum(axis=0, dtype=np.float64).astype(x.dtype)
 
 
 def _along_channels(constants: Array, x: Array) -> Array:
-    """Return (C,) constants in the dtype of x, with axes of 1 so that they meet axis 1 of x."""
     return constants.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))
 
 

@@ -1,7 +1,7 @@
-"""Softmax over the channels of fields and its loss in plain numpy, on blocks that stay in a core's cache.
+"""Softmax over the channels of fields and its loss in plain numpy, on blocks that fit a core's cache.
 
-In a block the classes are contiguous rows of points, over which numpy is many times as fast as over rows of a few
-classes. Arrays are C-contiguous or channels-last in memory.
+In a block each class is a contiguous row of points: numpy is slow over rows of few classes. Arrays are C-contiguous or
+channels-last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NumpyPoints:
     """Softmax and cross-entropy of the points of fields."""
 
     def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
-        """Write the softmax over the channels of x to ``p``, in blocks; yield rows, points and probabilities of each.
+        """Write the softmax over the channels of x to ``p`` in blocks; yield rows, points and probabilities of each.
 
         The probabilities (K, b, n) are a C-contiguous copy.
         """
@@ -40,9 +40,9 @@ class NumpyPoints:
     def point_softmax_loss(self, x: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Any, Any]:
         """(B, K, *space), labels integers in [0, K) -> (p, loss, hits) with p the softmax over the channels.
 
-        ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in float64, and ``hits`` Σ w over those
-        whose label has the highest p, the lowest class of several; a point with NaN is none. w is 1 without weights.
-        Both are numbers, or 0-d arrays of the backend for ``read``.
+        ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in float64. ``hits`` is Σ w over points
+        where the label is the lowest class with the highest p; a point with NaN is no hit. Without weights w is 1. Both
+        are numbers, or 0-d arrays for ``read``.
         """
         p, loss, hits = _dense_like(x), 0.0, 0.0
         for rows, points, block in self.softmax_blocks(x, p):
@@ -63,7 +63,7 @@ class NumpyPoints:
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
         """Return w·(p - 1[label])·factor, for the softmax p (B, K, *space): the gradient of ``factor`` times the loss.
 
-        ``p`` is dense, and so is the result.
+        ``p`` and the result are dense.
         """
         dx = buffers.like(p)
         probabilities, result, memory = by_class(p), by_class(dx), in_memory(dx)
@@ -84,7 +84,7 @@ class NumpyPoints:
         return dx
 
     def highest_channel(self, x: Array) -> Array:
-        """Return the first channel with the highest number of x (B, K, P), (B, P) integers; any where there is NaN."""
+        """Return the first channel with the highest number of x (B, K, P), (B, P) integers; any channel for NaN."""
         channels = np.empty_like(x, np.int64, shape=(x.shape[0], x.shape[2]))
         for rows, points in point_blocks(x.shape):
             channels[rows, points] = highest_class(classes_first(x[rows, :, points]))
@@ -92,7 +92,7 @@ class NumpyPoints:
 
 
 def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
-    """Compute :meth:`NumpyPoints.softmax_blocks` by operations on the rows of classes."""
+    """Compute :meth:`NumpyPoints.softmax_blocks` with operations on the rows of classes."""
     scores, result = by_class(x), by_class(p)
     for rows, points in point_blocks(scores.shape):
         block = classes_first(scores[rows, :, points])
@@ -105,17 +105,17 @@ def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
 
 
 def _dense_like(x: Array) -> Array:
-    """Return an uninitialised array of the shape and dtype of x, channels-last if x is, else C-contiguous."""
+    """Return an uninitialised array like x, channels-last if x is, else C-contiguous."""
     return buffers.empty(x.shape, channels_last=is_channels_last(x), dtype=x.dtype)
 
 
 def by_class(x: Array) -> Array:
-    """Return (B, K, *space) as (B, K, P): a view where points are evenly spaced in memory, as in dense arrays."""
+    """Return (B, K, *space) as (B, K, P): a view if points are evenly spaced, as in dense arrays."""
     return x.reshape(*x.shape[:2], prod(x.shape[2:]))
 
 
 def in_memory(x: Array) -> Array:
-    """Return a dense (B, K, *space) as (B, K·P), each row in the order that its numbers have in memory: a view."""
+    """Return a view of a dense (B, K, *space) as (B, K·P), each row in memory order."""
     return (x if x.flags.c_contiguous else np.moveaxis(x, 1, -1)).reshape(len(x), prod(x.shape[1:]))
 
 
@@ -127,7 +127,7 @@ def classes_first(block: Array) -> Array:
 
 
 def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
-    """Return whether labels (b, p) are the first class with the highest of (K, b, p); never where there is NaN."""
+    """Whether labels (b, p) are the first class with the highest of (K, b, p); never for NaN."""
     highest = block.max(axis=0)
     right, ties = of_labels == highest, block == highest
     if np.count_nonzero(ties) > np.count_nonzero(highest == highest):
@@ -136,7 +136,7 @@ def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
 
 
 def highest_class(block: Array) -> Array:
-    """Return the first class with the highest of (K, b, p), (b, p) integers; any class where there is NaN."""
+    """Return the first class with the highest of (K, b, p), (b, p) integers; any class for NaN."""
     kind = np.uint8 if len(block) <= 256 else np.int32
     chosen, highest = np.zeros_like(block, kind, shape=block.shape[1:]), block[0].copy()
     for label in range(1, len(block)):

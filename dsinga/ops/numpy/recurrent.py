@@ -1,7 +1,7 @@
-"""Recurrent layers over whole sequences, with few but large products and cells that work in place.
+"""Recurrent layers over whole sequences: few, large products and cells in place.
 
-The products of all steps with the input weights are one product before the first step; each step has one product of its
-state with the weights of all gates; the gradient of the weights is one product over all steps, after the last.
+All steps share one product with the input weights, and one for the weights' gradient. Each step multiplies its state by
+the weights of all gates.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class NumpyRecurrent:
     """Simple recurrent, GRU and LSTM layers; a subclass may have faster products and sigmoids."""
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
-        """Compute a b into ``out``, or ``add`` it to out; 2-d, each with unit stride along one of its axes."""
+        """Compute a b into ``out``, or ``add`` it; 2-d, each with unit stride along one axis."""
         if add:
             out += a @ b
         else:
             np.matmul(a, b, out=out)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Any:
-        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` has the number of rows of each product to come."""
+        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` are later products' row counts."""
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        """Compute the product of ``a`` and a prepared matrix into ``out``, which is C-contiguous."""
+        """Compute the product of ``a`` and a prepared matrix into the C-contiguous ``out``."""
         self.multiply_into(a, factor, out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
@@ -57,7 +57,7 @@ class NumpyRecurrent:
         sigmoid(x, out)
 
     def cell_functions(self, activations: CellActivations) -> CellFunctions:
-        """Return the functions of these names, with the backend's own sigmoid."""
+        """Return the named functions, with the backend's sigmoid."""
         functions = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
         return CellFunctions(*(functions[name] for name in activations))
 
@@ -67,19 +67,19 @@ class NumpyRecurrent:
     ) -> tuple[Array, Array, Any]:  # fmt: skip
         """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
 
-        Cells, their params (the last ones, biases, may be left out together) and the width S of a state:
+        Cells, their params (biases, the last ones, may be left out together) and the width S of a state:
 
         - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
-        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)),
-          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H. With a
+        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r in the same way, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)), h' =
+          z∘h + (1 - z)∘c. Params: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H. With a
           fourth bias b_s (H,), c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)).
-        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'); W_hx (4H, n),
-          W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params: W_hx
+          (4H, n), W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
 
-        ``state`` (B, S) is the first state of each row, zeros if None. Of row b the first ``lengths[b]`` steps are
-        computed (all if ``lengths`` is None); the others are 0 in the result. If ``reverse``, a row is run from its
-        last step to its first; each result keeps the position of its step. ``activations`` replace the σ of "gru" and
-        "lstm" by that of the gates, the tanh of c and g by that of the candidate, and tanh(c') by that of the cell.
+        ``state`` (B, S) is the first state of each row, zeros if None. The first ``lengths[b]`` steps of row b are
+        computed (None: all); the others are 0. If ``reverse``, a row runs from its last step to its first; each result
+        keeps its step's position. ``activations`` replace the σ of "gru" and "lstm" (gate), the tanh of c and g
+        (candidate), and tanh(c') (cell).
         """
         kind, functions = CELLS[cell], self.cell_functions(activations)
         w_x, w_h, b = kind.join(params)
@@ -119,7 +119,7 @@ class NumpyRecurrent:
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool,
         dlast: Array | None = None,
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:  # fmt: skip
-        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed.
+        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None if not needed.
 
         ``dlast`` is the gradient of the last state (B, S), None for zeros.
         """
@@ -156,10 +156,8 @@ class NumpyRecurrent:
 
 
 def _by_part(rows: Array, parts: int) -> Array:
-    """Return a view (parts, n, H) of rows (n, parts·H)."""
     return rows.reshape(len(rows), parts, rows.shape[1] // parts).transpose(1, 0, 2)
 
 
 def _in_rows(parts: Sequence[Array]) -> Array:
-    """Return ``parts`` arrays (n, H) as one array (n, parts·H)."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

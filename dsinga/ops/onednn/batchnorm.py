@@ -1,10 +1,9 @@
-"""Batch normalisation: sums along channels by numpy, everything else by one pass of oneDNN.
+"""Batch normalisation: numpy computes sums along channels, oneDNN the rest in one pass.
 
-The library's own sums add all rows one after the other in float32, which is inexact, and slow with few channels. Here a
-record is seen as rows of some hundred numbers, several pixels each; numpy adds a few rows in float32 and these sums in
-float64, so that the parts of a batch add up to the sums of the whole. Where the mean is large compared with the
-deviation, it is subtracted first. Where numba is installed, a compiled loop computes the same sums in one pass, also of
-bfloat16, which numpy's sums take as float32.
+The library adds all rows in float32, which is inexact, and slow with few channels. Here a record is rows of some
+hundred numbers, several pixels each. A few rows are added in float32, and these sums in float64, so that parts of a
+batch add up to the whole. A mean that is large compared with the deviation is subtracted first. With numba, a compiled
+loop computes the same sums in one pass, also for bfloat16, which numpy reads as float32.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are
 
 
 class Affine:
-    """x·scale + shift on (n, C), rectified or not: a normalisation with mean 0 and variance 1."""
+    """x·scale + shift on (n, C), rectified or not: normalisation with mean 0 and variance 1."""
 
     def __init__(self, rows: int, channels: int, rectified: bool = False, dtype: np.dtype = FLOAT32):
         table, flags = image((1, channels, rows, 1), dtype), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
@@ -106,13 +105,13 @@ class _Gradient:
 
 
 def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
-    """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and its float32 row."""
+    """Return how many rows of (rows, channels) to join, and descriptors of joined table and float32 row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
 
 def repeat_constants(group: int, *constants: Array) -> Array:
-    """Return constants (C,) as float32 rows (g·C), repeated for g pixels; ``np.tile`` is slower."""
+    """Return constants (C,) as float32 rows (g·C), repeated for g pixels, faster than ``np.tile``."""
     table = np.empty_like(constants[0], np.float32, shape=(len(constants), group, len(constants[0])))
     for row, constant in zip(table, constants, strict=True):
         row[...] = constant
@@ -126,7 +125,7 @@ def pixel_rows(x: Array) -> Array:
 
 @lru_cache
 def _fold(pixels: int, channels: int) -> tuple[int, int]:
-    """Return how many rows of a record are added in float32, and how many numbers a row has."""
+    """Return how many rows of a record to add in float32, and a row's numbers."""
     length = next((rows for rows in range(SHORTEST, pixels) if pixels % rows == 0), pixels)
     count = pixels // length
     joined = max((group for group in range(1, WIDEST // channels + 1) if count % group == 0), default=1)
@@ -134,7 +133,6 @@ def _fold(pixels: int, channels: int) -> tuple[int, int]:
 
 
 def _large(x: Array) -> bool:
-    """Whether the records of x (B, C, ...) have enough pixels; numpy computes the sums of smaller ones."""
     return accepts_alike(x) and prod(x.shape[2:]) >= SHORTEST // 2
 
 
@@ -154,19 +152,18 @@ def _folded(x: Array) -> Array:
 
 
 def _numbers(x: Array) -> Array:
-    """Return what :func:`_folded` does, as compiled loops take it: bfloat16 as uint16."""
+    """Return :func:`_folded` for compiled loops: bfloat16 as uint16."""
     folded = _folded(x)
     return folded.view(np.uint16) if x.dtype == BFLOAT16 else folded
 
 
 def _by_channel(sums: Sequence[Array], channels: int) -> tuple[Array, Array]:
-    """Return two sums (2, w) of rows of joined pixels as those of their channels, (C,) each."""
+    """Return two sums (2, w) of rows of joined pixels as sums of channels, (C,) each."""
     total, along = sums
     return np.add.reduce(total.reshape(-1, channels), axis=0), np.add.reduce(along.reshape(-1, channels), axis=0)
 
 
 def _normalised(totals: tuple[Array, Array], mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-    """Return (Σ dy, Σ dy·x̂) from (Σ dy, Σ x·dy)."""
     total, along = totals
     return total, (along - mean * total) / np.sqrt(variance + epsilon)
 
@@ -179,7 +176,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 
 def _far(mean: Array, variance: Array) -> bool:
-    """Whether x must be centred first, because Σ x² - mean·Σ x would lose too many digits in float32."""
+    """Whether to centre x first: Σ x² - mean·Σ x would lose too many digits in float32."""
     return bool((mean * mean > FAR * variance).any())
 
 
@@ -205,7 +202,6 @@ class OnednnBatchNorm(NumpyNormalisation):
         return centre + remainder, variance
 
     def _centred(self, x: Array, mean: Array) -> tuple[Array, Array]:
-        """Return x minus its mean rounded to float32, and that mean."""
         centre = mean.astype(np.float32)
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 

@@ -1,8 +1,8 @@
-"""The kernels of the oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
+"""The oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
 
-In bf16 images between convolutions, pooling, rectifiers and normalisation are bfloat16 arrays; the features of
-products, all params and their gradients are float32. A kernel rounds what it is given in float32. Layers that do not
-take bfloat16 get their sources in float32 (:meth:`Bf16Ops.to_float32`).
+Images between convolutions, pooling, rectifiers and normalisation are bfloat16; features of products, all params and
+their gradients are float32. Kernels round float32 inputs. Layers without support for bfloat16 get their sources in
+float32 (:meth:`Bf16Ops.to_float32`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte st
 class WeightProduct:
     """x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
 
-    The rows of W are rounded block by block, into scratch memory of the thread.
+    The rows of W are rounded block by block, in the thread's scratch memory.
     """
 
     def __init__(self, count: int, rows: int, columns: int, transposed: bool):
@@ -83,7 +83,7 @@ class WeightProduct:
 
 
 def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
-    """Compute factor·(a b) of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
+    """Compute factor·(a b) of bfloat16 matrices, or stacks, into float32 ``out``, or add it."""
     kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), BFLOAT16, factor, add)
     if kernel is not None:
         kernel.multiply(a, b, out)
@@ -101,7 +101,7 @@ def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = Fa
 
 
 def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
-    """Return the pooling of bfloat16 images; raise Unsupported where it, or in training its gradient, is missing."""
+    """Return the pooling of bfloat16 images; raise Unsupported if it or, to train, its gradient is missing."""
     forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
     if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
         raise Unsupported("the library has the forward pass of some shapes without their backward pass")
@@ -109,12 +109,11 @@ def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes,
 
 
 def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
-    """Return a kernel for an array, None if it is not of bfloat16 or the library has none."""
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
 
 
 class Bf16Images(Float32Ops):
-    """Kernels on bfloat16 images and other arrays; the results are of the dtype of the first argument."""
+    """Kernels on bfloat16 images and other arrays; results have the first argument's dtype."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
@@ -173,7 +172,7 @@ class Bf16Images(Float32Ops):
 
 
 class Bf16Ops(Bf16Images):
-    """Kernels of oneDNN whose products are of bfloat16 numbers, for processors with AVX512_BF16 or AMX."""
+    """oneDNN kernels with bfloat16 products, for processors with AVX512_BF16 or AMX."""
 
     precision = "bf16"
     has_bf16_features = True
@@ -239,7 +238,6 @@ class Bf16Ops(Bf16Images):
         return y
 
     def _product(self, x: Array, w: Array, transposed: bool) -> Array:
-        """Return x Wᵀ if ``transposed``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
         if len(x) < FEW_ROWS:
             kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
             if kernel is not None:
@@ -276,7 +274,6 @@ class Bf16Ops(Bf16Images):
             super().batched_product(a, b, out, factor, add)
 
     def _column_sums(self, x: Array) -> Array:
-        """Sum bfloat16 (n, C) over n in float32."""
         joined = join_rows(x)
         sums = np.empty((1, joined.shape[1]), np.float32)
         multiply(np.ones((1, len(joined)), BFLOAT16), joined, sums)
@@ -284,12 +281,11 @@ class Bf16Ops(Bf16Images):
 
 
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
-    """Whether x and gradients are float32 or bfloat16 (not codes, or float64), the weight is float32, none is empty."""
+    """Whether all are float32 or bfloat16, w float32, and x and w not empty."""
     return (
         bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
     )
 
 
 def _rows(x: Array) -> Array:
-    """Return x (n, I) in bfloat16, C-contiguous."""
     return cast_contiguous(contiguous(x), BFLOAT16)

@@ -1,6 +1,6 @@
 """Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa.
 
-To *cast* is to convert to another of these two dtypes; to bfloat16 it rounds to the nearest.
+To *cast* is to convert between these two dtypes; bfloat16 is rounded to nearest.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dsinga.ops.types import FLOAT32, Array, Shape
 
 
 class ContiguousCast:
-    """The conversion of n numbers that follow each other."""
+    """The conversion of n contiguous numbers."""
 
     def __init__(self, size: int, source: np.dtype, result: np.dtype):
         self.run = conversion(dense((size,), source), dense((size,), result))
 
 
 class StridedCast:
-    """A float32 array of given shape and strides, in numbers, as bfloat16 without gaps, its axes in the same order."""
+    """A float32 array of given shape and strides, in numbers, as gapless bfloat16 in the same order of axes."""
 
     def __init__(self, shape: Shape, strides: Shape):
         order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], shape[axis] == 1))
@@ -39,9 +39,9 @@ class StridedCast:
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
-    """Return x in ``dtype``, x itself where it is of that already; both are float32 or bfloat16.
+    """Return x in ``dtype``, or x itself if it has it; both are float32 or bfloat16.
 
-    An image comes in channels-last memory, another array C-contiguous.
+    Images become channels-last, other arrays C-contiguous.
     """
     if x.dtype == dtype:
         return x
@@ -51,7 +51,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
-    """Return a C-contiguous array in ``dtype``, itself where it is of that already."""
+    """Return a C-contiguous array in ``dtype``, or itself if it has it."""
     if x.dtype == dtype:
         return x
     result = buffers.empty(x.shape, dtype=dtype)
@@ -64,7 +64,7 @@ def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
 
 
 def cast_factor(x: Array) -> Array:
-    """Return a factor of products, a matrix or a stack of these, in bfloat16; its axes keep their order in memory."""
+    """Return a factor of products, a matrix or a stack, in bfloat16, in the same memory order."""
     if x.dtype == BFLOAT16:
         return x
     kernel = get_kernel(StridedCast, *form_of(x))
@@ -72,7 +72,7 @@ def cast_factor(x: Array) -> Array:
 
 
 def cast_like(x: Array, target: Array) -> Array:
-    """Return x in the dtype of ``target``, x itself unless one of them is float32 and the other bfloat16."""
+    """Return x in the dtype of ``target``, if one is float32 and the other bfloat16; else x itself."""
     return cast(x, target.dtype) if {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
 
 

@@ -1,8 +1,8 @@
-"""The table of special cases in which a kernel is not computed by the implementation that oneDNN ranks first.
+"""The table of special cases in which another implementation replaces oneDNN's first choice.
 
-:func:`choose` is the only reader of the table. ``DSINGA_ONEDNN=plain`` in the environment switches all rows off: every
-kernel is then oneDNN's first choice, or numpy's where the library has none. ``python -m tools.benchmarks.bench_choices
-ROW`` measures a row, which stays if it saves 3% of a whole iteration of a benchmark net.
+``DSINGA_ONEDNN=plain`` in the environment disables all rows: kernels are oneDNN's first choice, or numpy's if the
+library has none. A row stays if it saves
+3% of a whole iteration of a benchmark net.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SMALL_ARRAY = 1 << 14  # numbers
 class Choice(NamedTuple):
     """A row of the table.
 
-    Where the library would compute ``kernel`` by its implementation ``instead_of``, and ``when`` is true of the
-    kernel's arguments, ``implementation`` computes it: ``module.Class`` of this package. ``measured`` has the
-    processor, the date and the time, as a share of the time without the row.
+    ``implementation``, a ``module.Class`` of this package, replaces the library's ``instead_of`` for ``kernel``, if
+    ``when`` is true of the kernel's arguments. ``measured`` has processor, date and the share of the time without the
+    row.
     """
 
     name: str
@@ -44,42 +44,42 @@ class Choice(NamedTuple):
 
 
 def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether images have few channels, not a multiple of LANES: the library's kernel then masks its last register."""
+    """Whether images have few channels, not a multiple of LANES: the last register is masked."""
     return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
 def has_partial_registers(x: Shape, w: Shape, *arguments: Any) -> bool:
-    """Whether images or filters of a convolution, of 8 channels or more, do not fill the registers of AVX-512."""
+    """Whether images or filters of 8 channels or more do not fill AVX-512 registers."""
     return len(x) == 4 and min(w[:2]) >= LANES and any(channels % (2 * LANES) for channels in w[:2])
 
 
 def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
-    """Whether the product of a row of the kernel is large enough to pay for its call."""
+    """Whether the product of a kernel's row is worth its call."""
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
 def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether the rows of a product leave registers partly empty, or need more of them than there are."""
+    """Whether a product's rows leave registers partly empty, or need too many."""
     return rows not in range(LANES, 4 * LANES + 1, LANES)
 
 
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a weight is smaller than the features that TransposedProduct packs and transposes in its place."""
+    """Whether a weight is smaller than the features that TransposedProduct would repack."""
     return outputs * inputs < rows * (outputs + inputs)
 
 
 def is_small_product(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a product is so small that a kernel for its shapes has the bits of ``sgemm``, in less time."""
+    """Whether a product is so small that a kernel for its shapes beats ``sgemm``, with its bits."""
     return min(rows, outputs, inputs) > 1 and max(rows, outputs, inputs) <= 256
 
 
 def is_small_layer(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a small product with a bias has the bits of the others: ``sgemm`` adds that of few rows first."""
+    """Whether a small product with a bias has the bits of ``sgemm``, which adds the bias of few rows first."""
     return is_small_product(rows, outputs, inputs) and (rows >= 16 or not has_many_rows(rows, outputs, inputs))
 
 
 def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether writing a weight's gradient takes most of its product's time: one thread, a large weight, few rows."""
+    """Whether writing a weight's gradient dominates its product: one thread, a large weight, few rows."""
     is_large = outputs * inputs > 1 << 20 and inputs >= 2048  # short rows lie near each other: blocks only add calls
     return is_large and thread_state.team.size == 1 and 32 < rows < 128 and rows * inputs <= 1 << 18
 
@@ -90,17 +90,17 @@ def is_of_images(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
 
 
 def is_small(size: int, *arguments: Any) -> bool:
-    """Whether the call of an elementwise kernel by the library takes longer than numpy takes in all."""
+    """Whether an array is so small that numpy beats the library's call."""
     return size <= SMALL_ARRAY
 
 
 def has_few_classes(points: int, classes: int) -> bool:
-    """Whether the rows of a softmax are so short that the library takes longest to begin and end them."""
+    """Whether rows of a softmax are so short that their overhead dominates."""
     return classes < 16
 
 
 def always(*arguments: Any) -> bool:
-    """Take the row for all arguments."""
+    """Apply the row for all arguments."""
     return True
 
 
@@ -148,11 +148,11 @@ TABLE = (
         "EPYC, 2026-11: 0.29 of numpy's time forward, 0.18 backward; Xeon with AVX2, 2026-11-22: cifar10-64 0.92"),
 )
 # fmt: on
-"""All special cases; of several rows that apply the first is taken."""
+"""All special cases; the first applicable row wins."""
 
 
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
-    """Return the row for a kernel that the library would compute by ``implementation``; None where there is none."""
+    """Return the row for a kernel of the library's ``implementation``, or None."""
     for choice in _rows(kernel):
         if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice
@@ -160,9 +160,9 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 
 
 def choose_kernel(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a kernel of the calling thread: ``make(*arguments)``, or the implementation of the table.
+    """Return a kernel of the calling thread: ``make(*arguments)``, or the table's implementation.
 
-    None if the library does not support the case and the table has no row for it.
+    None if neither the library nor the table supports the case.
     """
     return get_kernel(_make, kernel, make, *arguments)
 
@@ -182,7 +182,7 @@ def _make(kernel: str, make: Callable[..., Any], *arguments: Any) -> Any:
 
 @cache
 def resolve(name: str) -> Any:
-    """Return the object of this package that is named as ``module.Class``, as rows do; its module is imported."""
+    """Return the object ``module.Class`` of this package."""
     module, _, attribute = name.partition(".")
     return getattr(import_module(f"dsinga.ops.onednn.{module}"), attribute)
 
@@ -194,7 +194,7 @@ def _rows(kernel: str) -> tuple[Choice, ...]:
 
 @cache
 def switched_off() -> frozenset[str]:
-    """Return the names of rows that the environment switches off."""
+    """Return the names of rows that the environment disables."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "plain"):
         raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to 'plain'")

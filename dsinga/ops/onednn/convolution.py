@@ -1,4 +1,4 @@
-"""Convolution on channels-last images by oneDNN; weights are reordered to the layout that it chooses."""
+"""Convolution on channels-last images by oneDNN; weights are reordered to its layout."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one o
 
 
 class ConvolutionForward:
-    """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32.
+    """The library's convolution, with or without a bias, of images of ``dtype`` and float32 weights.
 
-    Its filters have ``groups`` groups of channels, and ``dilation`` pixels from one of a window to the next.
+    Filters have ``groups`` groups of channels, and ``dilation`` pixels between neighbours of a window.
     """
 
     by = ""  # the library's first implementation
@@ -75,7 +75,7 @@ class ConvolutionForward:
 class BackwardData:
     """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw).
 
-    The rows are of ``dtype``, the gradient of ``result``, the kernel of float32.
+    The rows are of ``dtype``, the gradient of ``result``, the kernel float32.
     """
 
     by = ""
@@ -107,19 +107,19 @@ class BackwardData:
 
 
 class DirectForward(ConvolutionForward):
-    """The convolution by the library's code for AVX-512 without products of matrices."""
+    """The convolution with the library's AVX-512 code without matrix products."""
 
     by = DIRECT
 
 
 class DirectBackwardData(BackwardData):
-    """The gradient of images by the library's code for AVX-512 without products of matrices."""
+    """The gradient of images with the library's AVX-512 code without matrix products."""
 
     by = DIRECT
 
 
 class PaddedBackwardData:
-    """The gradient of images whose channels are padded to a multiple of LANES, which the library computes unmasked."""
+    """The gradient of images with channels padded to a multiple of LANES, to avoid masks."""
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         batch, self.channels, *size = self.shape = x
@@ -135,7 +135,7 @@ class PaddedBackwardData:
 
 
 class BackwardWeights:
-    """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
+    """The library's gradient of a convolution's kernel, float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
     def __init__(
         self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, dilation: Sizes = (),
@@ -174,7 +174,7 @@ class BackwardWeights:
 
 
 class OnednnConvolution(NumpyConvolution):
-    """Convolutions by the library, or by the implementation that the table of choices has in its place."""
+    """Convolutions by the library, or by the table's replacements (choices.py)."""
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shapes = x.shape, w.shape, stride, pad
@@ -212,18 +212,18 @@ class OnednnConvolution(NumpyConvolution):
 
 
 def backward_data(*shapes: Any) -> Any:
-    """Return the kernel of the gradient for images of the shapes of a convolution, None if there is none."""
+    """Return the kernel of the gradient of a convolution's images, or None."""
     return choose_kernel("convolution_grad_x", BackwardData, *shapes)
 
 
 def add_to_rows(y: Array, b: Array) -> None:
-    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), in rows of several pixels, which are faster."""
+    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), several pixels at a time."""
     rows = join_rows(by_channel(y))
     rows += np.tile(b, rows.shape[1] // len(b)).astype(y.dtype, copy=False)
 
 
 def forward_of(*shapes: Any) -> ConvolutionForward:
-    """Return the library's convolution without a bias, by which its gradients are described."""
+    """Return the library's convolution without a bias, which describes gradients."""
     forward = get_kernel(ConvolutionForward, *shapes)
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
@@ -231,13 +231,13 @@ def forward_of(*shapes: Any) -> ConvolutionForward:
 
 
 def _reaches_images(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether each row of a kernel meets some row of the images, not only padding, at one of its places."""
+    """Whether each row of a kernel meets the images, not only padding, somewhere."""
     places = range(-pad, size + pad - kernel + 1, stride)
     return all(any(0 <= place + row < size for place in places) for row in range(kernel))
 
 
 def _fits_without_padding(size: int, kernel: int, stride: int, pad: int) -> bool:
-    """Whether there are several windows, but fewer than padded columns, and as many fill the row without padding."""
+    """Whether several windows, fewer than padded columns, would fill the unpadded row."""
     windows = (size + 2 * pad - kernel) // stride + 1
     return 1 < windows < pad and size == (windows - 1) * stride + kernel
 
@@ -247,17 +247,16 @@ def _operations(y: Shape, w: Shape) -> int:
 
 
 def by_group_of(w: Shape, groups: int) -> Shape:
-    """Return the shape of filters for the library: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
+    """Return the library's shape of filters: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
     return w if groups == 1 else (groups, w[0] // groups, *w[1:])
 
 
 def geometry_of(stride: Sizes, pad: Sizes, dilation: Sizes = ()) -> tuple[Any, ...]:
-    """Return strides, dilation (minus one), and pads before and after, for the library."""
+    """Return strides, dilation (minus one), and pads on both sides, for the library."""
     return dims(*stride), dims(*(gap - 1 for gap in dilation or (1,) * len(stride))), dims(*pad), dims(*pad)
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:
-    """Return weights in the layout of a convolution, valid until the thread packs others."""
     if pack is None:
         return w
     pack(w, thread_state.packed_weights.array)
@@ -265,7 +264,7 @@ def _packed(pack: Primitive | None, w: Array) -> Array:
 
 
 class OnednnGroupedConvolution(NumpyGroupedConvolution):
-    """Convolutions with groups or dilation by the library, by numpy where it has none but its reference code."""
+    """Grouped or dilated convolutions by the library, or numpy instead of reference code."""
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int

@@ -1,6 +1,6 @@
-"""Elementwise kernels and softmax by oneDNN, on arrays seen as one flat run of numbers whatever their layout.
+"""Elementwise kernels and softmax by oneDNN, on flat arrays of any layout.
 
-Numpy computes arrays that are so small that calling oneDNN would take longer.
+Numpy computes small arrays, because it is faster than a call of oneDNN.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 
 class _SmallKernel:
-    """A kernel for arrays of one size; its arguments are those of the library's kernel in its place."""
+    """A kernel for arrays of one size that replaces a kernel of the library."""
 
     def __init__(self, size: int, *constants: Any):
         self.constants = constants
@@ -92,13 +92,12 @@ def _aligned(x: Array, layout: Array) -> Array:
 
 
 class ElementwiseKernel:
-    """A primitive ``run`` on arrays of one shape and any layouts; the result has the layout of the first."""
+    """A primitive ``run`` on arrays of one shape; the result has the first one's layout."""
 
     run: Primitive
 
     @property
     def implementation(self) -> str:
-        """The library's name for the code behind it."""
         return self.run.implementation
 
     def __call__(self, *arrays: Array) -> Array:
@@ -106,7 +105,7 @@ class ElementwiseKernel:
 
 
 class Function(ElementwiseKernel):
-    """A function of n numbers."""
+    """oneDNN's elementwise function for arrays of n numbers."""
 
     def __init__(self, size: int, algorithm: int, alpha: float = 0.0, beta: float = 0.0, dtype: np.dtype = FLOAT32):
         self.description = dense((size,), dtype)
@@ -118,7 +117,7 @@ class Function(ElementwiseKernel):
 
 
 class Derivative(ElementwiseKernel):
-    """The gradient of a function of n numbers, given its output, or its input with ``operand`` SRC."""
+    """The gradient of a function of n numbers, from its output, or its input with ``operand`` SRC."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32):
         forward = Function(size, algorithm, slope, 0.0, dtype)
@@ -138,7 +137,7 @@ class Binary:
 
 
 class Rectifier(ElementwiseKernel):
-    """max(x, 0) of n numbers, NaN of NaN: the library's maximum has the second operand of NaN, its rectifier has 0."""
+    """max(x, 0) of n numbers, NaN for NaN: the library's maximum gives the second operand, its rectifier 0."""
 
     def __init__(self, size: int, dtype: np.dtype = FLOAT32):
         self.zero = np.zeros(1, np.float32)
@@ -209,7 +208,7 @@ class _SoftmaxDerivative:
 
 
 def run_elementwise(kernel: Any, *arrays: Array) -> Array:
-    """Run an elementwise kernel on arrays of one shape and any layouts; the result has the layout of the first."""
+    """Run an elementwise kernel on arrays of one shape; the result has the first one's layout."""
     first = _dense(arrays[0])
     result = buffers.like(first)
     kernel.run(first, *(_aligned(array, first) for array in arrays[1:]), result)
@@ -217,7 +216,7 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
 
 
 def _method(name: str, make: Any, *arguments: Any) -> Any:
-    """Return a method that runs a kernel of the library on arrays of one shape, or numpy's where it has none."""
+    """Return a method with a library kernel for arrays of one shape, else numpy's."""
     compute = getattr(NumpyLoss, name)
 
     def method(self: NumpyLoss, *arrays: Array) -> Array:

@@ -1,11 +1,10 @@
 """Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
-dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is what column x of the
-outputs contributes to row i of the kernel, summed over b and y: of the F numbers of an output, and of the kw·C numbers
-that the row of the kernel meets there, which are contiguous in channels-last memory. In memory that has rows of the
-images outermost, then records, the numbers of any (y, b) and those of the next are one stride apart: so the images are
-copied once, not kw·kh times as im2col does. Where the kernel overlaps the border, products are of its pixels inside the
-image: nothing is padded, no zeros are multiplied.
+dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is the contribution of
+output column x to kernel row i, summed over b and y. Its factors are the F numbers of an output, and the kw·C numbers
+that the kernel row meets there, contiguous in channels-last memory. With rows of the images outermost, then records,
+consecutive (y, b) are one stride apart. So the images are copied once, not kw·kh times as in im2col. Products use only
+pixels inside the image: nothing is padded, no zeros are multiplied.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ LINE = 16  # numbers in a line of the cache
 
 
 class RowProduct(NamedTuple):
-    """The product of one row of the kernel and one column of the outputs; offsets are in bytes from the first number.
+    """The product of a kernel row and a column of outputs; offsets are in bytes from the first number.
 
-    ``rows`` are those of the outputs, of all records, that the row of the kernel meets inside the images, ``width`` the
-    numbers that it meets at each. The offsets are those of the first image and output, and of the weights.
+    ``rows`` counts the rows of outputs, of all records, that the kernel row meets inside the images, ``width`` the
+    numbers at each. The offsets belong to the first image, the first output, and the weights.
     """
 
     rows: int
@@ -40,10 +39,10 @@ class RowProduct(NamedTuple):
 
 
 class RowProducts:
-    """The products of the convolution of some records, at most ``records``, and scratch memory for their operands.
+    """The products of the convolution of at most ``records`` records, and scratch memory.
 
-    Images are laid out as (step, ceil(H / step), n, stride): every step-th row, then those after them; of each row W·C
-    numbers, then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
+    Images are (step, ceil(H / step), n, stride): every step-th row, then the rows after them; each has W·C numbers,
+    then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, records: int):
@@ -64,21 +63,19 @@ class RowProducts:
         return images, (1, self.outputs[0], count, self.output_stride)
 
     def scratch(self, count: int) -> tuple[Array, Array]:
-        """Return memory for the images and the outputs of ``count`` records, valid until the thread's next kernel."""
+        """Return memory for images and outputs of ``count`` records, valid until the next kernel."""
         images, outputs = self._shapes(count)
         middle, end = prod(images), prod(images) + prod(outputs)
         numbers = self._scratch.array[: 4 * end].view(np.float32)
         return numbers[:middle].reshape(images), numbers[middle:].reshape(outputs)
 
     def products(self, count: int) -> list[RowProduct]:
-        """Return the products of ``count`` records."""
         if count not in self._products:
             every = (self._product(i, x, count) for x in range(self.outputs[1]) for i in range(self.window[0]))
             self._products[count] = [product for product in every if product.rows > 0 and product.width > 0]
         return self._products[count]
 
     def _product(self, i: int, x: int, count: int) -> RowProduct:
-        """Return the product of row ``i`` of the kernel and column ``x`` of the outputs."""
         (down, right), (above, beside) = self.stride, self.pad
         first = max(0, -(-(above - i) // down))
         last = min(self.outputs[0] - 1, (self.size[0] - 1 + above - i) // down)
@@ -103,7 +100,7 @@ def copy_rows(rows: Array, scratch: Array) -> int:
 
 
 def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the rows of each remainder of the stride, (n, B, W·C), and their place in the scratch memory."""
+    """Yield the rows of each remainder of the stride, (n, B, W·C), and their place in scratch memory."""
     step, _, count, _ = scratch.shape
     numbers = rows[0, 0].size
     outermost = rows.reshape(count, len(rows[0]), numbers).swapaxes(0, 1)
@@ -113,7 +110,7 @@ def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _odd_lines(numbers: int) -> int:
-    """Round up to an odd number of cache lines: rows a power of two apart would share few sets of the caches."""
+    """Round up to an odd number of cache lines: powers of two apart, rows share few sets of caches."""
     lines = -(-numbers // LINE)
     return (lines + 1 - lines % 2) * LINE
 
@@ -122,7 +119,7 @@ DEPTH = 512  # terms of the sums of one product: fewer make products many, more 
 
 
 def multiplications(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> int:
-    """Return how many multiplications one product has."""
+    """Return the multiplications of one product."""
     rows, _ = output_sizes(x, w[2:], stride, pad)
     return w[0] * w[1] * w[3] * rows * min(x[0], _records(rows))
 
@@ -146,7 +143,6 @@ class KernelGradient:
         return dw
 
     def _add(self, x: Array, dy: Array, sums: Array) -> None:
-        """Add to ``sums`` those over some records."""
         row_products = self.row_products
         images, outputs = row_products.scratch(len(x))
         x_start, dy_start, sums_start = copy_rows(x, images), copy_rows(dy, outputs), address(sums)
@@ -161,5 +157,4 @@ class KernelGradient:
 
 
 def _records(rows: int) -> int:
-    """Return how many records with ``rows`` rows of outputs are computed together."""
     return -(-DEPTH // rows)

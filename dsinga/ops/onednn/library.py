@@ -1,6 +1,6 @@
-"""Finds and loads libdnnl 3, declares what the backend uses of its C API, and makes handles and descriptors of arrays.
+"""Finds and loads libdnnl 3, declares its C API, and makes handles and descriptors of arrays.
 
-Constants are those of the headers ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
+Constants come from ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UNSUPPORTED = (2, 3, 4)  # "invalid arguments" also means a case that a primitiv
 
 
 def library_paths() -> Iterator[str]:
-    """Yield paths of the library: in the environment, where conda and the PyPI wheel put it; on the loader's path."""
+    """Yield paths of the library: in the Python environment, in the PyPI wheel, on the loader's path."""
     for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
         yield str(Path(sys.prefix, "lib", name))
     from importlib import metadata  # of the wheel in another folder, such as the user's
@@ -137,7 +137,7 @@ def check(status: int, function: str) -> None:
 
 
 class Handle:
-    """An object of the library, made by ``function`` from ``arguments`` and destroyed with its last reference."""
+    """A library object, made by ``function`` from ``arguments``, destroyed with its last reference."""
 
     def __init__(self, kind: str, function: str, *arguments: Any):
         self._as_parameter_ = ctypes.c_void_p()  # ctypes passes this in place of the Handle
@@ -170,7 +170,7 @@ def _code(dtype: np.dtype) -> int:
 
 
 def strided(shape: Sequence[int], strides: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe an array by its strides, counted in elements; it is of float32 or bfloat16."""
+    """Describe a float32 or bfloat16 array by its strides, counted in elements."""
     layout = len(shape), dims(*shape), _code(dtype), dims(*strides)
     return Handle("memory_desc", "memory_desc_create_with_strides", *layout)
 
@@ -197,5 +197,5 @@ def image(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
 
 
 def free(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe an array whose layout the primitive chooses."""
+    """Describe an array with a layout that the primitive chooses."""
     return Handle("memory_desc", "memory_desc_create_with_tag", len(shape), dims(*shape), _code(dtype), ANY)

@@ -1,4 +1,4 @@
-"""Local response and group normalisation, and softmax of points, on channels-last images: by oneDNN, else by numpy."""
+"""Local response and group normalisation, and softmax of points, on channels-last images: oneDNN or numpy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workspace(NamedTuple):
 
 
 class ShiftedSums:
-    """A normalisation of images (B, C, H, W), given as rows (B, H, W, C); returns them and, to train, a workspace."""
+    """A normalisation of images (B, C, H, W), given as rows (B, H, W, C); returns them and a workspace to train."""
 
     def __init__(self, x: tuple[int, ...], size: int, alpha: float, beta: float, k: float, train: bool):
         self.constants, self.train = (size, alpha, beta, k), train
@@ -58,7 +58,7 @@ class ShiftedSums:
 
 
 def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[Array, Workspace]:
-    """Return x·norm^-beta for float32 images x (B, C, H, W) and what :func:`backward` needs."""
+    """Return x·norm^-beta for float32 images x (B, C, H, W) and the workspace of :func:`backward`."""
     y = buffers.empty(x.shape, channels_last=True)
     rows, out = contiguous(by_channel(x)), by_channel(y)
     norm, power = buffers.empty(rows.shape), buffers.empty(rows.shape)
@@ -94,10 +94,10 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 
 
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
-    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over the channels that are at most ``reach`` away.
+    """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over channels at most ``reach`` away.
 
-    Flat arrays are added, shifted by 1 to ``reach`` numbers. Channels near the first and the last then get numbers of
-    another pixel, so their sums (all sums, if ``reach`` is 0) are computed again, one by one.
+    Flat arrays are added, shifted by 1 to ``reach`` numbers. The first and last channels then include another pixel's
+    numbers, so their sums (all, if ``reach`` is 0) are computed again.
     """
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)
@@ -117,7 +117,7 @@ def _window_sums(rows: Array, reach: int, sums: Array) -> None:
 
 
 def _compute_power(norm: Array, beta: float, power: Array, scratch: Array) -> None:
-    """Compute norm^beta, by square roots where possible: numpy's own power is slow without AVX-512."""
+    """Compute norm^beta, with square roots if possible: numpy's power is slow without AVX-512."""
     if beta == 0.75:
         np.sqrt(norm, out=power)
         power *= np.sqrt(power, out=scratch)
@@ -137,7 +137,7 @@ def _blocks(rows: Array) -> list[slice]:
 
 
 class LRNForward:
-    """The library's normalisation, with the workspace of its gradient where it trains."""
+    """The library's normalisation, with its gradient's workspace in training."""
 
     def __init__(
         self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
@@ -190,7 +190,7 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
 def lrn_forward(
     x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
 ) -> LRNForward:
-    """Return the library's normalisation; raise Unsupported where it, or to train its gradient, is missing."""
+    """Return the library's normalisation; raise Unsupported if it or, to train, its gradient is missing."""
     forward = LRNForward(x, size, alpha, beta, k, train, dtype)
     if train and get_kernel(LRNBackward, x, size, alpha, beta, k, dtype) is None:
         raise Unsupported("without AVX-512 the library has the forward pass of some shapes without their backward pass")
@@ -198,10 +198,9 @@ def lrn_forward(
 
 
 class OnednnNormalisation(OnednnBatchNorm):
-    """Normalisation by the library, or by the implementation that the table of choices has in its place."""
+    """Normalisation by the library, or by the table's replacements (choices.py)."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        """Return the result and a workspace: oneDNN's is a tuple, ShiftedSums' a Workspace, numpy's an array."""
         forward = choose_kernel("lrn", lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
         return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
 
@@ -230,10 +229,7 @@ class _ProductAndSum:
 
 
 class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
-    """The kernels of batch normalisation, on one row after the other, for images whose rows have many points.
-
-    A row then stays in the cache between its passes.
-    """
+    """Batch normalisation's kernels on one row at a time, for images with rows of many points."""
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
@@ -277,12 +273,11 @@ class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
 
 
 def _large(*arrays: Array) -> bool:
-    """Whether images are float32 and each row has enough points; numpy computes smaller ones."""
     return accepts(*arrays) and arrays[0].ndim in LAST and prod(arrays[0].shape[2:]) >= 4 * SHORTEST
 
 
 class PointSoftmax(MatrixSoftmax):
-    """The blocks of the softmax over the channels of channels-last fields, with so many points and classes."""
+    """The blocks of the softmax over the channels of channels-last fields, for fixed points and classes."""
 
     def __call__(self, *arrays: Array) -> Iterator[Block]:
         x, p = arrays

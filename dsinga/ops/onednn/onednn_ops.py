@@ -1,6 +1,6 @@
-"""The oneDNN backend: its kernels in float32 by families, and in bf16 where the processor has it (bf16_ops.py).
+"""The oneDNN backend: float32 kernels by families, and bf16 on processors that support it (bf16_ops.py).
 
-Grouped convolutions are computed in float32 in bf16, too: depthwise ones have few products for each number that moves.
+Grouped convolutions are float32 even in bf16: depthwise ones have few products per number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Float32Ops(
     OnednnAttention,
     NumpyOps,
 ):
-    """Kernels of oneDNN on float32; numpy computes what the library does not support, as float64 and empty batches."""
+    """oneDNN kernels on float32, numpy for others such as float64 and empty batches."""
 
     name = "onednn"
 
@@ -56,7 +56,7 @@ class Float32Ops(
 
 @register("backend", "onednn")
 class OnednnOps(Float32Ops):
-    """Kernels of oneDNN: in float32, and for workers of a job with kBF16 in bfloat16 where the processor has it."""
+    """oneDNN kernels in float32, or in bfloat16 for kBF16 on supporting processors."""
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is None and precision == "bf16" and not self.lacks_bf16():

@@ -30,7 +30,7 @@ from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
 
 class PoolingForward:
-    """The library's pooling; max pooling in training stores the position of each maximum in a workspace."""
+    """The library's pooling; in training, max pooling stores each maximum's position in a workspace."""
 
     def __init__(
         self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype = FLOAT32
@@ -79,12 +79,11 @@ class PoolingBackward:
 
 
 def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
-    """Return strides, window, dilation (minus one), and pads before and after, for the library."""
     return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 
 class OnednnPooling(NumpyPooling):
-    """Pooling by the library. Its workspace is 1-d; a workspace of numpy's has the shape of the output."""
+    """Pooling by the library. Its workspace is 1-d; numpy's has the shape of the output."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None

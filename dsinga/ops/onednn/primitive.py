@@ -42,12 +42,13 @@ class _Argument(ctypes.Structure):
 class Primitive:
     """A kernel of the library for one thread.
 
-    ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create`` without its last one,
-    the attributes, which set a scratchpad of the caller and append ``post_ops``: (algorithm, alpha, beta) for an
-    elementwise function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are
-    the arguments of an execution, in the order of the arrays of a call. A kernel with few ``operations`` (0: few for
-    each element) and bytes runs in the calling thread alone. Of several the library takes the first, or the one whose
-    name is ``implementation``. Raises Unsupported where it does not have that, or none but its reference code.
+    ``kind`` and ``arguments`` call the C function ``dnnl_<kind>_primitive_desc_create``, without its last argument, the
+    attributes. These set a caller's scratchpad and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
+    function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are the arguments
+    of an execution, in the order of a call's arrays.
+
+    A kernel with few ``operations`` (0: few for each element) and bytes runs in the calling thread. The implementation
+    is the library's first, or the named ``implementation``. Raises Unsupported if it is missing, or reference code.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Primitive:
         self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
 
     def __call__(self, *arrays: Array) -> None:
-        """Run on ``arrays``, whose layout must be that of the descriptors; it is not checked."""
+        """Run on ``arrays``, which must have the descriptors' layout (unchecked)."""
         recorded = recorder()
         if recorded is not None:
             arrays = plain(arrays)
@@ -99,7 +100,7 @@ class Primitive:
             self._note(recorded, arrays)
 
     def _note(self, recorder: Recorder, arrays: tuple[Array, ...]) -> None:
-        """Note the execution on ``arrays``, in memory objects of its own: others use this primitive, too."""
+        """Record the execution on ``arrays``, in separate memory objects: others use this primitive."""
         memory = [*arrays, self._scratch.array] if self._scratch_memory else list(arrays)
         handles = [
             Handle("memory", "memory_create", self.layout(operand), engine, ctypes.c_void_p(address(array)))
@@ -112,22 +113,21 @@ class Primitive:
         note(recorder, call, self._threads, self, self._stream, table, *handles, *memory)
 
     def layout(self, operand: int) -> ctypes.c_void_p:
-        """Return the descriptor of an operand; it lives as long as the primitive."""
+        """Return an operand's descriptor, which lives as long as the primitive."""
         return ctypes.c_void_p(lib.dnnl_primitive_desc_query_md(self.description, ARGUMENT, operand))
 
     def size(self, operand: int) -> int:
-        """Return the bytes that an operand takes; 0 if the primitive has no such operand."""
+        """Return an operand's bytes; 0 without such an operand."""
         layout = self.layout(operand)
         return lib.dnnl_memory_desc_get_size(layout) if layout else 0
 
     @property
     def implementation(self) -> str:
-        """The library's name for the code behind the primitive, such as "brgconv:avx512_core"."""
+        """The library's name for the primitive's code, such as "brgconv:avx512_core"."""
         return implementation_of(self.description)
 
 
 def _describe(description: tuple[Any, ...], implementation: str) -> Handle:
-    """Return the description of the library's first implementation, or of the one with this name."""
     handle = Handle("primitive_desc", *description)
     while implementation and implementation_of(handle) != implementation:
         check(lib.dnnl_primitive_desc_next_impl(handle), "next_impl")
@@ -135,14 +135,14 @@ def _describe(description: tuple[Any, ...], implementation: str) -> Handle:
 
 
 def implementation_of(description: Handle) -> str:
-    """Return the library's name for the code behind a description."""
+    """Return the library's name for a description's code."""
     name = ctypes.c_char_p()
     check(lib.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
     return (name.value or b"").decode()
 
 
 def attributes(post_ops: tuple[Any, ...] = ()) -> Handle:
-    """Return attributes of a primitive: the scratchpad is the caller's, and ``post_ops`` follow."""
+    """Return attributes of a primitive with the caller's scratchpad and ``post_ops``."""
     result = Handle("primitive_attr", "primitive_attr_create")
     check(lib.dnnl_primitive_attr_set_scratchpad_mode(result, 1), "set_scratchpad_mode")
     chain = Handle("post_ops", "post_ops_create")
@@ -164,12 +164,12 @@ def operand_of(post_op: int) -> int:
 
 
 def accepts(*arrays: Array | None) -> bool:
-    """Whether the library computes on these arrays: all are float32 and not empty, or None."""
+    """Whether the library supports these arrays: all float32 and not empty, or None."""
     return _are_of(FLOAT32, arrays)
 
 
 def accepts_alike(x: Array, *arrays: Array | None) -> bool:
-    """Whether a kernel with a form for bfloat16 computes on these arrays: all are of it, or all float32; none empty."""
+    """Whether a kernel with a bfloat16 form supports these: all bfloat16 or all float32, none empty."""
     return _are_of(x.dtype if x.dtype == BFLOAT16 else FLOAT32, (x, *arrays))
 
 
@@ -183,8 +183,7 @@ def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
 def shows_nan(x: Array) -> bool:
     """Whether a matrix or an image (B, C, ...) has NaN in the middle of its first record.
 
-    NaN of a param is in all records and points of a channel, and so there; to look at all of x takes as long as to
-    pool or to rectify it.
+    NaN of a param reaches all records and points of a channel; checking all of x takes as long as pooling it.
     """
     middle = x[(0, slice(None), *(size // 2 for size in x.shape[2:]))]
     if x.dtype != FLOAT32:
@@ -193,10 +192,10 @@ def shows_nan(x: Array) -> bool:
 
 
 def reorder(source: Any, destination: Any) -> Primitive | None:
-    """Return the primitive that copies from one layout to another, None if they are the same."""
+    """Return the primitive that copies between layouts, None if they are equal."""
     return None if lib.dnnl_memory_desc_equal(source, destination) else conversion(source, destination)
 
 
 def conversion(source: Any, destination: Any) -> Primitive:
-    """Return the primitive that copies from one layout, or number format, to another."""
+    """Return the primitive that copies between layouts or number formats."""
     return Primitive("reorder", source, engine, destination, engine, operands=(SRC, DST))

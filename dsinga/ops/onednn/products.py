@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN: inner products, sums over a batch, and stacks of products."""
+"""Matrix products by oneDNN: inner products, sums over a batch, stacks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_COR
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute the product of ``a`` and ``b`` into ``out``, or add it to ``out`` if ``add``. No array is empty.
+    """Compute the product of ``a`` and ``b`` into ``out``, or ``add`` it. No array is empty.
 
-    Numpy does, unless rows or columns of a and b, and rows of out, are contiguous.
+    numpy computes it unless rows or columns of a and b, and rows of out, are contiguous.
     """
     result = out
     (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
@@ -84,7 +84,7 @@ def column_sums(x: Array) -> Array:
 class TransposedProduct:
     """x Wᵀ + b with x (n, I), W (O, I), both read along their rows, as the transpose of W xᵀ by the library.
 
-    The library repacks the second operand of a product: let that be x, which is smaller than W as a rule.
+    It repacks a product's second operand, here x, usually smaller than W.
     """
 
     def __init__(self, rows: int, outputs: int, inputs: int):
@@ -119,7 +119,6 @@ class SgemmProduct:
 
 
 def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
-    """Return x W + b."""
     y = buffers.empty((x.shape[0], w.shape[1]))
     if b is not None:
         y[...] = b
@@ -127,7 +126,7 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
 
 
 class DirectProduct:
-    """x Wᵀ + b by a kernel of the library for these shapes, which adds the bias."""
+    """x Wᵀ + b by a library kernel for these shapes, which adds the bias."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         self.shape = (rows, outputs)
@@ -162,7 +161,7 @@ class SourceGradient:
 
 
 class DirectSourceGradient(SourceGradient):
-    """y W by a kernel of the library for these shapes."""
+    """y W by a library kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -188,10 +187,10 @@ class WeightGradient:
 
 
 class WeightGradientByBlocks(WeightGradient):
-    """yᵀ x with the bits of one product, by blocks of rows, each of which is contiguous in memory.
+    """yᵀ x with the bits of one product, in blocks of rows that are contiguous in memory.
 
-    For few terms in a sum the library writes the whole result column of registers by column, in rows far apart: twice
-    the time of the sums where the memory of a large gradient is no longer in the caches.
+    For sums of few terms the library writes by columns of registers, in rows far apart: twice the time of the sums if a
+    large gradient has left the caches.
     """
 
     def __init__(self, rows: int, outputs: int, inputs: int):
@@ -207,7 +206,7 @@ class WeightGradientByBlocks(WeightGradient):
 
 
 class DirectWeightGradient(WeightGradient):
-    """yᵀ x by a kernel of the library for these shapes."""
+    """yᵀ x by a library kernel for these shapes."""
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
@@ -221,22 +220,21 @@ class DirectWeightGradient(WeightGradient):
 
 
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether the call of a product by the library takes longer than numpy takes in all."""
+    """Whether a product is so small that numpy beats the library's call."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
 
 
 class OnednnProducts(NumpyConvolution):
-    """Inner products by the library, or by the implementation that the table of choices has in its place.
+    """Inner products by the library, or by the table's replacements (choices.py).
 
-    With ``fast_rounding`` small products are numpy's (EPYC, 2026-11-23: 0.31 of the library's time for 8 x 64 to 64,
-    0.65 for 64 x 64 to 64; of the gradients' 0.18 and 0.39). Their bits depend on the number of rows and on where the
-    arrays are in memory, those of the library do not.
+    With ``fast_rounding`` numpy computes small products, faster. Unlike the library's, their bits depend on the number
+    of rows and the arrays' addresses.
     """
 
     fast_rounding = False
 
     def with_fast_rounding(self) -> Self:
-        """Return the same backend, with small products by numpy, whose rounding depends on the number of rows."""
+        """Return the backend with small products by numpy; bits depend on the number of rows."""
         ops = copy.copy(self)
         ops.fast_rounding = True
         return ops
@@ -267,9 +265,9 @@ class OnednnProducts(NumpyConvolution):
 
 
 class Product:
-    """factor·(a b), or ``add`` it to the result: float32 sums of products of matrices or stacks of these, of ``dtype``.
+    """factor·(a b), or ``add`` it to the result: float32 products of matrices, or stacks, of ``dtype``.
 
-    ``a`` and ``b`` are shapes and strides in numbers, ``out`` likewise of the float32 result.
+    ``a``, ``b`` and the float32 ``out`` are shapes and strides in numbers.
     """
 
     def __init__(

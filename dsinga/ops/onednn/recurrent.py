@@ -1,9 +1,7 @@
 """Recurrent layers and attention with oneDNN's products.
 
-The weights of recurrent layers are packed once for all steps. Attention is computed block by block where the table of
-choices says so.
-
-The library's own recurrent primitives, which have other layouts of the gates and do not support lengths, are not used.
+Recurrent weights are packed once for all steps. The table in choices.py selects attention block by block. The library's
+recurrent primitives are not used: they have other layouts of the gates and do not support lengths.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix by which many others are multiplied, the row counts for which it is packed, and its packed forms."""
+    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms."""
 
     matrix: Array
     rows: frozenset[int]
@@ -68,12 +66,12 @@ class Factor(NamedTuple):
 
 
 def is_tall(a: Array, out: Array) -> bool:
-    """Whether a product aᵀ b has a result of few columns, and more than twice as many rows."""
+    """Whether the result of aᵀ b has few columns, and more than twice as many rows."""
     return not a.flags.c_contiguous and out.shape[1] < WIDEST_TRANSPOSED and out.shape[0] > 2 * out.shape[1]
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """The products of recurrent layers by the library, on float32; ``factor_dtype`` is what factors are rounded to."""
+    """The library's float32 products for recurrent layers; factors are rounded to ``factor_dtype``."""
 
     factor_dtype = FLOAT32
 
@@ -115,7 +113,7 @@ class OnednnRecurrent(NumpyRecurrent):
 
 
 class OnednnAttention(NumpyAttention):
-    """The products of attention by the library, on float32; its softmax and tanh are those of other layers."""
+    """The library's float32 products for attention, with other layers' softmax and tanh."""
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         kernel = None
@@ -129,7 +127,6 @@ class OnednnAttention(NumpyAttention):
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
     ) -> tuple[Array, Any]:
-        """Return the means and a workspace: the weights, or the sums of blocks."""
         if not accepts(query, keys, values) or choose("attention", NONE, query.shape[1], keys.shape[1]) is None:
             return super().attention(query, keys, values, heads, factor, visible, train)
         y, sums = attend_in_blocks(self.batched_product, query, keys, values, heads, factor, visible)

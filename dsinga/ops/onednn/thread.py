@@ -1,4 +1,4 @@
-"""The state of each thread that calls oneDNN: OpenMP threads, stream, scratch memory, kernels and signal stack."""
+"""The state of each thread that calls oneDNN: OpenMP threads, stream, memory, kernels, signal stack."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Stack(ctypes.Structure):
 
 
 class SignalStack:
-    """The alternate stack of the thread that makes it, unless the thread has one already; on Linux only.
+    """The alternate signal stack of its thread, unless that already has one; on Linux only.
 
-    In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until its issue 4845 was mended in 2026, the
-    register of the stack pointer holds the address of an array on the heap. A signal that arrives meanwhile, such as
-    Ctrl+C, is written below that array, over memory of others. Python's handlers use a thread's alternate stack.
+    In the library's x86-64 products (``gemm:jit``, ``sgemm``), until the fix of its issue 4845 in 2026, the stack
+    pointer register holds a heap array's address. A signal such as Ctrl+C would overwrite memory below that array.
+    Python's handlers use a thread's alternate stack.
     """
 
     def __init__(self) -> None:
@@ -78,13 +78,12 @@ def current_stack() -> Stack:
 
 
 class Arena:
-    """Scratch memory that grows to the largest requested size; its contents are valid for one call of one kernel."""
+    """Scratch memory that grows to the largest request; valid for one call of one kernel."""
 
     def __init__(self) -> None:
         self.array = np.empty(0, np.uint8)
 
     def reserve(self, size: int) -> None:
-        """Make the memory at least ``size`` bytes large."""
         if size > self.array.size:
             memory = np.empty(size + ALIGNMENT, np.uint8)
             self.array = memory[-memory.ctypes.data % ALIGNMENT :][:size]
@@ -93,8 +92,8 @@ class Arena:
 class Team:
     """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones.
 
-    The threads end where the process is forked, but OpenMP would wait for them: a forked child computes with ``most``
-    1 if its parent has had some.
+    OpenMP would wait for threads that did not survive a fork: a child computes with ``most`` 1 if its parent had
+    threads.
     """
 
     most = sys.maxsize
@@ -105,7 +104,7 @@ class Team:
         self.size = min(self.current, available_cores(), Team.most)
 
     def use(self, count: int) -> None:
-        """Set the number of threads with which the next kernel is made, or runs."""
+        """Set the number of threads for making or running the next kernel."""
         if count != self.current:
             set_omp_threads(count)
             self.current = count
@@ -140,7 +139,7 @@ spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and has
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
-    """Return ``make(*arguments)``, made once by each thread; None if the library does not support the case."""
+    """Return ``make(*arguments)``, made once per thread; None if the library does not support it."""
     key = (make, arguments)
     kernels = thread_state.kernels
     try:
@@ -168,14 +167,14 @@ def set_threads(count: int) -> None:
 
 
 def is_small(operations: int, nbytes: int) -> bool:
-    """Whether a kernel with these numbers of operations and bytes is too small for more than one thread."""
+    """Whether a kernel of this size is too small for more than one thread."""
     return operations <= SMALL_OPERATIONS and nbytes <= SMALL_BYTES
 
 
 def sgemm(
     transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any, memory: Sequence[Any]
 ) -> None:
-    """Multiply matrices, whose ``memory`` are these arrays, by ``dnnl_sgemm``; with all threads if that is much."""
+    """Multiply matrices in the arrays ``memory`` with ``dnnl_sgemm``, large ones with all threads."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
     call = quick_sgemm if small else full_sgemm
     thread_state.team.use(1 if small else thread_state.team.size)
@@ -189,7 +188,7 @@ def sgemm(
 
 
 def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any) -> None:
-    """Note a call of the library with so many threads."""
+    """Record a call of the library with ``threads`` threads."""
     if threads > 1:
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:

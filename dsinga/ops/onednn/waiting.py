@@ -1,11 +1,11 @@
-"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly at all while cores are scarce.
+"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly while cores are scarce.
 
-A thread that spins starts the next kernel at once. On a busy machine it keeps the core from the very thread that it
-waits for. GNU OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT says otherwise;
-where the user has set one of these variables, this module does nothing.
+A spinning thread starts the next kernel at once, but on a busy machine it blocks the very thread that it waits for. GNU
+OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set; if the user has set one,
+this module does nothing.
 
-The number of turns is read when the library is loaded. Later the library has one rule: it spins for only 100 turns
-while the process has more OpenMP threads than cores. :class:`SpinLimiter` uses this rule.
+The library reads the number of turns when it is loaded. Later one rule remains, for :class:`SpinLimiter`: it spins for
+just 100 turns while the process has more OpenMP threads than cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core,
 
 
 def limit_spinning() -> bool:
-    """Limit how long OpenMP threads spin, for a library that is loaded afterwards; return False if the user did so.
+    """Limit how long OpenMP threads of a library loaded later spin; False if the user did so.
 
     The variable stays in the environment, for child processes and other copies of the library.
     """
@@ -40,7 +40,7 @@ def limit_spinning() -> bool:
 
 
 def core_wait_seconds() -> float | None:
-    """Return how long the calling thread has waited for a core while it could run; None if the system cannot say."""
+    """Return how long the calling thread has waited for a core; None if unknown."""
     try:
         return 1e-9 * int(RUN_TIMES.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -48,9 +48,9 @@ def core_wait_seconds() -> float | None:
 
 
 class SpareThreads:
-    """More OpenMP threads than the process has cores, which sleep; while they exist, no OpenMP thread spins for long.
+    """Sleeping OpenMP threads beyond the process's cores, which stop long spinning.
 
-    ``library`` is GNU OpenMP, or a library that is linked with it.
+    ``library`` is GNU OpenMP, or linked with it.
     """
 
     def __init__(self, library: Any):
@@ -68,13 +68,12 @@ class SpareThreads:
         started.wait(WAIT_SECONDS)
 
     def close(self) -> None:
-        """End the threads."""
         self._end.set()
         self._thread.join(WAIT_SECONDS)
 
 
 class SpinLimiter:
-    """Keeps spare threads while the threads that call :meth:`check` have to wait for cores."""
+    """Keeps spare threads while the threads that call :meth:`check` wait for cores."""
 
     def __init__(self, create_spare_threads: Callable[[], SpareThreads]):
         self._create = create_spare_threads
@@ -85,11 +84,10 @@ class SpinLimiter:
 
     @property
     def is_limiting(self) -> bool:
-        """Whether there are spare threads."""
         return self._spare is not None
 
     def check(self) -> None:
-        """Find out whether the machine is busy, at most every CHECK_SECONDS in each thread; called each iteration."""
+        """Check whether the machine is busy, at most every CHECK_SECONDS per thread; called each iteration."""
         now = time.monotonic()
         last: tuple[float, float | None] = getattr(self._thread, "last", (-CHECK_SECONDS, None))
         if now < last[0] + CHECK_SECONDS:
@@ -100,7 +98,7 @@ class SpinLimiter:
             self.observe((waited - last[1]) / (now - last[0]))
 
     def observe(self, share: float) -> None:
-        """Take account of a thread that has waited for a core for this share of the time."""
+        """Record a thread's share of time spent waiting for a core."""
         with self._lock:
             self._busy_checks = self._busy_checks + 1 if share > BUSY_SHARE else 0
             self._idle_checks = self._idle_checks + 1 if share < IDLE_SHARE else 0
