@@ -29,18 +29,18 @@ def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: 
 
 
 class MomentumUpdater(Updater):
-    """Base of updaters with a momentum, which may move from step to step (``momentum_conf``)."""
+    """Base of updaters with a momentum, which may change with the step (``momentum_conf``)."""
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, with the momentum of ``step`` where that moves."""
+        """Return :meth:`change`, with the momentum of ``step`` if it changes."""
         return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update by :meth:`change_with`, with the ``momentum`` of the job."""
+        """Update by :meth:`change_with`, with the job's ``momentum``."""
         self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Change ``w`` and ``slots`` in place with momentum ``m``; the other arguments are those of :meth:`change`."""
+        """Change ``w`` and ``slots`` in place with momentum ``m``; other arguments as in :meth:`change`."""
         raise NotImplementedError
 
 
@@ -127,7 +127,7 @@ class RMSProp(Updater):
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta).
 
-        If centred, m = rho·m + (1 - rho)·g, and √(max(h - m², 0) + delta) in place of √(h + delta).
+        If centred, m = rho·m + (1 - rho)·g, and √(max(h - m², 0) + delta) replaces √(h + delta).
         """
         h, *means = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
@@ -196,13 +196,16 @@ class Adam(Updater):
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected` after ``step`` + 1 updates."""
+        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected`."""
         return functools.partial(self.change_corrected, step + 1) if self.settings.bias_correction else self.change
 
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update m, v as :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+        """Update m, v as :meth:`change`; w -= lr·m̂ / (√v̂ + delta).
+
+        m̂ = m / (1 - beta1^count), v̂ = v / (1 - beta2^count).
+        """
         set_corrected_step(count, lr, self.settings, self.conf.delta, g, slots, t, s)
         w -= t
 
@@ -210,7 +213,10 @@ class Adam(Updater):
 def set_corrected_step(
     count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
 ) -> None:
-    """Update m and v as Adam; set t = lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+    """Update m and v as Adam; set t = lr·m̂ / (√v̂ + delta).
+
+    m̂ = m / (1 - beta1^count), v̂ = v / (1 - beta2^count).
+    """
     m, v = slots
     average(v, np.multiply(g, g, out=s), settings.beta2, s)
     average(m, g, settings.beta1, s)
@@ -234,7 +240,7 @@ class AdamW(Adam):
     decoupled = True
 
     def change_at(self, step: int) -> Change:
-        """Return :meth:`Adam.change_corrected` after ``step`` + 1 updates."""
+        """Return :meth:`Adam.change_corrected` for update ``step`` + 1."""
         return functools.partial(self.change_corrected, step + 1)
 
 
