@@ -47,7 +47,7 @@ class LRN(Layer):
         knorm: Positive = setting(1.0, "what is added to the mean of squares")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an even ``local_size``, which has no middle."""
+            """Yield a fault for an even ``local_size``, which has no middle."""
             if self.local_size % 2 == 0:
                 text = f"local_size is {self.local_size}; give an odd number, for as many channels on either side"
                 yield Fault(text, "local_size")
@@ -79,7 +79,7 @@ class LRN(Layer):
 
 
 class RowNorm(Layer):
-    """Base of layers that normalise (B, ...) over the axes from ``first_axis`` on, and have params of their shape."""
+    """Base of layers that normalise (B, ...) over ``first_axis`` and later axes, with params of the same shape."""
 
     source_kind = SourceKind.kAnyShape
     settings: Any
@@ -95,7 +95,7 @@ class RowNorm(Layer):
         return [float_bytes(rows, self.source_shapes[0])]
 
     def _rows(self, x: Array, ctx: Context) -> Array:
-        """Return x as (R, n), with a row for each set of numbers that are normalised together."""
+        """Return x as (R, n), with one row for each set of numbers normalised together."""
         return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
@@ -249,7 +249,7 @@ class Normalization(Layer):
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
-        """Return the static param of a setting. Raises JobError where it has another count of numbers than a row."""
+        """Return the static param of a setting. Raises JobError for a wrong count of numbers."""
         numbers: list[float] = getattr(self.settings, name) or [default]
         row = self.shape[1:]
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
@@ -290,14 +290,14 @@ class Normalization(Layer):
         return (dx,), (None, None)
 
     def _by_point(self, param: Array) -> Array:
-        """Return a param in a shape that broadcasts against rows, or their regions."""
+        """Return a param in a shape that broadcasts against rows or their regions."""
         if self.region is not None and param.ndim > 1:
             return self.region.of(param, missing=1)
         return param.reshape(*param.shape, *(1,) * (len(self.shape) - 1 - param.ndim))
 
 
 def statistics_lists(mean: Any, std: Any) -> dict[str, list[float]]:
-    """Return the settings of a mean and a std, which are numbers, arrays, or None. Raises UserError for a std of 0."""
+    """Return settings for a mean and a std: numbers, arrays, or None. Raises UserError for a std of 0."""
     settings = {}
     for name, values in (("mean", mean), ("std", std)):
         if values is None:

@@ -1,8 +1,8 @@
-"""The layer kGatheredMetrics, and the functions of all labels and predictions that it reports: ROC AUC and others.
+"""The layer kGatheredMetrics, and its functions of all labels and predictions: ROC AUC and others.
 
-A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
-the net gives one number a record, of all n records, and returns a number, or one for each record, of which the mean
-counts. They are not in the order of the records. A function may be written for tensors of PyTorch.
+A function is registered as a metric. It gets the labels, (n,) or (n, k), and the predictions of all n records, (n, k),
+or (n,) if the net gives one number a record. The records are in no certain order. It returns a number, or one number
+for each record, which are averaged. It may be written for PyTorch tensors.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
@@ -73,7 +73,7 @@ class GatheredMetrics(Layer):
 
 @register("composed_metric", "gathered")
 def gathered_metrics(parts: Sums) -> MetricValues:
-    """Return the figure of each metric of all labels and predictions."""
+    """Return the value of each metric of all labels and predictions."""
     values = {}
     for name, (rows, _) in parts.items():
         assert isinstance(rows, GatheredRows)
@@ -82,7 +82,7 @@ def gathered_metrics(parts: Sums) -> MetricValues:
 
 
 def _value(name: str, rows: GatheredRows) -> float:
-    """Return what the function ``name`` makes of the rows; raise UserError for anything but a number."""
+    """Return the result of the function ``name`` for the rows. Raises UserError unless it is a number."""
     function = lookup("metric", name)
     try:
         labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order

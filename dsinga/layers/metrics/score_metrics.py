@@ -88,7 +88,7 @@ class Perplexity(Layer):
 
 @register("composed_metric", "perplexity")
 def perplexity(parts: Sums) -> MetricValues:
-    """Return the exponential of the mean; nothing without records, infinity beyond the largest float64."""
+    """Return the exponential of the mean; nothing without records, infinity above the largest float64."""
     total, count = parts["logs"]
     if not count:
         return {}
