@@ -47,7 +47,7 @@ class BestValue:
 
     Args:
         monitor: the metric, as in "val/loss" or "val_loss".
-        mode: "min" or "max": whether lower or higher values are better; "auto" decides by the metric's name.
+        mode: "min" or "max" for lower or higher values; "auto" decides by the metric's name.
         min_delta: the least improvement that counts, at least 0.
 
     Raises UserError for another mode and for a negative ``min_delta``.
@@ -95,8 +95,8 @@ class BestValue:
 class Plateau:
     """Counts the values of a metric in a row without improvement, as ``count``.
 
-    ``monitor``, ``mode`` and ``min_delta`` are as in :class:`BestValue`. The plateau is reached at ``patience`` values,
-    at least 1. Values no better than ``baseline`` also count, but a new best value never reaches the plateau.
+    ``monitor``, ``mode`` and ``min_delta`` are as in :class:`BestValue`. It is reached at ``patience`` values, at least
+    1. Values no better than ``baseline`` also count, but a new best value never reaches it.
     """
 
     def __init__(

@@ -37,14 +37,14 @@ class LoopView(ABC):
         job: the job.
         step: the number of steps done.
         train_steps: the step at which training is complete.
-        metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
-        workspace: the folder for files of the run, or None.
+        metrics: the latest metrics, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
+        workspace: the folder for files, or None.
         stopped: why training ends before ``train_steps``, or "".
         paused: whether training is paused, so that params can be read and set.
         pauses_cheaply: whether a pause after each step costs little, as in this process.
-        seconds_to_stop: estimated time for one more round and an orderly end, from past rounds, pauses and checkpoints.
-        samples_per_second: the records per second of all worker groups in their last rounds; 0 before the first.
-        returned_step: the step of the params that an extension returns; None for the last step, -1 for no step.
+        seconds_to_stop: estimated time for one more round and an orderly end.
+        samples_per_second: the speed of all worker groups in their last rounds; 0 before the first.
+        returned_step: the step of the params that an extension returns; None for the last step, -1 for none.
     """
 
     job: Job
@@ -96,7 +96,7 @@ class LoopView(ABC):
     ) -> None:
         """Continue training from these params, and optionally from an updater state.
 
-        Other params stay as they are. After the last step, the params become the result. Raises UserError for unknown
+        Other params stay unchanged. After the last step, the params become the result. Raises UserError for unknown
         params or wrong shapes, with several worker groups, and if averages of params are kept. Workers and servers
         restart.
         """
@@ -113,16 +113,16 @@ class LoopView(ABC):
     def stop(self, reason: str, *, resumable: bool = False) -> None:
         """End training after this round, for ``reason``, a clause such as "val/loss has not improved".
 
-        The job's final actions run then. A ``resumable`` stop only writes a checkpoint, so that a resumed run has the
-        same history as an uninterrupted run. The first reason counts.
+        The job's final actions then run. A ``resumable`` stop only writes a checkpoint, so that the resumed run has an
+        uninterrupted run's history. The first reason counts.
         """
 
     @abstractmethod
     def set_rate_factor(self, from_step: int, factor: float) -> None:
         """Multiply the schedule's learning rate by ``factor``, starting at ``from_step``.
 
-        It applies at the same step wherever params are updated, and checkpoints keep it. Raises UserError for a step
-        that is done.
+        It applies at this step wherever params are updated. Checkpoints keep it. Raises UserError for a step that is
+        done.
         """
 
     @abstractmethod
@@ -148,11 +148,11 @@ State = Mapping[str, Any]
 class Extension(ABC):
     """An action of the training loop, which runs when its ``trigger`` fires.
 
-    A subclass sets ``trigger`` and implements :meth:`run`. If it keeps data between runs, :meth:`state_dict` returns
-    them and :meth:`load_state` restores them. A resumed run then behaves like an uninterrupted run.
+    A subclass sets ``trigger`` and implements :meth:`run`. Data kept between runs go through :meth:`state_dict` and
+    :meth:`load_state`, so that a resumed run behaves like an uninterrupted run.
 
-    A subclass that declares settings as ``Conf`` sets its trigger in :meth:`set_up`. Its constructor accepts the
-    settings by name or in order. A job has them next to the type. Other subclasses set the trigger in their
+    A subclass with settings, declared as ``Conf``, sets its trigger in :meth:`set_up`. Its constructor accepts the
+    settings by name or in order; a job has them next to the type. Other subclasses set the trigger in their
     constructor.
 
     Register your own as ``@dsinga.register("extension", "Name")``; a job names it by ``extension { user_type: "Name"
@@ -164,7 +164,7 @@ class Extension(ABC):
         pauses: whether training pauses at exactly the trigger's steps. Otherwise workers may be ahead of the metrics.
         phase: the phase of the rows that it adds to the history, or None.
         conf: the job's message; None if made in Python.
-        is_part_of_run: whether it belongs to the run: its errors are the run's, and it has no state and no name.
+        is_part_of_run: whether its errors are the run's, and it has no state and no name.
         returns_params: whether :meth:`finish` returns other params than the last, also if the run has failed.
     """
 
@@ -217,7 +217,7 @@ class Extension(ABC):
     def change_job(self, checked: CheckedJob) -> Job:
         """Return the job to train in place of a checked job, before nets are built; by default the same.
 
-        It is a :data:`dsinga.reading.checked_job.JobChange`: layers that read records must stay the same objects.
+        A :data:`dsinga.reading.checked_job.JobChange`: layers that read records must stay the same objects.
         """
         return checked.job
 
@@ -255,7 +255,7 @@ class Extension(ABC):
     def close(self, error: BaseException | None) -> None:
         """Release files and connections at the very end; ``error`` is what ended the run, or None.
 
-        Called once. Exceptions raised here are logged and do not change the run's result or error.
+        Exceptions raised here are logged and do not change the run's result or error.
         """
 
     def state_dict(self) -> State:
@@ -282,9 +282,9 @@ class Watcher(Extension):
 class RescuedParams(Watcher):
     """Keeps the final params of a run, the updater's state, and the history.
 
-    An interrupted run ends with the params of its last complete step, or the best params if an extension keeps them. A
-    failed run does so too, if they are still available. With this extension, an interrupt ends training in order, even
-    without a workspace.
+    An interrupted or failed run keeps the params of its last complete step, or the best params if an extension has
+    them. After a failure they may be lost. With this extension, an interrupt ends training in order, even without a
+    workspace.
 
     Args:
         owner: what keeps the params, for messages: "the model".

@@ -23,13 +23,13 @@ EVENTS = (
 
 
 class Callback:
-    """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; each event does nothing by default.
+    """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; events do nothing by default.
 
     ``logs`` are metrics by Keras's names, such as {"loss": 0.3, "val_loss": 0.4}. Epochs and batches count from 0. In
     an event the model has the current params. To change them, call ``set_weights`` of the model or a layer,
     ``load_weights`` or ``train_on_batch``, or set ``model.params``; the optimizer keeps its state. With workers or a
-    client, batch events may come after workers have computed further steps. The params are then from the end of the
-    last epoch, and cannot be set.
+    client, batch events may lag behind the computed steps. The params are then from the end of the last epoch, and
+    cannot be set.
 
     Attributes:
         model: the model; ``model.stop_training = True`` ends training.
@@ -209,7 +209,6 @@ class KerasEvents(Extension):
         self.trigger = rows | EverySteps(NEVER, after=0)
 
     def _defines(self, event: str) -> bool:
-        """Whether the callback handles an event."""
         method = getattr(self._callback, event, None)
         function = getattr(method, "__func__", method)
         return method is not None and function is not getattr(Callback, event, None)
@@ -244,7 +243,6 @@ class KerasEvents(Extension):
         self._call(loop, "on_train_begin", {})
 
     def _pauses_at_batches(self, loop: LoopView) -> bool:
-        """Whether training pauses at batch events."""
         return self._has_batches and loop.pauses_cheaply
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
@@ -273,7 +271,6 @@ class KerasEvents(Extension):
             self._call(loop, "on_train_batch_begin", self._batch, {})
 
     def _end_epoch(self, loop: LoopView) -> None:
-        """Call the events of a validation, if any, and of the epoch's end."""
         logs = {name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()}
         validated = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
         if validated:

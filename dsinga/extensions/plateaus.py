@@ -291,9 +291,9 @@ def ReduceLROnPlateau(
 class StopOnTime(Extension):
     """Ends training before a time is over, with a checkpoint for ``resume``.
 
-    Time counts from the call of ``dsinga.train``. The time for the next round and a checkpoint is estimated from
-    earlier ones. A twentieth of the time, at most 30 seconds, is kept as margin. Final actions of the job, such as a
-    last test, are left to the resumed run.
+    Time counts from the call of ``dsinga.train``. The next round and a checkpoint are estimated from earlier ones. A
+    twentieth of the time, at most 30 seconds, is kept as margin. Final actions of the job, such as a last test, are
+    left to the resumed run.
 
     In Python ``time`` may also be a number of seconds.
     """

@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class ExtensionRunner:
-    """The extensions of a run, in their order within a step. It needs no cluster.
+    """The extensions of a run, in their order within a step. Needs no cluster.
 
-    ``failing`` is the running extension; after an exception, it is the one that raised it.
+    ``failing`` is the running extension, or the one that raised an exception.
     """
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
@@ -88,9 +88,9 @@ class ExtensionRunner:
         return min((at for trigger in triggers if (at := trigger.next_step(step)) is not None), default=None)
 
     def observe(self, steps: Sequence[Metrics]) -> None:
-        """Show training steps to all extensions; run those due at the last step that need no pause.
+        """Show training steps to all extensions; run those due at the last, current step that need no pause.
 
-        The last step is the current one; the others come before the step of :meth:`next_look`.
+        The other steps come before the step of :meth:`next_look`.
         """
         self._recorded.clear()
         for display in self._displays:
@@ -100,7 +100,7 @@ class ExtensionRunner:
         self._run_due(self._looking, self._loop.step >= self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
-        """Run the extensions that are due at this step and have not run at it.
+        """Run the extensions that are due and have not run at this step.
 
         Extensions that need no pause have run already, unless this is the end.
         """
@@ -164,7 +164,6 @@ class ExtensionRunner:
         return states
 
     def _set_extensions(self, extensions: dict[str, Extension]) -> None:
-        """Set the extensions, and note which act after each step."""
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}

@@ -78,7 +78,6 @@ def create_extension(conf: ExtensionConf) -> Extension:
 
 
 def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
-    """Return the settings that a message has for its extension, by name."""
     values = {name: getattr(conf, name) for name in field_types(settings)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -182,8 +181,8 @@ class Checkpointing(Extension):
 class FunctionExtension(Extension):
     """Calls ``function(step, metrics)`` for each row of the history, with metrics such as {"val/loss": 0.3}.
 
-    It wraps a plain function given to ``dsinga.train``. If the function returns True, training ends. Training pauses at
-    ``rows``, the trigger of training rows, so that it ends at the row's step.
+    Training ends if the function returns True. Training pauses at ``rows``, the trigger of training rows, so that it
+    ends at the row's step.
     """
 
     def __init__(self, function: Callable[[int, dict[str, float]], object], rows: Trigger):

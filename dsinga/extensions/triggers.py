@@ -21,8 +21,8 @@ class LoopPosition(NamedTuple):
         seconds: time since training was requested.
         metrics: the metrics recorded at this step, by phase and name: {"val/loss": 0.3}.
         at_end: whether training is complete.
-        before: the step of the previous point; None for the step before. An engine may run several steps as one, so
-            steps may lie between two points.
+        before: the step of the previous point; None for the step before. Steps may lie between two points if an engine
+            runs several as one.
     """
 
     step: int
@@ -40,8 +40,8 @@ class LoopPosition(NamedTuple):
 class Trigger(ABC):
     """Decides when an extension runs. ``a | b`` fires when either fires.
 
-    A trigger that knows its steps returns them from :meth:`next_step`, so that rounds end there. A trigger with
-    ``by_clock`` depends on the time and is checked after each round.
+    Return known steps from :meth:`next_step`, so that rounds end there. A trigger with ``by_clock`` depends on the time
+    and is checked after each round.
     """
 
     by_clock: bool = False
@@ -102,7 +102,6 @@ class EverySteps(Trigger):
         return self._count(moment.step) > self._count(moment.earlier)
 
     def _count(self, step: int) -> int:
-        """Return how often it fires up to ``step``."""
         return 0 if step < self.after else (step - self.after) // self.freq + 1
 
     def next_step(self, step: int) -> int | None:

@@ -32,13 +32,13 @@ BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": Fals
 
 
 class MessageBuilder:
-    """A message that is being read: its values, and the place of each value in the text.
+    """A message that is being read: its values, and their places in the text.
 
     Attributes:
-        values: the values by field, with a builder for each inner message.
-        lines: the places of the values of each field.
+        values: the values by field; inner messages as builders.
+        lines: the places of each field's values.
         owner: the layer that errors name first.
-        outer: the builder of the message around this one.
+        outer: the builder of the enclosing message.
         origin: the message that is copied and changed, or None.
     """
 
@@ -61,7 +61,7 @@ class MessageBuilder:
         return JobError(f"{where or self.where}: {self.owner}{message}")
 
     def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:
-        """Return (name, type of one value, whether it is repeated) of a field. Raises JobError for an unknown field."""
+        """Return (name, type of one value, whether it is repeated) of a field. Raises JobError."""
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
@@ -82,7 +82,7 @@ class MessageBuilder:
             raise self.error(f"no {cls.kind} is registered as {name!r}{missing_hint(cls.kind, name)}", where)
 
     def import_components(self, block: Block) -> None:
-        """Import the components of other distributions that a block names. Their settings become known fields."""
+        """Import components of other distributions that a block names, so that their settings are known."""
         cls: Any = self.cls
         for entry in block.entries:
             if entry.name == cls.user_field and type(entry.value) is str:
@@ -135,7 +135,7 @@ class MessageBuilder:
         return self.lines.update(inner.lines)
 
     def extension_settings(self, spelled: str, where: Where) -> Any:
-        """Return the settings class for ``[name]``. Raises JobError if the message's component does not declare it."""
+        """Return the settings class for ``[name]``. Raises JobError if the component does not declare it."""
         self.check_registered(where)
         cls: Any = self.cls
         user = self.values.get(cls.user_field) if issubclass(cls, Component) else None
@@ -174,7 +174,7 @@ class MessageBuilder:
         return self.values[name]
 
     def build(self) -> Message:
-        """Return the message. Raises JobError for a missing required field, also in inner messages."""
+        """Return the message. Raises JobError for missing required fields."""
         if text := missing(self.cls, self.values):
             raise self.error(text)
         values = {name: build_value(value) for name, value in self.values.items()}

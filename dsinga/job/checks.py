@@ -19,9 +19,8 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 def training_phases(job: Job) -> list[Phase]:
     """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
 
-    With ``epochs``, phases that have records of their own also run without a frequency. An agent is tested in episodes;
-    without a frequency, at the end.
-
+    With ``epochs``, phases with their own records also run without a frequency. An agent is tested in episodes; without
+    a frequency, at the end.
     """
     if job.experience is not None:
         return [Phase.kTrain, *([Phase.kTest] if job.experience.is_tested else [])]
@@ -35,7 +34,7 @@ def training_phases(job: Job) -> list[Phase]:
 def has_own_records(job: Job, phase: Phase) -> bool:
     """Whether ``phase`` reads other input layers than training and, for kVal, than kTest.
 
-    Many SINGA jobs leave a training layer in kVal because they exclude it from kTest only.
+    Many SINGA jobs exclude a training layer from kTest only, which leaves it in kVal.
     """
 
     def inputs(phase: Phase) -> set[int]:
@@ -224,7 +223,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, ...]) -> None:
-    """Raise JobError for a setting that this type does not have. User components may also have ``of_users``."""
+    """Raise JobError for a setting that this type lacks. User components may also have ``of_users``."""
     settings = settings_class(find(conf.kind, conf.type_name))
     if settings is not None:
         known = [*field_types(settings), *(of_users if conf.type.is_user else ())]
@@ -327,8 +326,8 @@ def check_cycles(layers: Mapping[str, LayerConf], phase: Phase) -> None:
 def forward_sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[str]:
     """Return the sources that must be computed before a layer.
 
-    Sources with ``shift`` are left out: they are copies of an earlier step. An RBM's hidden layer is left out as source
-    of its own visible layer, which needs the hidden sample only after the hidden layer has seen the data.
+    Sources with ``shift`` are left out: they are copies of an earlier step. An RBM's visible layer does not wait for
+    its hidden layer, because it needs the hidden sample only after the hidden layer has seen the data.
     """
     shifted = {name for name, shift in zip(layer.srclayers, layer.shift, strict=False) if shift}
     visible = layer.type is LayerType.kRBMVis

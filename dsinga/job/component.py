@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 class Settings(Message):
     """Base of components' settings: each component declares a subclass called ``Conf``.
 
-    Declare each field with its type, default and meaning, by :func:`setting` or :func:`required`. Otherwise the class
+    Declare each field with type, default and meaning, by :func:`setting` or :func:`required`. Otherwise the class
     definition raises UserError.
 
     A setting is an int, float, bool, str, an ``Enum``, or a list of these. :mod:`dsinga.job.limits` has bounded types:
@@ -63,12 +63,11 @@ class Settings(Message):
     ``Fraction`` (above 0, to 1) and ``Unit`` (0 to 1). Write other bounds as ``Annotated[int, Range(1, 8)]``. Override
     :meth:`faults` for settings that contradict each other.
 
-    The message is called after the component, as PReLUConf for PReLU, and its field is ``prelu_conf``. Pass ``name``
-    and ``field`` for other names.
+    The message of PReLU is called PReLUConf, its field ``prelu_conf``. Pass ``name`` and ``field`` for other names.
 
     Attributes:
         field: the field of the component's message that holds these settings.
-        needed: whether the field is required: if a setting is required, or if ``needed`` is passed.
+        needed: whether the field is required: if a setting is, or if ``needed`` is passed.
     """
 
     field: ClassVar[str] = ""
@@ -87,9 +86,9 @@ class Settings(Message):
             check_definition(cls)
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield faults of settings that contradict each other, although each is in its range.
+        """Yield faults of settings that contradict each other.
 
-        Yield a sentence, or a :class:`Fault` with a field. The first fault raises an error with file and line before
+        A fault is a sentence, or a :class:`Fault` with a field. The first one raises an error with file and line before
         training.
         """
         return iter(())
@@ -187,7 +186,7 @@ def settings_named(name: str) -> type | None:
 
 
 class FieldTypes(Mapping[str, Any]):
-    """The field types of a component's message. A component is imported when its field's type is read.
+    """The field types of a component's message. Reading a field's type imports its component.
 
     Attributes:
         version: the version of the registry that the fields come from.
@@ -250,7 +249,7 @@ class Component(Message):
     if not given. A component without settings may list ``required_fields``.
 
     Attributes:
-        kind: the kind of the registry.
+        kind: the registry's kind.
         type_field: the field that names the component.
         user_field: the field that names a user's component.
     """
@@ -299,7 +298,7 @@ class Component(Message):
         return f"{self.kind} {self.type_name}"
 
     def needed_fields(self) -> tuple[str, ...]:
-        """Return the fields that the message's type requires, if the type is registered."""
+        """Return the fields that a registered type requires."""
         if not self.type_name:
             return (self.user_field,)
         entry = find(self.kind, self.type_name)
@@ -331,7 +330,7 @@ class Configured:
     """Base of components that are made from the message that names them.
 
     Attributes:
-        Conf: the class of the component's settings, or None.
+        Conf: the settings class, or None.
         conf: the message.
         settings: the message's settings, or the defaults.
     """

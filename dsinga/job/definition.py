@@ -12,11 +12,10 @@ from dsinga.job.component import Settings
 
 
 class RecordsDefinition(Settings):
-    """Base of a store's message that defines records of one kind and keeps what training learnt from the data.
+    """Base of a store's message that defines records of one kind, and keeps what training learnt from the data.
 
-    Register the function that opens the records by ``@register("definition", "NAME")``, with the message's class name.
-    It is called as function(source, definition, has_labels). Put it in another file if jobs should be readable without
-    it.
+    Register the function that opens the records, function(source, definition, has_labels), by ``@register("definition",
+    "NAME")`` with the message's class name. Put it in another file if jobs should be readable without it.
 
     Attributes:
         options: extra options of a model's ``predict`` and ``evaluate`` for this kind; each maps to the error for other
@@ -34,7 +33,7 @@ class RecordsDefinition(Settings):
         raise NotImplementedError
 
     def check_source(self, source: Any) -> None:
-        """Raise UserError for a source that the trained model cannot predict; accept all by default."""
+        """Raise UserError for a source that the model cannot predict; accept all by default."""
 
     def open_records(self, layer: str, source: Any, has_labels: bool) -> Any:
         """Return the records of a source for an input layer. Raises JobError."""
@@ -44,7 +43,7 @@ class RecordsDefinition(Settings):
             raise self.error(f"layer {layer!r}: {error}") from error
 
     def predicts(self, source: Any) -> bool:
-        """Whether :meth:`predict` handles this source. Otherwise its records are predicted as usual."""
+        """Whether :meth:`predict` handles this source; else its records are predicted as usual."""
         return False
 
     def predict(self, job: Any, params: Any, layers: Any, source: Any, **options: Any) -> Any:

@@ -157,7 +157,7 @@ class StepPoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """The unit that kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
+    """What kDropout drops: a number, a channel of a row, a row, or a feature at all steps."""
 
     kNumber = 0
     kChannel = 1

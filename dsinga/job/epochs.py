@@ -14,7 +14,7 @@ class Epochs:
     Attributes:
         records: the number of training records.
         rows: the rows that all worker groups read in a step.
-        offset: the rows read before step 0 if all steps read ``rows``. It is not 0, and may be negative, if a run
+        offset: the rows read before step 0 if all steps read ``rows``; it may be negative. It is 0 unless a run
             continued with another batch size.
     """
 

@@ -23,8 +23,8 @@ TAKES_MORE = CO_VARARGS | CO_VARKEYWORDS  # of the flags, those that the code an
 class FunctionDigest:
     """The SHA-256 of a function: its code, defaults, and the outer and global values that it reads.
 
-    Functions of other modules count by name, functions of its own module by code. A value without comparable bytes
-    gives a random digest.
+    Functions of other modules count by name, functions of its module by code. A value without comparable bytes gives a
+    random digest.
 
     Attributes:
         is_constant: whether nothing that the function reads can change.
@@ -124,7 +124,7 @@ def is_importable(value: FunctionType | type) -> bool:
 
 
 def _parts_of_object(value: Any) -> list[Any]:
-    """Return the class, attributes and items of an object; nothing if its class defines its own pickling."""
+    """Return class, attributes and items of an object; nothing if its class has its own pickling."""
     try:
         make, *parts = value.__reduce_ex__(2)
     except Exception:  # such as that of a lock, or of the user's class

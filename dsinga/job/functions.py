@@ -48,10 +48,10 @@ class LayerWeight(NamedTuple):
 
 
 def find_function(name: str) -> Any:
-    """Return the function or layer class with a registered name, or imported by "module:function".
+    """Return the function or layer class with a registered name, or import "module:function".
 
-    Jobs may come from others, so functions of the standard library and other classes are refused. Raises UserError if
-    there is none.
+    Functions of the standard library and other classes are refused, because jobs may come from others. Raises UserError
+    if there is none.
     """
     known = {**_local, **imported("function")}
     module, colon, path = name.partition(":")
@@ -95,8 +95,8 @@ def _check_home(name: str, module: str, path: str) -> None:
 def name_of(function: Any) -> str:
     """Return the name of a function for :func:`find_function`.
 
-    A function without a module, such as a lambda, is registered under a digest of its code. Another process cannot find
-    a different function by this name.
+    A function without a module, such as a lambda, is registered under a digest of its code, so that no other process
+    finds a different function by this name.
     """
     taken = {**_local, **imported("function")}
     for name, known in taken.items():
@@ -127,7 +127,7 @@ def name_of(function: Any) -> str:
 def local_functions(text: str) -> list[str]:
     """Return the functions in a job's text that cannot be imported, such as lambdas.
 
-    Another process finds them only if it has made the same functions.
+    Another process must have made the same functions to find them.
     """
     found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
     return [name for name in found if LOCAL.fullmatch(name)]

@@ -35,8 +35,8 @@ class StoreConf(Settings, Component):
     """The store that an input layer reads or an output layer writes.
 
     ``backend`` may name a source of your own (:class:`dsinga.data.DataSource`). Its settings are a field. In Python,
-    the layer reads ``records`` (:func:`dsinga.data.open_records`) in place of ``path``. ``records`` is no field of the
-    schema: copies keep it, job files and pickles leave it out.
+    ``records`` (:func:`dsinga.data.open_records`) replace ``path``. They are no field of the schema: copies keep them,
+    job files and pickles leave them out.
     """
 
     kind: ClassVar = "source"

@@ -52,9 +52,9 @@ class FieldSignature:
 class Message:
     """Base of the schema's messages.
 
-    Subclasses are keyword-only dataclasses. A value assigned to a field is converted: an enum from its name, a message
-    from a mapping, a list from one value or an iterable. Raises JobError for an unknown field and for a value that
-    cannot be converted, with the nearest valid name.
+    Subclasses are keyword-only dataclasses. Assigned values are converted: an enum from its name, a message from a
+    mapping, a list from one value or an iterable. Raises JobError, with the nearest valid name, for an unknown field or
+    a value that cannot be converted.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
@@ -158,10 +158,7 @@ def initialise(message: Message, assign: Callable[..., None], values: Mapping[st
 
 
 def field_types(cls: type[Message]) -> Mapping[str, Any]:
-    """Return the field types of a message class by name, with ranges, in the order of the schema.
-
-    Fields of add-ons are not included.
-    """
+    """Return the field types of a message class by name, with ranges, in schema order, without add-ons' fields."""
     return cls.all_types()
 
 
@@ -186,7 +183,7 @@ def field_names(cls: type[Message]) -> list[str]:
 
 
 def field_type(cls: type[Message], name: str) -> Any:
-    """Return a field's type. Imports the add-on that defines it; raises UserError if the add-on is missing."""
+    """Return a field's type; import its add-on. Raises UserError if the add-on is missing."""
     hint = field_types(cls).get(name)
     return added_message(cls, name) | None if hint is None else hint
 
@@ -235,7 +232,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return the converted constant defaults by field, and the functions that create other defaults.
+    """Return the converted constant defaults by field, and the functions that create others.
 
     Required fields are None. The caller must not change the result.
     """
@@ -288,7 +285,7 @@ def missing(cls: type[Message], fields: Iterable[str]) -> str:
 
 
 def set_fields(message: Message) -> dict[str, Any]:
-    """Return the fields with values other than their defaults, in the order of the schema."""
+    """Return the fields with other values than their defaults, in schema order."""
     default, values, required = defaults(type(message)), vars(message), message._required
     known = field_types(type(message))
     names = [name for name in known if name in values]

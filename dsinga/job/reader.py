@@ -31,7 +31,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
 
     Raises JobError, with file, line and layer, if the file cannot be read, does not follow the schema, or lacks a
-    required field. :func:`dsinga.job.check` checks the job as a whole.
+    required field. :func:`dsinga.job.check` checks the whole job.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
@@ -79,8 +79,8 @@ class PathStep(NamedTuple):
 def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
     """Return a copy of a job with new values for fields, given by paths as in :func:`override`.
 
-    Values are numbers, strings, lists and mappings. Give an enum member by its name, and text-format values as strings.
-    Raises JobError with path and value.
+    Values are numbers, strings, lists, mappings, names of enum members, or text-format strings. Raises JobError with
+    path and value.
     """
     return cast(Job, _builder_with(job, fields).build())
 
@@ -110,10 +110,10 @@ def plain(value: Any) -> Any:
 def override(job: MessageBuilder, text: str, where: Where | None = None) -> None:
     """Apply ``"path=value"`` to the builder of a job.
 
-    Separate fields by dots, as in ``updater.learning_rate.base_lr``. Choose a value of a repeated field by index,
-    ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Missing messages of the path
-    are created. The value is a scalar of the text format (strings need no quotes), a list or a block. Raises JobError
-    with the path and the nearest valid field. ``where`` is the place of the text, by default a ``--set``.
+    Separate fields by dots, as in ``updater.learning_rate.base_lr``. Choose one of several values by index,
+    ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Missing messages are created.
+    The value is a scalar of the text format (strings need no quotes), a list or a block. Raises JobError with the path
+    and the nearest valid field. ``where`` is the place of the text, by default a ``--set``.
     """
     where = where or Where(f"--set {text}")
     steps, value = split(text, where)

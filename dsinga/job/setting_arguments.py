@@ -75,8 +75,8 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Return the arguments of a settings constructor by name.
 
-    Raises UserError for an unknown, missing or surplus argument, and for an invalid value. Errors call the constructor
-    ``function``; ``instead`` suggests replacements for unknown names.
+    Raises UserError for an unknown, missing, surplus or invalid argument. Errors call the constructor ``function``;
+    ``instead`` suggests replacements for unknown names.
     """
     known, names = signature(conf), dict(kwargs)
     for alias, name in conf.aliases.items():

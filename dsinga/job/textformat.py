@@ -1,8 +1,8 @@
 """Parses protobuf's text format into names, values and line numbers, without a schema.
 
 The language is https://protobuf.dev/reference/protobuf/textformat-spec/. Like protobuf's C++ parser, it accepts octal
-and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field. The time is proportional
-to the length of the text. Blocks are kept on a list, not by recursion.
+and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field. It takes linear time and
+uses no recursion.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One field as written: its name (an extension with brackets), its value, and the line of its name.
+    """One field as written: its name (an extension with brackets), its value, and its name's line.
 
     The value is a ``str`` (quoted in the text), a :class:`BareWord`, ``int``, ``float`` or :class:`Block`, or a
     ``list`` of these.
@@ -99,7 +99,7 @@ class _Parser:
         return self.open[0].items[0].value
 
     def entry(self) -> None:
-        """Read one field, up to the opening bracket of its value or the end of the block."""
+        """Read one field, up to the opening bracket of its value, or the block's end."""
         tokens = self.tokens
         if tokens.kind == CLOSING.get(self.open[-1].bracket):
             return self.close()

@@ -19,7 +19,7 @@ class _Names(type):
 
     @property
     def __members__(cls) -> Mapping[str, Any]:
-        """All names of the kind, ordered by number; the first name of each number is the member."""
+        """All names of the kind, ordered by number; the first name of a number is the member."""
         if cls._version != version():
             numbers = registered_numbers(cls.kind)
             by_number: dict[int, str] = {}
@@ -64,7 +64,7 @@ class TypeName(str, metaclass=_Names):
     """The name of a component; its ``value`` is SINGA's number.
 
     A subclass enumerates the components of a kind: ``LayerType.kReLU`` is a registered layer's name. Each name has one
-    object. ``user`` is the member for user-defined classes.
+    object. ``user`` stands for user-defined classes.
     """
 
     kind: ClassVar[str]

@@ -25,7 +25,7 @@ from dsinga.job.updaterconf import LRGenConf
 def redact_job(job: Job) -> Job:
     """Return ``job`` with secrets masked, such as those in URLs of stores.
 
-    To train with such a job, supply its URLs again. ``dsinga.job.to_text`` masks nothing.
+    Training with it needs the URLs again. ``dsinga.job.to_text`` masks nothing.
     """
     return _redacted(job)
 
@@ -191,8 +191,8 @@ Job._repr_html_ = job_html  # set here because the schema must not import this f
 def job_signature(job: Job) -> str:
     """Return a digest of a job's training layers, algorithm, updater, exchange and precision.
 
-    Layers count with settings and sources, input layers with their batch size only. Stores, the learning rate, the
-    numbers of steps and the topology do not count.
+    Layers count with settings and sources, input layers with their batch size only. Stores, learning rate, numbers of
+    steps and topology do not count.
     """
     trained = [layer for layer in job.neuralnet.layer if layer.in_phase(Phase.kTrain)]
     layers = [layer.replace(store_conf=None) for layer in trained if layer.srclayers]

@@ -37,9 +37,9 @@ class BridgeEnd(Layer):
 
     The end that ``sends`` the feature has no destination on its worker; the other end has no source there.
 
-    The net sets ``returns_gradient`` if the gradient comes back, under ``<key>/gradient``. With the precision kBF16,
-    ``bf16_feature`` and ``bf16_gradient`` send in bfloat16, because the receiving layers round first anyway. A bfloat16
-    feature is sent as it is.
+    The net sets ``returns_gradient`` if the gradient comes back, under ``<key>/gradient``. With kBF16, ``bf16_feature``
+    and ``bf16_gradient`` send in bfloat16, because the receiving layers round first anyway. A bfloat16 feature is sent
+    as it is.
     """
 
     sends: bool = False

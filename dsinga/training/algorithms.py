@@ -60,8 +60,8 @@ def accumulate(
 
     A loss divides by the rows of the whole batch (``Context.rows.total``). A mean of micro-batch means would differ if
     sequences have different lengths or rows have weights. ``micro_batches`` gives records and context, each when the
-    previous micro-batch is computed. Each sum is pushed as soon as it is complete, during the last micro-batch. A
-    single micro-batch is one call of the algorithm. The callee owns the pushed arrays.
+    previous one is computed. A sum is pushed as soon as it is complete, during the last micro-batch. The callee owns
+    the pushed arrays.
     """
     if count == 1:
         ((records, ctx),) = micro_batches

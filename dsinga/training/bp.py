@@ -78,7 +78,6 @@ class Recomputation:
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
     def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
-        """Return the sources of a tape entry, with freed features recomputed."""
         stage, _, sources, _, ctx = tape[position]
         sources = list(sources)
         for k, edge in enumerate(stage.edges):
@@ -328,10 +327,10 @@ def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
-    """Return a part's contribution to a lasting state; the sum over parts is the new state.
+    """Return a part's contribution to a lasting state; parts add up to the new state.
 
     It is the part's share of the new state, or of the old state if the layer returned none. For a state by rows it is
-    the part's rows, and 0 in other rows.
+    the part's rows, and 0 in others.
     """
     if spec.by_rows:
         return with_zero_rows(old.copy() if new is None else new, spec, ctx)

@@ -30,7 +30,7 @@ class LocalUpdater:
 
     Args:
         updater: the updater of all params.
-        params: the params by name; a worker of a cut net has parts of params, under their own names.
+        params: the params by name; a worker of a cut net has parts, under their own names.
         ops: the kernels of the device that holds values and state; by default numpy.
 
     Attributes:
@@ -144,9 +144,8 @@ class LocalUpdater:
         """Change ``params`` in place by their gradients; replace a lasting state, such as a running mean.
 
         Params without a gradient stay unchanged. An array that cannot be changed in place is replaced. ``clip_norm``
-        uses the whole param's norm. If ``max_norm`` is above 0, all gradients are scaled down so that their joint norm
-        is at most ``max_norm``; ``clip_global_norm`` also applies. Raises UserError for a gradient of a wrong name or
-        shape.
+        uses the whole param's norm. ``max_norm``, if above 0, and ``clip_global_norm`` bound the norm of all gradients
+        together. Raises UserError for a gradient of a wrong name or shape.
         """
         self._check_gradients(gradients)
         for name in gradients:
@@ -172,9 +171,9 @@ class LocalUpdater:
     def push(self, name: str, gradient: Gradient) -> None:
         """Queue the gradient of a param. It is applied in :meth:`finish` or before, and must not change until then.
 
-        In host memory a large gradient is applied at once, while in the caches, unless all are clipped together. Small
-        gradients are applied together, as are all on a device. A param that is not trained is replaced. Before its
-        first step a param stays unchanged.
+        In host memory a large gradient is applied at once, while in the caches, unless all are clipped together. Others
+        are applied together, as are all on a device. A param that is not trained is replaced. Before its first step a
+        param stays unchanged.
         """
         if self.steps < self.params[name].first_step:
             return
@@ -186,7 +185,7 @@ class LocalUpdater:
             self._apply(name, gradient)
 
     def push_all(self, gradients: Mapping[str, Gradient]) -> str | None:
-        """Queue all gradients of a step if they are finite; else return the first non-finite one's name.
+        """Queue all gradients of a step if they are finite; else return the name of the first that is not.
 
         Nothing is applied before :meth:`finish`. Gradients on a device count as finite. Raises UserError for a gradient
         of a wrong name or shape.
@@ -262,7 +261,6 @@ class LocalUpdater:
             self._ops.update([updater.create_update(*arguments)], updater.conf.clip_norm)
 
     def _apply(self, name: str, gradient: Gradient) -> None:
-        """Apply the gradient of a whole param in host memory."""
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         self.update(self.steps, name, 0, flat)
 
@@ -291,14 +289,12 @@ class LocalUpdater:
         return updater.conf.clip_norm, update
 
     def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
-        """Return the factor that clips the norm of the queued ``gradients``."""
         factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
         if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
         return factor
 
     def _join(self) -> Joined:
-        """Join the queued gradients of the small params of each updater."""
         small: dict[Updater, list[str]] = {}
         single: list[str] = []
         for name, gradient in self._waiting.items():
@@ -325,7 +321,6 @@ class LocalUpdater:
         return array if self._ops is None else self._ops.asarray(array)
 
     def _copy(self, array: Array) -> np.ndarray:
-        """Return a copy of a value or state in host memory."""
         return array.copy() if self._ops is None else np.array(self._ops.to_numpy(array))
 
     def _moved(self, name: str, gradient: Gradient) -> Gradient:

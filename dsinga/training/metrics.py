@@ -80,8 +80,8 @@ def merge_metrics(reports: Reports) -> Metrics:
     """Merge the metrics of a net's layers, in the order of the net, into one dictionary.
 
     If several layers report the same metric, each is called ``<layer>/<metric>``. The plain name then holds the total
-    for losses, which training minimises, and the last layer's value for other metrics. Copies of an unrolled layer
-    count as one layer, with means over the steps.
+    of losses, which training minimises, or the last layer's value for other metrics. Copies of an unrolled layer count
+    as one layer, with means over the steps.
     """
     reports = _join_copies(reports)
     if len(reports) < 2:
@@ -118,8 +118,8 @@ def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[flo
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
     """Merge the metrics of ``net``'s layers under the names that a single worker reports.
 
-    With several workers, a worker does not know the metrics of other workers' layers. It uses ``<layer>/<metric>`` for
-    all; :func:`name_metrics` then names the sums over workers.
+    One of several workers does not know other workers' metrics. It uses ``<layer>/<metric>`` for all;
+    :func:`name_metrics` then names the sums.
     """
     if not net.bridged:
         return merge_metrics(reports)

@@ -271,11 +271,10 @@ class Cosine(Schedule):
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
     """Return the decay d of the averages of params at ``step``, counted from 0; None if it does not enter them.
 
-    The moving average a of a param w becomes d·a + (1 - d)·w. It is in the updater's state, in the slot ``EMA_SLOT``.
-    So it is exact for any cut of the net and any place of updates, and checkpoints keep it. Every ``every``-th update
-    enters. For the t-th of them, counted from 0, d is 0 at t = 0, which copies the params as in Keras and PyTorch. Then
-    d is ``decay`` or, with ``warmup``, min(decay, 1 - (1 + t)^(-2/3)) as in timm and diffusers.
-
+    The moving average a of a param w becomes d·a + (1 - d)·w. It is in the updater's state, in the slot ``EMA_SLOT``:
+    exact for any cut of the net and any place of updates, and kept in checkpoints. Every ``every``-th update enters.
+    The first has d = 0, which copies the params as in Keras and PyTorch. Later d is ``decay`` or, with ``warmup``,
+    min(decay, 1 - (1 + t)^(-2/3)) for the t-th, counted from 0, as in timm and diffusers.
     """
     if conf is None or (step + 1) % conf.every:
         return None

@@ -1,11 +1,11 @@
 """Defines Updater, the base class of optimizers: clipping, weight decay, learning rate and averages of params.
 
-First the gradient is clipped to [clip_low, clip_high], if this is an interval, or scaled down to the Euclidean norm
+First the gradient is clipped to [clip_low, clip_high], if this is an interval, or scaled down to the norm
 ``clip_norm``, if it is not 0. Then ``weight_decay·wd_scale·w`` is added. lr is the schedule's rate times ``lr_scale``.
 Decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the formula (Loshchilov and
-Hutter, 2019), with the step's rate, as in PyTorch, Keras and optax. With ``nan_to_zero``, NaN elements become 0 before
-everything else, as in cxxnet. SINGA clips in four of its updaters only, and its AdaGrad ignores ``delta``. Here all
-updaters clip and add ``delta``.
+Hutter, 2019), with the step's rate, as in PyTorch, Keras and optax. With ``nan_to_zero``, NaN becomes 0 before
+everything else, as in cxxnet. SINGA clips in four updaters only, and its AdaGrad ignores ``delta``. Here all updaters
+clip and add ``delta``.
 """
 
 from __future__ import annotations
@@ -274,10 +274,10 @@ class Updater(Configured, ABC):
         Arrays of any backend with numpy's ufuncs work, such as CuPy's.
 
         The update is elementwise, in exactly rounded operations: a slice of a param gets the same bits alone as within
-        the whole. Only clip_norm needs the param's whole gradient, or at least all of it that is not 0.
+        the whole. Only clip_norm needs the param's whole gradient, or all of it that is not 0.
 
         A sparse gradient changes its rows of ``value`` and ``state`` only: other rows get neither weight decay nor
-        momentum in this step. An updater of whole params makes it dense; ``shape`` is then the param's.
+        momentum. An updater of whole params makes it dense; ``shape`` is then the param's.
         """
         apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale, shape), self.conf.clip_norm)
 

@@ -197,8 +197,8 @@ class BatchNorm(Layer):
 class RectifiedBatchNorm(BatchNorm):
     """Fused batch normalisation and rectifier, with an optional source added in between.
 
-    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`). This saves reading
-    and writing memory for each. The sources are the kBM's, then the other source of the kAdd, if any.
+    Back-propagation replaces kBM, kReLU and, between them, kAdd by it (:mod:`dsinga.net.fusion`), which saves passes
+    over memory. The sources are the kBM's, then the kAdd's other source, if any.
     """
 
     source_count = None

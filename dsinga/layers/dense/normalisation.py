@@ -213,7 +213,6 @@ class Softmax(Layer):
         return (self._from_rows(dx, sources[0], ctx),), ()
 
     def _to_rows(self, x: Array, ctx: Context) -> Array:
-        """Return (B, ...) as (B·parts, width)."""
         matrix = to_matrix(x, ctx.ops)
         return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
 

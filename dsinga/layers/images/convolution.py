@@ -132,7 +132,6 @@ class Convolution(Layer):
 
     @property
     def _spacing(self) -> tuple[Sizes, Sizes, Sizes, int]:
-        """Stride, pad, dilation and groups."""
         window = self.window
         return window.stride, window.pad, window.dilation or (1,) * len(window.kernel), self.groups
 

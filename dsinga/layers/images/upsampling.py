@@ -149,8 +149,8 @@ def interpolate_grad(dy: Array, axis: int, factor: int, ops: Ops) -> Array:
 def neighbours_of(phase: int, factor: int) -> tuple[float, tuple[slice, slice], tuple[slice, slice]]:
     """Return the neighbour's share in the ``phase``-th of ``factor`` points that replace one point, and two pairs.
 
-    The first pair is the points that have a neighbour on that side, and the neighbours. The second is the point at the
-    edge, which is its own neighbour.
+    The first pair is the points with a neighbour on that side, and the neighbours. The second is the point at the edge,
+    its own neighbour.
     """
     offset = (phase + 0.5) / factor - 0.5  # of the new point from the centre of the old one
     if offset < 0:

@@ -94,12 +94,8 @@ class RecordInfo:
     """The description of a store for an input layer: shapes, batch size, labels, mean and standard deviation.
 
     Attributes:
-        shape: the shape of a record.
         batchsize: the rows computed at once. A training batch has ``micro_batches`` times as many.
-        has_labels: whether records have labels.
         label_range: the smallest and the largest label, if they are integers.
-        mean: the mean of records, if any.
-        std: the standard deviation of records, if any.
         label_shape: () for one label a record, (K,) for K labels, (T,) for a label for each step. The layer that reads
             the labels decides between the last two.
         continues: whether each row of a batch continues the same row of the previous batch.
@@ -107,10 +103,9 @@ class RecordInfo:
         words: a hash of what the codes stand for, if known.
         label_dtype: int64 or float32.
         label_names: the names of the labels 0, 1, ..., if known.
-        micro_batches: the number of parts of a training batch.
-        fit: an object with ``evaluate``, which brings records of its ``stored_shape`` to ``shape``. None if stored
+        fit: an object with ``evaluate``, which brings records of its ``stored_shape`` to ``shape``; None if stored
             records have that shape.
-        leads: an object with ``create_nets``, which builds nets with copies of layers for several leads. None for one
+        leads: an object with ``create_nets``, which builds nets with copies of layers for several leads; None for one
             lead.
     """
 
@@ -161,20 +156,13 @@ class Context:
     Layers get numbers that depend on the step from :meth:`step_number` and :meth:`random`.
 
     Attributes:
-        ops: the kernels of the backend.
-        phase: the phase.
-        rows: the rows of the batch that this worker computes.
-        seed: the job's seed.
-        step: the step.
-        all_reduce: ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a
-            layer. It adds in the order of their rows, so the order of messages does not matter. A single worker gets
-            its array back.
+        all_reduce: ``all_reduce(key, array)`` sums an array over the workers that compute the rows of a layer. It adds
+            in the order of their rows, so the order of messages does not matter. A single worker gets its array back.
         all_gather: ``all_gather(key, array)`` joins arrays along axis 0 in the same order.
         peers: sends and receives the arrays of bridges.
         skips: whether a batch with a loss that is not finite is skipped and no error.
         observer: called in place of each pass of a layer; None for plain calls.
         micro_batch: the rows that all workers of the group compute in this pass; None for the whole batch.
-        unread: the metrics of a recorded pass; None if the pass is not recorded.
         meanwhile: functions that collectives call while they wait for other workers; None for none.
     """
 
@@ -242,9 +230,9 @@ class Context:
         """Return uniform float32 numbers in [0, 1), (rows, columns), one row for each row of ``rows``.
 
         They come from Philox, keyed by (seed, layer) with a counter of (global row, step): a row gets the same numbers
-        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``. ``columns`` then counts
-        the numbers of this part, in proportion to its features. The part gets the numbers that the whole layer would
-        draw for it. Without ``part``, all parts of a layer cut by features would get the same numbers.
+        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``, and as ``columns`` the
+        numbers of this part, in proportion to its features. The part gets the numbers that the whole layer would draw
+        for it. Without ``part``, all parts of a layer cut by features would get the same numbers.
 
         The array is in host memory; :meth:`random` is faster for many numbers.
         """

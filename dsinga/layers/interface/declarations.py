@@ -18,14 +18,13 @@ class ParamSpec:
 
     Attributes:
         role: "weight", "bias", ...; names the param if the job does not.
-        shape: the shape.
         cut_axis: the axis that is cut with the layer's dimension 1; None for a replicated param.
         trainable: False for lasting state, such as running means. Its new value is sent in place of a gradient, and
             replaces the old value.
-        initial: the number, or array that broadcasts, that fills it if the job has no ``init``.
-        by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as the hidden state that a
-            recurrent layer carries over. A worker gets and returns its rows only. Such a param exists in training only:
-            in other phases the layer is made without it.
+        initial: a number or broadcastable array that fills it if the job has no ``init``.
+        by_rows: whether it is state (B, ...) with an entry for each row of the batch, such as a carried hidden state. A
+            worker gets and returns its rows only. It exists in training only: in other phases the layer is made without
+            it.
         sparse: whether its gradient may be a :class:`dsinga.ops.SparseRows`. Then only these rows are sent and updated.
             Adding a dense gradient makes it dense.
         static: whether no step changes it, like ``static`` of a job's param.
@@ -54,13 +53,13 @@ class SourceKind(Enum):
 
     Sequences are (B, T, ...), batch first. The labels of their steps are (B, T) int64, -1 after the end. The feature of
     a step after the end and its gradient are 0. A layer that needs lengths reads these labels from an optional last
-    source. Without that source all sequences have length T. ``conf.unroll_len`` is T; None means all steps of the
-    source. If the source has more steps (kCharRNN gives T + 1), a layer reads the steps that it needs.
+    source. Without it all sequences have length T. ``conf.unroll_len`` is T; None means all steps of the source. If the
+    source has more steps (kCharRNN gives T + 1), a layer reads the steps that it needs.
 
-    A layer that computes one step only is applied to sequences by
-    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed`. If a net must be unrolled, each layer is made once
-    for each step, as in SINGA. The copy has its step in ``conf.unroll_index`` and the feature (B, ...) of that step. It
-    reads its own step of a source that is not unrolled, such as (B, T + 1) characters.
+    :class:`dsinga.layers.sequences.timedistributed.TimeDistributed` applies a layer of one step to sequences. If a net
+    must be unrolled, each layer is made once for each step, as in SINGA. The copy has its step in ``conf.unroll_index``
+    and the feature (B, ...) of that step. It reads its own step of a source that is not unrolled, such as (B, T + 1)
+    characters.
     """
 
     kShaped = 0  # it takes certain shapes, which it checks itself
@@ -85,11 +84,11 @@ class Labels:
     """The labels that a layer reads in place of a source's feature. A net refuses other labels.
 
     Attributes:
-        source: the index of the source with the labels. Its shape is then the labels' shape: (B,), (B, K), or (B, T)
-            for sequences.
+        source: the index of the source with the labels. Its shape is then the labels': (B,), (B, K), or (B, T) for
+            sequences.
         per: "row" for labels (B,), "step" for (B, T) with a feature (B, T, ...); None for any of these shapes.
         floats: whether labels may be float32.
-        shares: whether the layer also accepts a share for each class, (B, K) float32, in place of a class.
+        shares: whether a share for each class, (B, K) float32, may replace a class.
         any_shape: whether labels may have any shape, independent of the feature's.
         of_scores: whether labels are classes of scores, the first source, so that ``nn`` leaves out a softmax before.
         per_point: whether there is a label for each point of a field.

@@ -181,8 +181,8 @@ class Layer(ConfiguredLayer, ABC):
     def take_region(self, records: Records) -> Records:
         """Return records of an input layer cut by space, with only the points that this part needs.
 
-        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this, so
-        waiting batches need no more memory than their part.
+        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this, to
+        save memory.
         """
         return records
 
@@ -190,7 +190,7 @@ class Layer(ConfiguredLayer, ABC):
         """Start to copy the records of an input layer to the device, and return them.
 
         The thread that reads ahead calls this if the backend computes on a device. ``records.data`` may become a
-        running :class:`dsinga.ops.AsyncCopy`; ``compute_feature`` then uses its result.
+        running :class:`dsinga.ops.AsyncCopy`, which ``compute_feature`` waits for.
         """
         return records
 
@@ -293,10 +293,9 @@ class Layer(ConfiguredLayer, ABC):
         """Return the gradients for the sources and for the params.
 
         ``grad`` is the gradient for the feature. For parts it is a sequence, with None for a part without a gradient.
-        ``needs[i]`` says whether source i needs a gradient; return None for other sources and for params that are not
-        trainable. A loss returns gradients of the mean over the *global* batch (``ctx.rows.total``), so that parts add
-        up. A layer that does not define this (an input, an output) has no gradient. It raises an error only if a
-        gradient is needed.
+        Return None for a source i unless ``needs[i]``, and for params that are not trainable. A loss returns gradients
+        of the mean over the *global* batch (``ctx.rows.total``), so that parts add up. A layer that does not define
+        this (an input, an output) raises an error only if a gradient is needed.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
@@ -307,7 +306,7 @@ class Layer(ConfiguredLayer, ABC):
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
         """Return the gradients for the sources, and a function that computes the gradients for the params.
 
-        Back-propagation calls it in place of :meth:`compute_gradient` if the worker will wait for others, and calls the
+        Back-propagation calls it in place of :meth:`compute_gradient` if the worker will wait for others, and the
         function during the wait. Returns None if the layer computes both together.
         """
         return None

@@ -86,8 +86,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
         """Return ``losses``. Raises UserError if a target (B, n) is not in [0, 1].
 
-        In training on a device they become NaN instead, to avoid waiting for a copy to the host. Training then reports
-        the target by :meth:`check_sources`.
+        In training on a device they become NaN instead, to avoid a copy to the host. :meth:`check_sources` then reports
+        the target.
         """
         if not target.size:
             return losses

@@ -144,7 +144,6 @@ class DifferenceLoss(PairLoss):
         return [for_prediction, from_matrix(for_target, sources[1], ops)]
 
     def _sum(self, difference: Array, ctx: Context) -> Array:
-        """Return the sum of the losses of all rows."""
         return self._losses(difference, ctx).sum()
 
     def _losses(self, difference: Array, ctx: Context, points: Array | None = None) -> Array:

@@ -31,14 +31,14 @@ class FieldTargets:
 
     Args:
         layer: the layer. Its first source gives predictions, (B, C, *space) or as many numbers in another shape.
-        target: the shape of the target, (B, C, *space), with one more channel if ``weighted``.
+        target: the target's shape, (B, C, *space), with one more channel if ``weighted``.
         masked: whether NaN points are left out.
         weighted: whether the last channel has weights.
         std: a number for each channel, or for all; none for differences in the target's units.
         count: how many numbers the prediction has for each number of the target.
 
     Raises:
-        UserError: the target and the prediction have different points, or ``std`` has another number of channels.
+        UserError: target and prediction have different points, or ``std`` has a wrong number of channels.
     """
 
     def __init__(

@@ -102,7 +102,6 @@ class ImagePreprocess(Layer):
         return images.shape[2] + 2 * self.pad - self.crop[0], images.shape[3] + 2 * self.pad - self.crop[1]
 
     def _mean(self, info: RecordInfo | None, shape: Shape) -> Any:
-        """Return the mean image, or None if the job has none."""
         image = self.settings
         mean = None if info is None else info.mean
         if mean is None:

@@ -306,8 +306,8 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
 
     In step ``start`` + t the pair (2i, 2i + 1) of a head of d features is rotated by (start + t)/10000^(2i/d). So the
     product of a query and a key depends only on the difference of their steps (Su et al., RoFormer, 2021, 3.2.2). Pairs
-    are neighbours, as in that paper and in Meta's LLaMA. Hugging Face pairs features i and i + d/2, which is the same
-    net with another row order in the projections. ``back`` rotates by the opposite angles, which is the gradient.
+    are neighbours, as in the paper and in LLaMA. Hugging Face pairs features i and i + d/2: the same net with another
+    row order in the projections. ``back`` rotates by the opposite angles, which is the gradient.
     """
     factors = rotations(start, x.shape[1], x.shape[2] // heads, heads, x.dtype.type(0).dtype.name)
     return ops.rotate_pairs(x, ops.asarray(factors.conj() if back else factors))

@@ -89,7 +89,6 @@ class Convolution1D(WindowLayer):
         self.shape = (rows, self.set_windows(windows), settings.num_filters)
 
     def _padding(self) -> tuple[int, int]:
-        """Return the number of zero steps before and after a sequence."""
         settings = self.settings
         given = [name for name in ("pad", "same", "causal") if getattr(settings, name)]
         if len(given) > 1:
@@ -160,11 +159,9 @@ class Convolution1D(WindowLayer):
 
     @property
     def _group_width(self) -> int:
-        """The number of features of a group."""
         return self.source_shapes[0][2] // self.groups
 
     def _gather(self, rows: int, lengths: np.ndarray | None, ctx: Context) -> _Gathered:
-        """Return the windows that count, and their steps."""
         taps = np.arange(self.windows.kernel) * self.windows.dilation
         steps = self.windows.starts(self.steps)[:, None] + taps  # (T', kernel)
         ends = np.full(rows, self.steps) if lengths is None else lengths
@@ -314,7 +311,6 @@ class Pooling1D(WindowLayer):
         return y[:, 0] if self.over_all else y
 
     def _masked(self, x: Array, lengths: np.ndarray, ctx: Context, fill: float) -> Array:
-        """Return ``x`` with ``fill`` after the ends of sequences."""
         real = ctx.ops.asarray(np.arange(self.steps) < lengths[:, None])
         return ctx.ops.xp.where(real[:, :, None], x, x.dtype.type(fill))
 

@@ -248,7 +248,6 @@ class Recurrent(Layer):
         return step_lengths(self, sources[self.labels.source], self.source_shapes[0][1])
 
     def _states_size(self, rows: int) -> int:
-        """Return the bytes of an array with a state for each step of each row."""
         return float_bytes(rows, (*self.source_shapes[0][:-1], self.size))
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -294,7 +293,6 @@ class GRU(Recurrent):
     cell, biases = "gru", 3
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return the role and shape of each param of one direction."""
         kinds: list[tuple[str, Shape]] = [("hx", (size, inputs)), ("hh", (size, size))]
         if bias:
             kinds.append(("b", (size,)))
@@ -307,7 +305,6 @@ class _StackedGates(Recurrent):
     gates: ClassVar[int] = 1
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return the role and shape of each param of one direction."""
         rows = self.gates * size
         specs: list[tuple[str, Shape]] = [("hx", (rows, inputs)), ("hh", (rows, size))]
         return [*specs, ("b", (rows,))] if bias else specs
