@@ -242,7 +242,6 @@ def check_extensions(
 
     ``nets`` are the nets of the job's phases; their layers declare metrics. For an agent, ``metrics`` are the names by
     phase; the metrics of other phases are unknown.
-
     """
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:

@@ -211,7 +211,6 @@ class LayerConf(Component):
         lmdbdata_conf: settings of kLMDBData.
         sharddata_conf: settings of kShardData.
         param: the params, in the order in which the type of the layer has them.
-
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}

@@ -96,7 +96,6 @@ class NetConf(Message):
         unroll_len: the number of time steps of an unrolled net.
         recompute: the number of stretches of layers that keep only their last feature. The backward pass computes the
             others again. The last stretch keeps all features.
-
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -168,7 +167,6 @@ class ClusterConf(Message):
         min_workers: the fewest processes with which a run starts, or starts again.
         patience: for how many seconds it waits for them. Then it raises :class:`dsinga.ClusterNotReady`, and a command
             ends with status 75.
-
     """
 
     nworker_groups: Members = 1

@@ -26,7 +26,6 @@ class LRGenConf(Component):
         warmup_steps: the number of first steps in which the rate rises in a line to the first rate of the schedule.
             The schedule counts its steps from there.
         warmup_lr: the rate at which the warm-up starts.
-
     """
 
     kind: ClassVar = "schedule"

@@ -193,12 +193,6 @@ def bp(
     ...     return dsinga.training.bp(net, values, records, ctx, push_scaled)
 
     A job names it ``train_one_batch { user_alg: "UnitGradients" }``.
-
-
-
-
-
-
     """
     return back_propagate(net.at(ctx.step).fused_for(ctx.ops), values, records, ctx, push)
 

@@ -46,7 +46,6 @@ class CosineRestarts(Schedule):
     alpha)·m_mul^i·(1 + cos(pi·r)) / 2) in period i, counted from 0. The period lasts change_freq·t_mul^i steps, and r
     is the share of it that has passed. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras'
     CosineDecayRestarts has t_mul 2.
-
     """
 
     class Conf(Settings, field="restarts_conf"):
@@ -122,7 +121,6 @@ class SequentialSchedule(Schedule):
     """Several schedules, one after another. Each counts its steps from its boundary; base_lr has no effect.
 
     It is PyTorch's SequentialLR; the milestones are the boundaries.
-
     """
 
     class Conf(Settings, name="SequentialConf", needed=True):

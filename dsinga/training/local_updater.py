@@ -34,8 +34,6 @@ class LocalUpdater:
         ops: the kernels of the device that holds values and state; by default numpy.
 
     Attributes:
-        updater: the updater of all params.
-        params: the params by name.
         steps: the number of steps done, which sets the learning rate; may be set.
         values: the values that :meth:`push` changes, float32 by name.
         state: the updater's arrays by param and slot, float32 (size,), such as the momentum.
@@ -91,7 +89,7 @@ class LocalUpdater:
         self.updater.set_rate_factors(factors)
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
-        """Copy the values of all params, and optionally an updater state; create missing states.
+        """Copy all params' values, and optionally an updater state; create missing states.
 
         Raises UserError for another updater's state.
         """
@@ -242,7 +240,6 @@ class LocalUpdater:
         """Apply at once the gradient of the elements that begin at ``start``; it replaces a param that is not trained.
 
         Before its first step a param stays unchanged.
-
         """
         if step < self.params[name].first_step:
             return

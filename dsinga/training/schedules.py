@@ -94,8 +94,6 @@ class Schedule(Configured, ABC):
     ...         return self.base * abs((step / self.settings.half_steps + 1) % 2 - 1)
 
     A job names it ``learning_rate { user_type: "Triangle" base_lr: 0.1 triangle_conf { half_steps: 20 } }``.
-
-
     """
 
     conf: LRGenConf

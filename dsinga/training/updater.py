@@ -167,9 +167,6 @@ class Updater(Configured, ABC):
     ...         w -= lr * np.sign(mean)
 
     A job names it ``updater { user_type: "SignOfMean" signofmean_conf { memory: 0.8 } }``.
-
-
-
     """
 
     conf: UpdaterConf

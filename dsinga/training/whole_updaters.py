@@ -54,7 +54,7 @@ class Lamb(Updater):
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """Update u = t + decay·w; w -= lr·‖w‖ / ‖u‖·u, or w -= lr·u if a norm is 0."""
+        """Update by the class's formulas."""
         change(lr, w, g, slots, t, s)
         if decay:
             t += np.multiply(w, decay, out=s)
@@ -118,10 +118,7 @@ class Muon(Updater):
         self._change(1, lr, w, g, slots, t, s)
 
     def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update m = beta·m + (1 - beta)·g; w -= lr·rms·√max(rows, columns)·orthogonal(u).
-
-        u = beta·m / (1 - beta^(count + 1)) + (1 - beta)·g / (1 - beta^count).
-        """
+        """Update a matrix by the class's formulas, for update ``count``."""
         (m,), beta = slots, self.settings.beta
         average(m, g, beta, s)
         np.multiply(g, (1.0 - beta) / (1.0 - beta**count), out=t)

@@ -147,8 +147,8 @@ class RMSNorm(RowNorm):
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), without mean or bias.
 
     Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean covers all numbers of a row. With
-    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T,
-    n). ε is inside the root, as in PyTorch, with a default of 1.2e-7 there.
+    ``first_axis`` above 1 it covers this axis and the later ones: 2 normalises each step of a sequence (B, T, n). As in
+    PyTorch, ε is inside the root. (PyTorch's default is 1.2e-7.)
     """
 
     class Conf(Settings):

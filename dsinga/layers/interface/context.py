@@ -67,7 +67,7 @@ class PassObserver(Protocol):
         """Return ``compute(*arguments)``.
 
         Args:
-            layer: the :class:`dsinga.layers.Layer`. Fused layers are one layer here.
+            layer: the :class:`dsinga.layers.Layer`, possibly fused.
             name: "forward" or "backward".
             compute: the layer's ``compute_feature`` or ``compute_gradient``.
             arguments: its arguments.

@@ -161,7 +161,10 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
-        """Return example labels (1, ...) for predictions of ``shape``; ``known`` is the shape of known labels."""
+        """Return example labels (1, ...) for a prediction row of ``shape``.
+
+        ``known`` is the shape of a row of labels, if known.
+        """
         return np.zeros((1, *shape[:-1]), np.int64)
 
     @classmethod
@@ -203,7 +206,7 @@ class Layer(ConfiguredLayer, ABC):
         return None
 
     def same_points(self) -> tuple[Reach, ...]:
-        """Return the reach of a layer that needs, for each point of its feature, only the same point of its sources."""
+        """Return the reach of a layer that needs only the same point of its sources."""
         return (Reach(),) * (len(self.shape) - 2)
 
     def cut_conf(self, columns: Columns) -> LayerConf:

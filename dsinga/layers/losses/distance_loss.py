@@ -218,9 +218,9 @@ class TripletLoss(DistanceLoss):
 class KLDivergenceLoss(PairLoss):
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x.
 
-    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes, such as
-    probabilities from a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels
-    of several people. A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
+    The first source gives scores (B, K). The second gives the probabilities t (B, K) of the classes. They may come from
+    a teacher (Hinton et al., Distilling the Knowledge in a Neural Network, 2015) or from the labels of several people.
+    A third source may give a weight for each row. 0·log 0 is 0. The feature is p, (B, K).
 
     It is PyTorch's kl_div(log_softmax(x), t, reduction="batchmean"). Keras's loss expects p in place of x.
     """

@@ -29,7 +29,6 @@ class FieldSoftmaxLoss(PointClasses):
     With ``weighted`` the last channel of the labels is w, else w is 1. A third source may give a weight for each row or
     point. The feature is p, (B, K, *space). Metrics: "loss", and "accuracy", the weighted share of points with the
     label as the most probable class.
-
     """
 
     class Conf(Settings):

@@ -36,11 +36,11 @@ class GatheredMetrics(Layer):
     """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
     The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The layer gathers
-    the labels and predictions of all records of a test, or of the records since the last row of training: 4·k bytes for
-    each prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
+    the labels and predictions of all records of a test, or of training since its last row. It keeps 4·k bytes for each
+    prediction and 8 for a label, at most 1 GiB. Then it computes each metric once. ``metric`` names registered
     metrics: roc_auc, average_precision, or your own, ``@dsinga.register("metric", "worst")``. A function gets the
-    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output, in no certain order. The
-    feature is the predictions.
+    labels, (n,) or (n, K), and the predictions, (n, K), or (n,) for a net with one output. Records are in no certain
+    order. The feature is the predictions.
     """
 
     class Conf(Settings):

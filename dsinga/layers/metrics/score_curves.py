@@ -92,7 +92,6 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
     One prediction a record is the probability of the answer 1. Several predictions are scores of classes; the highest
     wins. Labels are the answers 0 and 1, classes, or a number for each class; the largest is right.
-
     """
     scores = predictions.reshape(len(predictions), -1)
     count = max(2, scores.shape[1])

@@ -3,7 +3,6 @@
 kAttention returns means of values, weighted by how well keys match queries. kAttentionWeights returns the weights.
 kCachedAttention returns the means at one step and keeps the keys and values of earlier steps, to generate text.
 kPositionalEncoding adds a vector for each position.
-
 """
 
 from __future__ import annotations
@@ -141,7 +140,6 @@ class Attention(AttentionLayer):
     last layer has labels (B, Tk), which give the lengths. A third source with three axes is values. If an input layer
     could be both values and labels, the net is refused. Projections are kInnerProduct layers with ``per_step``. If the
     layer is cut by features, a worker computes whole heads. kAdditive has the param score (n,).
-
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)

@@ -216,7 +216,6 @@ class Pooling1D(WindowLayer):
 
     ENDS takes the first half of the features from the last step and the second half from the first step. These are the
     results of both directions of a recurrent layer after all steps.
-
     """
 
     class Conf(Settings):
