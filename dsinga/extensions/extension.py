@@ -103,7 +103,7 @@ class LoopView(ABC):
 
     @abstractmethod
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return the means of metrics that layers report as sums and counts, under their displayed names."""
+        """Return the means of metrics, reported as sums and counts, by their displayed names."""
 
     @abstractmethod
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
@@ -127,7 +127,7 @@ class LoopView(ABC):
 
     @abstractmethod
     def write_checkpoint(self) -> None:
-        """Write a checkpoint after all extensions of this step have run; do nothing without a workspace."""
+        """Write a checkpoint after this step's extensions; do nothing without a workspace."""
 
     @abstractmethod
     def return_params(self, params: Mapping[str, np.ndarray], remark: str, step: int | None = None) -> None:

@@ -55,7 +55,7 @@ class ExtensionRunner:
                 self._call(extension, extension.start, self._loop)
 
     def _load(self, name: str, extension: Extension, state: Mapping[str, State]) -> None:
-        """Load the state of an extension and its trigger. Errors of user extensions keep their traceback."""
+        """Load an extension's and its trigger's state. Errors of user extensions keep their traceback."""
         try:
             extension.trigger.load_state(state.get("trigger", {}))
             self._call(extension, extension.load_state, state.get("extension", {}))

@@ -82,7 +82,7 @@ class MessageBuilder:
             raise self.error(f"no {cls.kind} is registered as {name!r}{missing_hint(cls.kind, name)}", where)
 
     def import_components(self, block: Block) -> None:
-        """Import components of other distributions that a block names, so that their settings are known."""
+        """Import other distributions' components that a block names, to know their settings."""
         cls: Any = self.cls
         for entry in block.entries:
             if entry.name == cls.user_field and type(entry.value) is str:
@@ -164,7 +164,7 @@ class MessageBuilder:
             raise self.error(str(error), where) from None
 
     def child(self, name: str, kind: type[Message], where: Where) -> MessageBuilder:
-        """Return the builder of an inner message; create it from the field's default if it is not set."""
+        """Return an inner message's builder; create it from the field's default if needed."""
         if name not in self.values:
             default = defaults(self.cls).get(name)
             self.values[name] = (

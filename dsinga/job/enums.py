@@ -173,14 +173,14 @@ class PolicyDistribution(Enum):
 
 
 class SamplingMethod(Enum):
-    """How a loss tells a word from random words: by scores, or by noise-contrastive estimation."""
+    """How a loss tells words from random words: by scores, or by noise-contrastive estimation."""
 
     kNegativeSampling = 0
     kNCE = 1
 
 
 class PaddingMode(Enum):
-    """How kPadding fills the points around a field: zeros, edge values, mirror image, or the opposite side."""
+    """How kPadding fills points around a field: zeros, edge values, mirror image, or opposite side."""
 
     kZero = 0
     kEdge = 1

@@ -216,7 +216,7 @@ def defaults(cls: type[Message]) -> dict[str, Any]:
 
 
 def assign_fields(message: Message, /, **fields: Any) -> None:
-    """Set the fields of a new message like a dataclass's ``__init__``, but convert defaults only once."""
+    """Set a new message's fields like a dataclass's ``__init__``, but convert defaults only once."""
     constants, makers = initial(type(message))
     values = vars(message)
     values.update(constants)
@@ -266,7 +266,7 @@ def _lacks(default: object) -> bool:
 
 
 def field_name(cls: type[Message], name: str) -> str:
-    """Return the field that ``name`` spells. Raises JobError with the nearest field, or the first fields."""
+    """Return the field that ``name`` spells. Raises JobError with the nearest or first fields."""
     fields = field_types(cls)
     if name in fields:
         return name

@@ -125,7 +125,7 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
     """Push the gradients of biases and weight: model minus data statistics, averaged over the batch.
 
-    One matrix product computes the weight's gradient from both, with the data's hidden units negated.
+    One matrix product computes the weight's gradient, with the data's hidden units negated.
     """
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
     visible = ops.xp.concatenate((model.visible, data.visible))

@@ -130,7 +130,6 @@ class SequentialSchedule(Schedule):
         boundary: list[Count] = setting([], "the steps at which the second and the further schedules begin")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an error for a wrong number of boundaries, or boundaries that do not rise."""
             if not self.schedule or len(self.boundary) != len(self.schedule) - 1:
                 text = f"{len(self.schedule)} schedule and {len(self.boundary)} boundary"
                 yield Fault(f"sequential_conf needs one boundary less than it has schedules; it has {text}")

@@ -38,7 +38,7 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 def is_finite_gradient(gradient: Any) -> bool:
     """Whether a gradient, or each of several, is finite; gradients on a device are not checked.
 
-    A sum of squares is tried first because it is fast; it may be infinite for finite gradients.
+    A fast sum of squares is tried first; it may be infinite for finite gradients.
     """
     if isinstance(gradient, (tuple, list)):
         return all(map(is_finite_gradient, gradient))
@@ -67,7 +67,7 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
 def find_bad_gradient(
     algorithm: Callable[..., Metrics], net: NeuralNet, params: Any, records: Mapping[str, Records], ctx: Context
 ) -> None:
-    """Compute a pass again, and raise Diverged for the first layer with non-finite gradients."""
+    """Repeat a pass, and raise Diverged for the first layer with non-finite gradients."""
 
     def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
         computed = compute(*arguments)

@@ -108,14 +108,14 @@ def forward_pass(
 
 
 def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
-    """Return the source features as a layer accepts them: float32 if it does not support bfloat16."""
+    """Return source features as a layer accepts them: float32 unless it supports bfloat16."""
     if not ctx.ops.has_bf16_features or layer.bf16 is Bfloat16.kFeatures or layer.is_input:
         return sources
     return [ctx.ops.to_float32(source) for source in sources]
 
 
 def without_features(entry: TapeEntry) -> TapeEntry:
-    """Return the tape entry of a layer without gradients; keep labels, metrics and state, not features."""
+    """Return the tape entry of a layer without gradients, without its features."""
     output = entry.output
     return TapeEntry(
         entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx

@@ -272,7 +272,7 @@ class LocalUpdater:
         self.steps += 1
 
     def _create_update(self, name: str, gradient: Gradient, factor: float) -> tuple[float, Update]:
-        """Return the ``clip_norm`` of a param on the device, and its update by ``factor`` times the gradient."""
+        """Return a device param's ``clip_norm``, and its update by ``factor`` times the gradient."""
         param, updater, value = self.params[name], self._updaters[name], self.values[name].reshape(-1)
         flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
         if not param.trainable:
@@ -338,7 +338,7 @@ class LocalUpdater:
 def check_gradient(
     name: str, gradient: Gradient, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
 ) -> None:
-    """Raise UserError unless a gradient is float32, has its param's shape, and is the step's first for it."""
+    """Raise UserError unless a gradient is float32, of its param's shape, and the step's first for it."""
     if name not in shapes:
         raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
     if name in pushed:

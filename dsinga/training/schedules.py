@@ -231,7 +231,6 @@ class FixedStep(Schedule):
         step_lr: list[NonNegative] = required("the rates, as many as step has")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an error for different numbers of ``step`` and ``step_lr``, or steps that do not rise."""
             if not self.step or len(self.step) != len(self.step_lr):
                 counts = f"{len(self.step)} step and {len(self.step_lr)} step_lr"
                 yield Fault(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")

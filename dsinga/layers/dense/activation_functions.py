@@ -229,7 +229,6 @@ class Activation(ElementwiseFunction):
         beta: float | None = setting(None, "what HARDSIGMOID adds, 1/2 by default")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield faults for parameters that the function does not have."""
             for name in ("alpha", "beta"):
                 if getattr(self, name) is not None and name not in NUMBERS.get(self.type, {}):
                     yield Fault(f"{self.type.name} takes no {name}; leave it out", name)

@@ -59,7 +59,6 @@ COMPARISONS = (Operator.EQUAL, Operator.NOT_EQUAL, Operator.GREATER, Operator.GR
 
 
 def _transposed(matrices: Array) -> Array:
-    """Transpose the matrices of the last two axes."""
     axes = range(matrices.ndim)
     return matrices.transpose([*axes[:-2], axes[-1], axes[-2]])
 
@@ -103,7 +102,6 @@ class Arithmetic(Layer):
         swapped: bool = setting(False, "whether the number is the first operand")
 
         def faults(self) -> Any:
-            """Yield faults of settings that contradict each other."""
             if self.number is not None and self.operator is Operator.MATMUL:
                 yield Fault("MATMUL takes two sources, and no number", "number")
             if self.swapped and (self.number is None or self.operator is Operator.POWER):
@@ -214,7 +212,6 @@ class Index(Layer):
             self._take_list(items, *lists)
 
     def _take_list(self, items: Sequence[Any], place: int, *more: int) -> None:
-        """Set the taps, the axis of the list, and the shape."""
         kept = [not isinstance(item, int) for item in items]
         self.axis = 1 + sum(kept[:place]) if ... not in items[:place] else len(self.shape) - sum(kept[place:])
         size, points = self.shape[self.axis], np.array(items[place])

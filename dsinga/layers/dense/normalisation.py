@@ -47,7 +47,6 @@ class LRN(Layer):
         knorm: Positive = setting(1.0, "what is added to the mean of squares")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield a fault for an even ``local_size``, which has no middle."""
             if self.local_size % 2 == 0:
                 text = f"local_size is {self.local_size}; give an odd number, for as many channels on either side"
                 yield Fault(text, "local_size")

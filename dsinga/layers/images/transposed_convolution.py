@@ -128,7 +128,6 @@ class TransposedConvolution(Layer):
         return dense
 
     def _compact(self, dense: Array, like: Array, ctx: Context) -> Array:
-        """Convert the gradient of :meth:`_dense` to the shape of the weight."""
         if self.groups > 1 or {*self.dilation} != {1}:
             dense = ctx.ops.xp.concatenate([dense[taps] for taps in self._taps()])
         return dense.reshape(like.shape)

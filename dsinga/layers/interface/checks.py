@@ -59,19 +59,18 @@ class ConfiguredLayer:
         return repr(names[index]) if index < len(names) else f"source {index}"
 
     def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
+        """Return a UserError about this layer, with file and line; the caller raises it.
 
-        ``at`` is the part of the configuration that has ``field``. By default it is the settings, or else the layer's
-        configuration.
+        ``at`` is the message that has ``field``, by default the settings or the layer's configuration.
         """
         if at is None and self.settings is not None and field in field_types(type(self.settings)):
             at = self.settings
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
     def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return the shape of a source. Raises UserError unless its number of axes is one of ``counts``.
+        """Return a source's shape. Raises UserError unless it has one of ``counts`` axes.
 
-        In the error, ``takes`` is what the layer accepts, with the axes, and ``remedy`` what to do.
+        The error says what the layer ``takes``, with the axes, and the ``remedy``.
         """
         shape = self.source_shapes[source]
         if len(shape) not in counts:
@@ -80,13 +79,13 @@ class ConfiguredLayer:
         return shape
 
     def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
-        """Raise UserError, with the shapes of two sources and the ``remedy``, unless they ``fit``."""
+        """Raise UserError, with both shapes and the ``remedy``, unless two sources ``fit``."""
         if not fit:
             names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
             raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")
 
     def expect_some_source(self) -> None:
-        """Raise UserError if the layer, which accepts any number of sources, has none."""
+        """Raise UserError if the layer has no source."""
         if not self.source_shapes:
             raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
 
@@ -95,7 +94,7 @@ class ConfiguredLayer:
         self.expect_axes(range(2, 33), "(batch, channels, ...)")
 
     def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
-        """Return a setting. Raises UserError, with the reason ``because``, unless it is in ``low`` to ``high``."""
+        """Return a setting. Raises UserError, with the reason, unless it is in ``low`` to ``high``."""
         value: int = getattr(self.settings, field)
         if not low <= value <= high:
             raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)
@@ -116,7 +115,7 @@ class ConfiguredLayer:
         return groups
 
     def expect_numbers(self, field: str, counts: Collection[int], because: str) -> None:
-        """Raise UserError, with the reason ``because``, unless a repeated setting has one of ``counts`` numbers."""
+        """Raise UserError, with the reason, unless a repeated setting has one of ``counts`` numbers."""
         count = len(getattr(self.settings, field))
         if count not in counts:
             raise self.fail(f"{field} has {count} numbers, but {because}", field=field)

@@ -54,10 +54,10 @@ class Peers(Protocol):
     """Exchanges arrays with the other workers of the group."""
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send ``array`` to the worker at ``location`` and return at once; the array must not change afterwards."""
+        """Send ``array`` to the worker at ``location`` and return at once; do not change the array afterwards."""
 
     def receive(self, key: str) -> Any:
-        """Wait for the array that another worker sends under ``key`` in this step, and return it."""
+        """Wait for the array that another worker sends under ``key`` in this step."""
 
 
 class PassObserver(Protocol):
@@ -135,7 +135,7 @@ def single_worker(key: str, array: Array) -> Array:
 
 
 class _Once:
-    """A collective that is called once for each key; a second call returns the first result."""
+    """A collective that runs once for each key; later calls return the first result."""
 
     def __init__(self, collective: Callable[[str, Array], Array]):
         self._collective = collective
@@ -192,10 +192,10 @@ class Context:
         return self.micro_batch or Rows(0, self.rows.total, self.rows.total)
 
     def of(self, rows: Rows | None, in_parts: bool = False) -> Context:
-        """Return the context of a layer that computes ``rows``; None means the rows of this context.
+        """Return the context of a layer that computes ``rows``; None means this context's rows.
 
-        ``rows`` count from the start of the micro-batch, and ``rows.total`` is its number of rows. With ``in_parts``
-        other workers compute other points of the same rows, so sums are over all workers.
+        ``rows`` count from the start of the micro-batch, which has ``rows.total`` rows. With ``in_parts`` other workers
+        compute other points of the same rows, so sums are over all workers.
         """
         if rows is None:
             return self
@@ -207,7 +207,7 @@ class Context:
         return replace(self, rows=batch_rows)
 
     def sum_arrays(self, key: str, arrays: Sequence[Array]) -> list[Array]:
-        """Return arrays of one shape, each summed over the workers, in one collective in host memory."""
+        """Return equally shaped arrays summed over the workers, in one collective in host memory."""
         stacked = np.stack([self.ops.to_numpy(array) for array in arrays])
         return [self.ops.asarray(array) for array in self.all_reduce(key, stacked)]
 
@@ -223,7 +223,7 @@ class Context:
         return bool(self.phase & Phase.kTrain)
 
     def step_number(self, compute: Callable[[int], float]) -> float | Array:
-        """Return ``compute(step)``, a number that changes with the step, in the form that kernels accept."""
+        """Return ``compute(step)``, in the form that kernels accept."""
         return self.ops.step_number(compute, self.step)
 
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
@@ -241,7 +241,7 @@ class Context:
         return self._part_of(philox, layer, columns, part)
 
     def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
-        """Return the numbers of :meth:`uniform` as a backend array, created on the backend's device."""
+        """Return the numbers of :meth:`uniform` as a backend array, created on its device."""
         return self._part_of(self.ops.uniform, layer, columns, part)
 
     def random_runs(self, layer: str, columns: int, runs: Sequence[tuple[int, int]]) -> Array:

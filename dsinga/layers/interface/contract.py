@@ -33,7 +33,7 @@ def copy_name(step: int, layer: str) -> str:
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
-    """Return a new layer. Raises JobError if ``cls`` does not set ``shape`` and ``params`` correctly."""
+    """Return a new layer. Raises JobError if ``cls`` sets ``shape`` or ``params`` wrongly."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
@@ -50,7 +50,7 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
 
 
 def check_layer(layer: Layer) -> None:
-    """Raise JobError if a layer does not set ``shape`` and ``params`` correctly."""
+    """Raise JobError if a layer sets ``shape`` or ``params`` wrongly."""
     cls = type(layer)
     if declared := fault_of(layer):
         raise layer.fail(f"{cls.__name__} {declared}")
@@ -91,7 +91,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
 
 
 def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
-    """Raise UserError unless ``feature`` is an array of the declared shape, and not float64 made from float32."""
+    """Raise UserError unless ``feature`` has the declared shape, and is not float64 made from float32."""
     if not hasattr(feature, "dtype"):
         raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
     if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
@@ -107,7 +107,7 @@ def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -
 
 
 def check_no_codes(layer: Layer, sources: Arrays) -> None:
-    """Raise UserError if a source of the layer, other than labels, has integers."""
+    """Raise UserError if a source, other than labels, has integers."""
     for index, source in enumerate(sources):
         if index != layer.labels.source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
             raise layer.fail(
@@ -160,7 +160,7 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
 
 
 def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[Array | None]) -> None:
-    """Check the gradients for the sources of a layer, as in :func:`check_gradients`."""
+    """Check a layer's gradients for sources, as in :func:`check_gradients`."""
     for index, gradient in enumerate(for_sources):
         if gradient is not None:
             if not has_shape_and_dtype_of(gradient, sources[index]):
@@ -169,7 +169,7 @@ def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[
 
 
 def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Array | None]) -> None:
-    """Check the gradients for the params of a layer, as in :func:`check_gradients`."""
+    """Check a layer's gradients for params, as in :func:`check_gradients`."""
     for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
         if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
             if gradient.dtype != param.dtype:
@@ -191,7 +191,7 @@ def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
 
 
 def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
-    """Return a UserError that says how ``value``, called ``what``, differs from ``model``; the caller raises it."""
+    """Return a UserError: how ``value``, called ``what``, differs from ``model``."""
     if not hasattr(value, "dtype"):
         return layer.fail(f"{what} must be an array, not {describe_type(value)}")
     return layer.fail(
@@ -200,13 +200,13 @@ def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
 
 
 def freeze(array: Array) -> None:
-    """Make a numpy array read-only, so that a layer that writes to its arguments raises an error."""
+    """Make a numpy array read-only, so that layers cannot write to their arguments."""
     if type(array) is np.ndarray:
         array.setflags(write=False)
 
 
 def add_layer_note(error: Exception, layer: Layer, method: str) -> None:
-    """Add a note to ``error`` with the names of layer and method and, if known, the remedy."""
+    """Add a note to ``error``: layer, method and, if known, the remedy."""
     error.add_note(f"in {method} of layer {layer.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note("a layer must not change the arrays that it is given; work on a copy")

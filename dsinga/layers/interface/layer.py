@@ -184,8 +184,7 @@ class Layer(ConfiguredLayer, ABC):
     def take_region(self, records: Records) -> Records:
         """Return records of an input layer cut by space, with only the points that this part needs.
 
-        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this, to
-        save memory.
+        They may have been read with just the points of :meth:`regions_read`. The thread that reads ahead calls this.
         """
         return records
 
@@ -256,7 +255,7 @@ class Layer(ConfiguredLayer, ABC):
         return self.part(self.conf, source_shapes)
 
     def copy_for_region(self, region: Region, source_shapes: Sequence[Shape]) -> Self:
-        """Return a copy with the shapes of a region's part, for layers that make parts from the whole."""
+        """Return a copy with the shapes of a region's part."""
         part = copy.copy(self)
         part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
         return part
@@ -315,7 +314,7 @@ class Layer(ConfiguredLayer, ABC):
         return None
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Raise UserError for labels of source layers that this layer does not support; called by a net."""
+        """Raise UserError for labels of source layers that this layer does not support."""
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
         """Raise UserError for sources, such as NaN targets, that made the training metrics not finite."""

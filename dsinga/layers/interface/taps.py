@@ -44,7 +44,7 @@ class Taps:
         return np.arange(points.min(), points.max() + 1)
 
     def part(self, start: int, stop: int) -> Taps:
-        """Return the taps of some points of the feature, for a source with just the needed points."""
+        """Return the taps of some points of the feature, for just the needed source points."""
         needed = self.needed(start, stop)
         return Taps(self.points[start:stop] - needed[0], self.weights[start:stop], len(needed))
 
@@ -98,7 +98,7 @@ def maxima(rows: Array, axis: int, taps: Taps, ops: Ops) -> Array:
 
 
 def maxima_grad(rows: Array, best: Array, grad: Array, axis: int, taps: Taps, ops: Ops) -> Array:
-    """Return the gradient for ``rows``; each maximum's gradient goes to the first point that has it."""
+    """Return the gradient for ``rows``: each maximum's goes to the first point that has it."""
     by_tap, is_pending = [], True
     for points in taps.points.T:
         is_first = (_take(rows, points, axis, ops) == best) & is_pending

@@ -103,7 +103,6 @@ class SoftmaxLoss(Layer):
         return xp.where(wrong, labels.dtype.type(0), labels), xp.where(wrong, nan, weights)
 
     def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
-        """Return the output for rows with ``weights`` (B,)."""
         probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
         losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
         if self.smoothing:

@@ -125,7 +125,6 @@ class DifferenceLoss(PairLoss):
         needs: Sequence[bool],
         ctx: Context,
     ) -> list[Array | None]:
-        """Return the gradients for the prediction and for a field target."""
         ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
         slopes = targets.fields(self._slopes(difference, ctx) * (self.steepness * factor), ops)
         targets.divide(slopes, ops)

@@ -57,7 +57,7 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
 
 
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights as a float array of the backend; None for a loss without weights.
+    """Return the weights as a float array of the backend, or None.
 
     They are (B,), or (B, n) with one for each of n points of a row.
     """
@@ -130,7 +130,7 @@ class PairLoss(Layer):
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
         """Return the form of predictions with several numbers for each target number; None for one each.
 
-        ``arguments`` are settings of the loss, among other arguments of its function in ``nn``.
+        ``arguments`` are the loss's settings, among others of its function in ``nn``.
         """
         return None
 

@@ -77,7 +77,6 @@ class PointClasses(Layer):
         return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that compares a region of the labels of each row."""
         part = self.copy_for_region(region, source_shapes)
         part.space = part.field_shape[2:]
         part.points = math.prod(part.space)
@@ -132,7 +131,6 @@ class PointClasses(Layer):
         return PointLabels(xp.where(wrong, zero, known).astype(np.int64), weights)
 
     def _refuse(self, codes: np.ndarray, ctx: Context) -> None:
-        """Raise UserError for the first of codes (B, P) that is no class."""
         wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
         row, point = (int(index) for index in np.argwhere(wrong)[0])
         place = place_of(self, point, self.space)

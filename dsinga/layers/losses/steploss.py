@@ -15,9 +15,9 @@ from dsinga.layers.sequences.timedistributed import TimeDistributed
 class StepScoresLoss(Layer):
     """A fused kInnerProduct and kSoftmaxLoss, both with ``per_step``.
 
-    Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`). The scores of a large vocabulary are the
-    largest arrays of a net. Scores of steps after the end are never computed, and no (B, T, K) array is made. It has
-    the kInnerProduct's params, and no feature.
+    Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`). Scores of a large vocabulary are a net's
+    largest arrays: steps after the end are never computed, and no (B, T, K) array is made. It has the kInnerProduct's
+    params, and no feature.
     """
 
     scores: TimeDistributed

@@ -137,7 +137,6 @@ class ClassSoftmaxLoss(Layer):
     def _words_by_class(
         self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context
     ) -> Iterator[ClassWords]:
-        """Yield the word probabilities of each class in the batch."""
         order = np.argsort(classes, kind="stable")
         numbers, begins = np.unique(classes[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, begins)[1:], strict=True):

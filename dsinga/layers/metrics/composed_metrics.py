@@ -123,7 +123,7 @@ class ConfusionMatrix(Layer):
 
 @register("composed_metric", "confusion")
 def class_metrics(parts: Sums) -> MetricValues:
-    """Return the table of counts, and precision, recall and F1 as means over classes."""
+    """Return the table of counts, and precision, recall and F1 averaged over classes."""
     cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
     table = np.zeros([1 + max(max(cell) for cell in cells)] * 2, np.int64)
     for cell, count in cells.items():

@@ -57,8 +57,8 @@ def _mean_over_questions(values: Sequence[float]) -> float:
 def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the different scores, highest first, and how many yes and no answers are at or above each.
 
-    Scores that differ only by rounding are one score, the highest. Equal records may get such scores, because the order
-    of a product's sum depends on a row's place in its batch.
+    Scores that differ only by rounding are one score, the highest: a row's place in its batch changes the order of
+    sums.
     """
     values, places = np.unique(-scores, return_inverse=True)
     ties = _ties(values, TIE_UNITS * np.finfo(scores.dtype).eps if scores.dtype.kind == "f" else 0.0)

@@ -113,7 +113,6 @@ class RecordInput(Layer):
         return Output(feature, labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that passes on a region of each record."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         part.mean, part.std = (

@@ -87,7 +87,6 @@ class Label(Layer):
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that makes its feature from a region of each row's labels."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         return part

@@ -204,7 +204,6 @@ class Attention(AttentionLayer):
         return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
 
     def _gradient_by_products(self, sources: Arrays, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
-        """Return the gradients for queries, keys and values, for scores that are products."""
         query, keys, visible, workspace = output.saved
         dquery, dkeys, dvalues = ctx.ops.attention_grad(
             query, keys, self._values(sources), output.feature, workspace, grad, self.heads, self.factor, visible
