@@ -95,8 +95,8 @@ def _check_home(name: str, module: str, path: str) -> None:
 def name_of(function: Any) -> str:
     """Return the name of a function for :func:`find_function`.
 
-    A function without a module, such as a lambda, is registered under a digest of its code, so that no other process
-    finds a different function by this name.
+    A function without a module, such as a lambda, is registered under a digest of its code. So no process finds a
+    different function by this name.
     """
     taken = {**_local, **imported("function")}
     for name, known in taken.items():

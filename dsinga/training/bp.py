@@ -176,9 +176,9 @@ def bp(
 
     Features of layers with ``recompute`` are freed after the forward pass and recomputed in the backward pass.
 
-    Raises UserError if the net has neither a loss layer nor a bridge to one. Raises Diverged if a loss is not finite,
-    before anything is pushed, and if a gradient of a user's function or layer is not finite. A job that skips such
-    batches raises no Diverged.
+    Raises UserError if the net has neither a loss layer nor a bridge to one. Raises Diverged before anything is pushed
+    if a loss is not finite. Raises Diverged, too, if a gradient of a user's function or layer is not finite. A job that
+    skips such batches raises no Diverged.
 
     Your own algorithm is called like this function for each micro-batch of each worker, and gradients add up. It
     returns metrics, ``{"loss": (sum, count)}``. This example scales each gradient to length 1 at most:

@@ -16,7 +16,7 @@ class StepScoresLoss(Layer):
     """A fused kInnerProduct and kSoftmaxLoss, both with ``per_step``.
 
     Back-propagation replaces both layers by it (:mod:`dsinga.net.fusion`). Scores of a large vocabulary are a net's
-    largest arrays: steps after the end are never computed, and no (B, T, K) array is made. It has the kInnerProduct's
+    largest arrays. Steps after the end are never computed, and no (B, T, K) array is made. It has the kInnerProduct's
     params, and no feature.
     """
 
